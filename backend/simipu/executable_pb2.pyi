@@ -1,0 +1,85 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Target(_message.Message):
+    __slots__ = ("name", "num_ipus")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUM_IPUS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    num_ipus: int
+    def __init__(self, name: _Optional[str] = ..., num_ipus: _Optional[int] = ...) -> None: ...
+
+class Stream(_message.Message):
+    __slots__ = ("handle", "tensor", "direction", "dtype", "shape")
+    class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        HOST_TO_DEVICE: _ClassVar[Stream.Direction]
+        DEVICE_TO_HOST: _ClassVar[Stream.Direction]
+    HOST_TO_DEVICE: Stream.Direction
+    DEVICE_TO_HOST: Stream.Direction
+    HANDLE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_FIELD_NUMBER: _ClassVar[int]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    handle: str
+    tensor: str
+    direction: Stream.Direction
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ..., direction: _Optional[_Union[Stream.Direction, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Program(_message.Message):
+    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "cycles")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        LOAD: _ClassVar[Program.Kind]
+        MAIN: _ClassVar[Program.Kind]
+        SAVE: _ClassVar[Program.Kind]
+    LOAD: Program.Kind
+    MAIN: Program.Kind
+    SAVE: Program.Kind
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    ROW_INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
+    CYCLES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    kind: Program.Kind
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    graph: bytes
+    row_independent: bool
+    cycles: int
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., cycles: _Optional[int] = ...) -> None: ...
+
+class Executable(_message.Message):
+    __slots__ = ("format_version", "package_hash", "name", "target", "programs", "compile_options")
+    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PACKAGE_HASH_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    COMPILE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    format_version: int
+    package_hash: str
+    name: str
+    target: Target
+    programs: _containers.RepeatedCompositeFieldContainer[Program]
+    compile_options: _containers.RepeatedCompositeFieldContainer[Option]
+    def __init__(self, format_version: _Optional[int] = ..., package_hash: _Optional[str] = ..., name: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., compile_options: _Optional[_Iterable[_Union[Option, _Mapping]]] = ...) -> None: ...
+
+class Option(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
