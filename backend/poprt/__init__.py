@@ -1,0 +1,12 @@
+"""ONNX to PopEF: frontend, converter, passes, compiler, and the `poprt` command.
+
+Import name, API and options are those of the real PopRT; what it compiles for is the simulated IPU of `simipu`.
+"""
+
+from poprt import compiler, converter, frontend
+from poprt.compiler import Compiler, CompilerOptions
+from poprt.converter import Converter
+
+__version__ = "0.1.0"
+
+__all__ = ["Compiler", "CompilerOptions", "Converter", "__version__", "compiler", "converter", "frontend"]
