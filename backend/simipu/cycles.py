@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import onnx
 from onnx import TensorProto
@@ -149,6 +150,7 @@ def _exchange(value: Value, target: Target) -> int:
     return math.ceil(value.size * value.bytes_per_element / target.num_tiles / target.exchange_bytes_per_cycle)
 
 
+@lru_cache(maxsize=4096)
 def plan_product(product: Product, target: Target) -> int:
     """Cycles of the cheapest split of a product over the tiles: rows, k and n are split, groups come first."""
     tiles = max(1, target.num_tiles // product.groups)

@@ -1,0 +1,185 @@
+"""The `poprt` command: the real tool's options, and `--triton_model_dir` of ours."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from simipu import SimIpuError, package_hash
+from simipu.errors import CompileError
+
+import poprt
+from poprt.compiler import Compiler, Executable
+from poprt.converter import PRECISIONS, Converter
+from poprt.frontend import get_frontend
+from poprt.options import CompilerOptions
+from poprt.shapes import describe_shape
+from poprt.triton_model import write_triton_model
+
+STEPS = 8
+"""Steps that the converter and the compiler announce together."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 fine, 1 bad input, 2 usage."""
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    logging.basicConfig(level=options.logging_level, format="%(message)s", handlers=[RichHandler(console=console)])
+    try:
+        _run(options, console)
+    except (SimIpuError, OSError) as error:
+        print(f"poprt: error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace, console: Console) -> None:
+    model = get_frontend(options.input_model, options.framework).load_model()
+    if options.show:
+        _show(model)
+    output_dir = Path(options.output_dir)
+    compiling = options.export_popef or options.triton_model_dir
+    with _progress(console, options.disable_compilation_progress_bar) as on_step:
+        converted = _converter(options, on_step).convert(model)
+        compiled = Compiler.compile(converted, None, _compiler_options(options), on_step=on_step) if compiling else None
+    output_dir.mkdir(parents=True, exist_ok=True)
+    if options.output_model or not compiling:
+        path = output_dir / (options.output_model or f"{Path(options.input_model).name}.optimized.onnx")
+        onnx.save(converted, path)
+        print(f"wrote {path}")
+    if compiled is not None:
+        _write(compiled, options, output_dir)
+
+
+def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) -> None:
+    lines = []
+    if options.export_popef:
+        compiled.export(output_dir / "executable.popef", output_dir / "weights.popef")
+        lines += [f"wrote {output_dir / name}" for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]]
+    if options.triton_model_dir:
+        lines += write_triton_model(compiled, Path(options.triton_model_dir))
+    target = compiled.executable.target
+    microseconds = target.seconds(compiled.cycles) * 1e6
+    lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
+    if compiled.row_dependence is not None:
+        lines.append(f"the compiled batch is always computed whole: {compiled.row_dependence}")
+    print("\n".join(lines))
+
+
+def _show(model: onnx.ModelProto) -> None:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for kind, values in (("Input", model.graph.input), ("Output", model.graph.output)):
+        for value in values:
+            if value.name not in weights:
+                dtype = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
+                print(f"{kind} {value.name}: dtype - {dtype}, shape - {describe_shape(value)}")
+
+
+@contextmanager
+def _progress(console: Console, disabled: bool) -> Iterator[Callable[[str], None]]:
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=disabled or not console.is_terminal) as progress:
+        task = progress.add_task("compile", total=STEPS)
+
+        def on_step(step: str) -> None:
+            progress.update(task, description=step, advance=1)
+
+        yield on_step
+
+
+def _converter(options: argparse.Namespace, on_step: Callable[[str], None]) -> Converter:
+    return Converter(
+        input_shape=_parse_shapes(options.input_shape),
+        convert_version=options.convert_version,
+        precision=options.precision,
+        fp16_skip_op_types=_split(options.fp16_skip_op_types),
+        batch_size=options.batch_size,
+        batch_axis=options.batch_axis,
+        remove_outputs=_split(options.remove_outputs),
+        on_step=on_step,
+    )
+
+
+def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
+    values: dict[str, Any] = _parse_pairs("--compiler_options", options.compiler_options)
+    named = {
+        "ipu_version": options.ipu_version,
+        "available_memory_proportion": options.available_memory_proportion,
+        "batches_per_step": options.batches_per_step,
+        "num_io_tiles": options.num_io_tiles,
+    }
+    for name, value in named.items():
+        if value is not None:
+            values.setdefault(name, value)
+    return CompilerOptions.from_dict(values)
+
+
+def _parse_shapes(texts: Sequence[str]) -> dict[str, list[int]]:
+    shapes = {}
+    for name, value in _parse_pairs("--input_shape", texts).items():
+        try:
+            shapes[name] = [int(size) for size in value.strip("[]").split(",") if size]
+        except ValueError:
+            raise CompileError(f"--input_shape {name}: expected NAME=d0,d1,..., found {value!r}") from None
+    return shapes
+
+
+def _parse_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, separator, value = text.rpartition("=") if option == "--input_shape" else text.partition("=")
+        if not separator or not name:
+            raise CompileError(f"{option}: expected NAME=VALUE, found {text!r}")
+        pairs[name] = value
+    return pairs
+
+
+def _split(texts: Sequence[str]) -> list[str]:
+    """Names given as several words, comma separated, or both."""
+    return [name for text in texts for name in text.split(",") if name]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="poprt", description="Compile an ONNX model to PopEF for the simulated IPU.")
+    add = parser.add_argument
+    version = f"PopRT {poprt.__version__} (simulated IPU, package hash {package_hash()})"
+    add("-v", "--version", action="version", version=version)
+    add("-i", "--input_model", required=True, metavar="PATH", help="ONNX file, or a folder that holds exactly one")
+    add("--framework", default="onnx", help="front end; only onnx is built in (default: %(default)s)")
+    add("--input_shape", nargs="+", default=[], metavar="NAME=d0,d1", help="sizes for inputs with variable dimensions")
+    add("--batch_size", type=_positive, help="batch size of all inputs")
+    add("--batch_axis", type=int, help="axis that holds the batch (default: 0)")
+    add("--precision", choices=PRECISIONS, default="fp32", help="type of weights and arithmetic (default: %(default)s)")
+    add("--fp16_skip_op_types", nargs="+", default=[], metavar="OP", help="operators that stay fp32 in an fp16 model")
+    add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
+    add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
+    add("--ipu_version", choices=("ipu1", "ipu2", "ipu21", "bow"), help="ipu2: M2000; bow: Bow-2000; ipu21: C600 (default: ipu2)")
+    add("--available_memory_proportion", type=float, help="share of tile memory for matmuls and convolutions (default: 0.6)")
+    add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1, the only one supported)")
+    add("--num_io_tiles", type=int, help="I/O tiles (default: 0, the only one supported)")
+    add("--compiler_options", nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions, snake_case")
+    add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")
+    add("--output_dir", default="./", metavar="DIR", help="folder for all output (default: %(default)s)")
+    add("--output_model", metavar="NAME", help="file name of the converted ONNX model inside output_dir")
+    add("--triton_model_dir", metavar="DIR", help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept")
+    add("--show", action="store_true", help="print the model's inputs and outputs")
+    add("--disable_compilation_progress_bar", action="store_true", help="no progress bar")
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    add("--logging_level", choices=levels, default="WARNING", help="log level (default: %(default)s)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a positive number, found {text}")
+    return value

@@ -1,0 +1,240 @@
+"""Compiler: a converted ONNX model becomes an executable with its metadata and, where they are streamed, its weights."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import popef
+import simipu
+from onnx import TensorProto, numpy_helper
+from simipu import CompileError, Direction, Program, ProgramKind, Stream
+from simipu.cycles import estimate_cycles
+from simipu.target import find_target
+
+from poprt.checks import check_static
+from poprt.options import CompilerOptions
+from poprt.rows import NotIndependent, make_row_independent
+
+LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
+"""PopART's program indices: WeightsFromHost and Program."""
+
+_log = logging.getLogger("poprt")
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A compiled model: the payload, what PopEF says of it, and the weights that are streamed at load."""
+
+    executable: simipu.Executable
+    metadata: popef.Metadata
+    weights: dict[str, npt.NDArray[Any]]
+    opaque_blobs: dict[str, bytes]
+    row_dependence: str | None
+    """Why the whole compiled batch is always computed, or None where only the real rows are."""
+
+    @property
+    def cycles(self) -> int:
+        """Modelled cycles of one compiled batch."""
+        return self.executable.cycles(MAIN_PROGRAM)
+
+    def export(self, filename: str | Path, weights_filename: str | Path | None = None) -> None:
+        """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given."""
+        with popef.Writer(filename) as writer:
+            writer.writeMetadata(self.metadata)
+            with writer.createExecutable(self.executable.name) as blob:
+                blob.write(self.executable.serialize())
+            for name, payload in sorted(self.opaque_blobs.items()):
+                with writer.createOpaqueBlob(name, self.executable.name) as blob:
+                    blob.write(payload)
+            if weights_filename is None:
+                self._write_weights(writer)
+        if weights_filename is not None and self.weights:
+            with popef.Writer(weights_filename) as writer:
+                self._write_weights(writer)
+
+    def _write_weights(self, writer: popef.Writer) -> None:
+        for name, value in self.weights.items():
+            info = popef.TensorDataInfo(name=name, tensorInfo=_tensor_info(value.shape, value.dtype))
+            with writer.createTensorData(info) as blob:
+                blob.write(np.ascontiguousarray(value).data)
+
+
+class Compiler:
+    """The real tool's class: both methods are static and take the options last."""
+
+    @staticmethod
+    def compile(
+        model: onnx.ModelProto | bytes | str | Path,
+        outputs: Collection[str] | None = None,
+        options: CompilerOptions | None = None,
+        *,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> Executable:
+        """Compile a converted model (every shape static), or the ONNX file or bytes of one.
+
+        `outputs` names those to keep; None keeps all. Raises CompileError naming the node, its operator and why.
+        """
+        options = options or CompilerOptions()
+        model = _load(model)
+        if outputs is not None:
+            _keep_outputs(model.graph, outputs)
+        check_static(model)
+        return _compile(model, options, on_step)
+
+    @staticmethod
+    def compile_and_export(
+        model: onnx.ModelProto | bytes | str | Path,
+        outputs: Collection[str] | None,
+        filename: str | Path,
+        options: CompilerOptions | None = None,
+    ) -> None:
+        """Compile and write the PopEF file `filename`, streamed weights included."""
+        Compiler.compile(model, outputs, options).export(filename)
+
+
+def _load(model: onnx.ModelProto | bytes | str | Path) -> onnx.ModelProto:
+    if isinstance(model, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        return copy
+    return onnx.load_model_from_string(model) if isinstance(model, bytes) else onnx.load(model)
+
+
+def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
+    known = {value.name: value for value in graph.output}
+    unknown = sorted(set(outputs) - set(known))
+    if unknown:
+        raise CompileError(f"output {unknown[0]!r} is not one of the model's outputs: {', '.join(known)}")
+    kept = [known[name] for name in outputs]
+    del graph.output[:]
+    graph.output.extend(kept)
+
+
+def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable[[str], None]) -> Executable:
+    target = find_target(options.ipu_version or "ipu2", options.num_ipus)
+    on_step("plan operators")
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    cycles = estimate_cycles(model, target, half_partials=options.partials_type == "half")
+    streams = _make_streams(inferred.graph)
+    on_step("prove rows independent")
+    graph, dependence = _take_rows(model, streams)
+    weights = {} if options.constant_weights else _take_weights(graph.graph)
+    on_step("build executable")
+    main = Program(
+        MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cycles
+    )
+    load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in weights.items()))
+    name = _hash_name(main.graph, weights, options)
+    executable = simipu.Executable(name, target, (load, main), compile_options=options.changed())
+    return Executable(executable, _make_metadata(executable, options), weights, options.opaque_blobs, dependence)
+
+
+def _make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
+    inputs = [_stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE) for value in graph.input]
+    outputs = [_stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST) for value in graph.output]
+    return (*inputs, *outputs)
+
+
+def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> Stream:
+    tensor = value.type.tensor_type
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return Stream(handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim))
+
+
+def _weight_stream(name: str, value: npt.NDArray[Any]) -> Stream:
+    return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)
+
+
+def _take_rows(model: onnx.ModelProto, streams: tuple[Stream, ...]) -> tuple[onnx.ModelProto, str | None]:
+    """The graph to run and, where it can only run whole, why."""
+    leading = {stream.shape[:1] for stream in streams}
+    if len(leading) != 1 or leading == {()}:
+        return model, "its inputs and outputs do not share a leading batch dimension"
+    (batch,) = leading.pop()
+    if batch == 1:
+        return model, None
+    try:
+        return make_row_independent(model, batch), None
+    except NotIndependent as reason:
+        _log.info("the compiled batch of %d is always computed whole: %s", batch, reason)
+        return model, str(reason)
+
+
+def _take_weights(graph: onnx.GraphProto) -> dict[str, npt.NDArray[Any]]:
+    """Move the floating-point weights out of the graph: they become device variables, filled by the load program."""
+    weights = {}
+    for tensor in graph.initializer:
+        if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16) and len(tensor.dims) > 0:
+            weights[tensor.name] = numpy_helper.to_array(tensor)
+            stub = TensorProto(
+                name=tensor.name,
+                data_type=tensor.data_type,
+                dims=tensor.dims,
+                data_location=TensorProto.EXTERNAL,
+                external_data=[onnx.StringStringEntryProto(key="location", value="device")],
+            )
+            tensor.CopyFrom(stub)
+    return weights
+
+
+def _serialize(model: onnx.ModelProto) -> bytes:
+    for node in model.graph.node:
+        node.doc_string = ""
+    try:
+        return bytes(model.SerializeToString(deterministic=True))
+    except ValueError as error:
+        raise CompileError(
+            "the graph is larger than the 2 GiB that protobuf allows; compile with --compiler_options constant_weights=False"
+        ) from error
+
+
+def _hash_name(graph: bytes, weights: dict[str, npt.NDArray[Any]], options: CompilerOptions) -> str:
+    """PopART names an executable by its IR hash, in decimal; here it is a hash of all that goes in."""
+    digest = hashlib.sha256(graph)
+    for value in weights.values():
+        digest.update(np.ascontiguousarray(value).data)
+    digest.update(repr(options.changed()).encode())
+    return str(int.from_bytes(digest.digest()[:8], "little"))
+
+
+def _make_metadata(executable: simipu.Executable, options: CompilerOptions) -> popef.Metadata:
+    anchors = [
+        popef.Anchor(
+            name=stream.tensor,
+            handle=stream.handle,
+            tensorInfo=_tensor_info(stream.shape, stream.dtype),
+            type=popef.TensorType.INPUT if stream.direction is Direction.HOST_TO_DEVICE else popef.TensorType.OUTPUT,
+            isPerReplica=False,
+            programs=[program.index],
+        )
+        for program in executable.programs
+        for stream in program.streams
+    ]
+    return popef.Metadata(
+        replicationFactor=1,
+        numIpus=executable.target.num_ipus,
+        seedHandle="",
+        anchors=anchors,
+        executable=executable.name,
+        numProcesses=1,
+        ipuVersion=executable.target.ipu_version,
+        isPOD=False,
+        isInference=True,
+        engineOptions=[popef.Option(name=name, value=value) for name, value in sorted(options.engine_options.items())],
+        deviceOptions=[],
+        programFlow=popef.ProgramFlow(load=[LOAD_PROGRAM], main=[MAIN_PROGRAM], save=[]),
+        programsMap={program.index: program.name for program in executable.programs},
+        deviceIterations=options.batches_per_step,
+    )
+
+
+def _tensor_info(shape: tuple[int, ...], dtype: np.dtype[Any]) -> popef.TensorInfo:
+    return popef.TensorInfo(shape=shape, dataType=popef.numpyDTypeToPopefType(dtype))

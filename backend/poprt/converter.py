@@ -1,0 +1,93 @@
+"""Converter: a trained ONNX model becomes one that the compiler can take: static, folded, in the chip's types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import onnx
+from simipu import CompileError
+
+from poprt.checks import check_operators, check_static
+from poprt.folding import fold
+from poprt.half import float_to_half
+from poprt.integers import int64_to_int32
+from poprt.shapes import fix_input_shapes
+
+PRECISIONS = ("fp32", "fp16")
+MINIMUM_IR_VERSION = 8
+"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; 8 is the newest that all supported
+ONNX Runtimes read."""
+
+
+class Converter:
+    """Turns an ONNX model into one that `Compiler` accepts. Names and meanings of the arguments are the real tool's.
+
+    input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis (default 0), of
+    the batch in all inputs. precision: fp32 or fp16. fp16_skip_op_types: operators that stay in fp32 in an fp16 model.
+    remove_outputs: outputs to drop with all that only they need. convert_version: target opset; None keeps the model's
+    (the real tool's PopART wants 11, ONNX Runtime takes any).
+    """
+
+    def __init__(
+        self,
+        *,
+        input_shape: Mapping[str, Sequence[int]] | None = None,
+        convert_version: int | None = None,
+        precision: str = "fp32",
+        fp16_skip_op_types: Collection[str] | str | None = None,
+        batch_size: int | None = None,
+        batch_axis: int | None = None,
+        remove_outputs: Collection[str] = (),
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        if precision not in PRECISIONS:
+            raise CompileError(f"precision {precision!r} is not supported; choose {' or '.join(PRECISIONS)}")
+        self.input_shape = dict(input_shape or {})
+        self.convert_version = convert_version
+        self.precision = precision
+        skipped = fp16_skip_op_types or ()
+        self.fp16_skip_op_types = frozenset(skipped.split(",") if isinstance(skipped, str) else skipped)
+        self.batch_size = batch_size
+        self.batch_axis = batch_axis
+        self.remove_outputs = frozenset(remove_outputs)
+        self._on_step = on_step
+
+    def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and why."""
+        self._on_step("check operators")
+        check_operators(model.graph)
+        converted = onnx.ModelProto()
+        converted.CopyFrom(model)
+        if self.convert_version is not None:
+            converted = _convert_version(converted, self.convert_version)
+        converted.ir_version = max(converted.ir_version, MINIMUM_IR_VERSION)
+        self._remove_outputs(converted.graph)
+        self._on_step("fix shapes")
+        fix_input_shapes(converted, self.input_shape, self.batch_size, self.batch_axis)
+        self._on_step("fold constants")
+        converted = fold(converted)
+        self._on_step(f"convert to {self.precision}")
+        int64_to_int32(converted)
+        if self.precision == "fp16":
+            float_to_half(converted, self.fp16_skip_op_types)
+        self._on_step("infer shapes")
+        check_static(converted)
+        return converted
+
+    def _remove_outputs(self, graph: onnx.GraphProto) -> None:
+        names = [value.name for value in graph.output]
+        unknown = sorted(self.remove_outputs - set(names))
+        if unknown:
+            raise CompileError(f"remove_outputs names {unknown[0]!r}; the model's outputs are {', '.join(names)}")
+        kept = [value for value in graph.output if value.name not in self.remove_outputs]
+        if not kept:
+            raise CompileError("remove_outputs leaves no output; keep at least one of " + ", ".join(names))
+        del graph.output[:]
+        graph.output.extend(kept)
+
+
+def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    try:
+        return onnx.version_converter.convert_version(model, version)
+    except Exception as error:  # noqa: BLE001  the converter raises bare RuntimeErrors and its own ConvertError
+        raise CompileError(f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}") from error

@@ -1,0 +1,91 @@
+"""Writes a Triton model folder: config.pbtxt, 1/name_map.json and the PopEF files.
+
+What a user may have edited is kept: an existing config.pbtxt or name_map.json is never overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import popef
+
+from poprt.compiler import Executable
+
+VERSION = "1"
+BATCHES_PER_REQUEST = 1_000
+"""The guide's example: max_batch_size is 1000 times the compiled batch; the backend splits and joins."""
+
+_TRITON_TYPES = {
+    popef.DataType.BOOL: "TYPE_BOOL",
+    popef.DataType.F16: "TYPE_FP16",
+    popef.DataType.F32: "TYPE_FP32",
+    popef.DataType.F64: "TYPE_FP64",
+    popef.DataType.S8: "TYPE_INT8",
+    popef.DataType.U8: "TYPE_UINT8",
+    popef.DataType.S16: "TYPE_INT16",
+    popef.DataType.U16: "TYPE_UINT16",
+    popef.DataType.S32: "TYPE_INT32",
+    popef.DataType.U32: "TYPE_UINT32",
+    popef.DataType.S64: "TYPE_INT64",
+    popef.DataType.U64: "TYPE_UINT64",
+}
+
+
+def write_triton_model(compiled: Executable, folder: Path) -> list[str]:
+    """Write the model folder `folder` and return a line per file: what was written, what was kept."""
+    version = folder / VERSION
+    version.mkdir(parents=True, exist_ok=True)
+    compiled.export(version / "executable.popef", version / "weights.popef")
+    lines = [f"wrote {version / 'executable.popef'}"]
+    if compiled.weights:
+        lines.append(f"wrote {version / 'weights.popef'}")
+    else:
+        (version / "weights.popef").unlink(missing_ok=True)
+    anchors = _user_anchors(compiled)
+    names = {anchor.name(): anchor.name() for anchor in anchors}
+    lines.append(_write_new(version / "name_map.json", json.dumps(names, indent=4) + "\n"))
+    lines.append(_write_new(folder / "config.pbtxt", make_config(folder.name, compiled, version / "name_map.json")))
+    return lines
+
+
+def _write_new(file: Path, text: str) -> str:
+    if file.exists():
+        return f"kept {file}"
+    file.write_text(text, encoding="utf-8")
+    return f"wrote {file}"
+
+
+def _user_anchors(compiled: Executable) -> list[popef.Anchor]:
+    return [anchor for anchor in compiled.metadata.anchors() if anchor.name() not in compiled.weights]
+
+
+def make_config(name: str, compiled: Executable, name_map: Path) -> str:
+    """The text of config.pbtxt for a compiled model, in the friendly names of the file `name_map`."""
+    friendly = json.loads(name_map.read_text(encoding="utf-8"))
+    anchors = _user_anchors(compiled)
+    leading = {anchor.tensorInfo().shape()[:1] for anchor in anchors}
+    batched = len(leading) == 1 and leading != {()}
+    batch = anchors[0].tensorInfo().shape()[0] if batched else 0
+    blocks = [f'name: "{name}"', 'backend: "poplar"', f"max_batch_size: {batch * BATCHES_PER_REQUEST}"]
+    if batched:
+        blocks.append("dynamic_batching {}")
+    for field, kind in (("input", popef.TensorType.INPUT), ("output", popef.TensorType.OUTPUT)):
+        tensors = [_tensor(friendly, anchor, batched) for anchor in anchors if anchor.type() == kind]
+        blocks.append(f"{field} [\n" + ",\n".join(tensors) + "\n]")
+    blocks.append(
+        'parameters [\n    {\n        key: "synchronous_execution"\n        value: { string_value: "1" }\n    }\n]'
+    )
+    blocks.append("instance_group [{ kind: KIND_CPU }]")
+    return "\n".join(blocks) + "\n"
+
+
+def _tensor(friendly: dict[str, str], anchor: popef.Anchor, batched: bool) -> str:
+    info = anchor.tensorInfo()
+    dims = [str(size) for size in info.shape()[1 if batched else 0 :]] or ["1"]
+    reshape = "\n        reshape: { shape: [ ] }" if len(info.shape()) == (1 if batched else 0) else ""
+    return (
+        f'    {{\n        name: "{friendly.get(anchor.name(), anchor.name())}"\n'
+        f"        data_type: {_TRITON_TYPES[info.dataType()]}\n"
+        f"        dims: [ {', '.join(dims)} ]{reshape}\n    }}"
+    )

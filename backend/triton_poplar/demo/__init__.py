@@ -1,0 +1,22 @@
+"""The example models of the repository at work: real files, sentences and pictures, answered by the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .document_orientation import DocumentOrientation
+from .example import Case, Example
+from .magika import Magika
+from .sentence_similarity import SentenceSimilarity
+from .text_recognition import TextRecognition
+
+__all__ = ["Case", "Example", "examples"]
+
+
+def examples(repository: Path) -> list[Example]:
+    """The demonstrations whose model folders are in a repository."""
+    found: list[Example] = []
+    for kind in (Magika, SentenceSimilarity, DocumentOrientation, TextRecognition):
+        if (repository / kind.model).is_dir():
+            found.append(kind(repository / kind.model))
+    return found

