@@ -1,0 +1,172 @@
+"""Session: a model bound to a device, its weights loaded, its programs ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import popef
+from simipu import Device, Direction, Engine, Executable, Program, ProgramKind
+from simipu.engine import batch_size
+
+from model_runtime.devices import DeviceManager, DeviceWaitConfig
+from model_runtime.errors import ModelRuntimeError
+from model_runtime.queues import QueueManager
+
+
+@dataclass(frozen=True, slots=True)
+class SessionConfig:
+    """check_package_hash: refuse an executable of another generation of the simulator. wait_config: see
+    DeviceWaitConfig. num_threads (ours): threads that one operator may use, 0 for all cores."""
+
+    check_package_hash: bool = True
+    wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
+    num_threads: int = 0
+
+
+class Session:
+    """Runs one model. Not thread safe: one thread runs programs.
+
+    Raises LoadError or ModelRuntimeError when the executable, its metadata and its weights do not fit together.
+    """
+
+    def __init__(self, model: popef.Model, config: SessionConfig | None = None) -> None:
+        config = config or SessionConfig()
+        self._model = model
+        payload = model.executable.executable()
+        self._executable = Executable.deserialize(payload, check_package_hash=config.check_package_hash)
+        _check_anchors(model.metadata, self._executable)
+        device = DeviceManager().getDevice(model, config.wait_config)
+        self._engine = Engine(self._executable, device, num_threads=config.num_threads)
+        flow = model.metadata.programFlow()
+        self._load, self._main, self._save = (list(flow.load()), list(flow.main()), list(flow.save()))
+        if not self._main:
+            raise ModelRuntimeError(f"model {self._executable.name!r} has no main program in its program flow")
+
+    def model(self) -> popef.Model:
+        return self._model
+
+    @property
+    def executable(self) -> Executable:
+        return self._executable
+
+    @property
+    def device(self) -> Device:
+        return self._engine.device
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the compiled batch; 0 for a model whose tensors share no leading dimension."""
+        return batch_size(self._executable.program(self._main[0]))
+
+    @property
+    def cycles(self) -> int:
+        """Modelled cycles of one run of the main programs."""
+        return sum(self._executable.cycles(index) for index in self._main)
+
+    def getUserInputAnchors(self) -> list[popef.Anchor]:
+        """Anchors that every run of the main programs reads from the user."""
+        return self._user_anchors(popef.TensorType.INPUT)
+
+    def getUserOutputAnchors(self) -> list[popef.Anchor]:
+        """Anchors that every run of the main programs writes for the user."""
+        return self._user_anchors(popef.TensorType.OUTPUT)
+
+    def _user_anchors(self, kind: popef.TensorType) -> list[popef.Anchor]:
+        """Those of the main programs, or without program information (older files)."""
+        return user_anchors(self._model.metadata, kind)
+
+    def createQueueManager(self) -> QueueManager:
+        """Connect every user anchor to a queue."""
+        inputs, outputs = self.getUserInputAnchors(), self.getUserOutputAnchors()
+        queues = QueueManager(inputs, outputs, self.batch_size)
+        for anchor in inputs:
+            self._engine.connect_input(anchor.handle(), queues.inputQueue(anchor.name()).read)
+        for anchor in outputs:
+            self._engine.connect_output(anchor.handle(), queues.outputQueue(anchor.name()).write)
+        return queues
+
+    def runLoadPrograms(self) -> None:
+        """Bring the weights onto the device and make the main programs ready.
+
+        Raises ModelRuntimeError naming the weights for which no file holds tensor data.
+        """
+        data = {tensor.info.name(): tensor for tensor in self._model.tensors}
+        for index in self._load:
+            for stream in self._executable.program(index).streams:
+                if stream.tensor not in data:
+                    missing = sorted(s.tensor for s in self._executable.program(index).streams if s.tensor not in data)
+                    raise ModelRuntimeError(
+                        f"model {self._executable.name!r} loads {len(missing)} weights that no PopEF file holds, the first "
+                        f"being {missing[0]!r}; give weights.popef (parameter weights_path)"
+                    )
+                value = np.asarray(data[stream.tensor].data())
+                self._engine.connect_input(stream.handle, lambda most, value=value: value[None])
+            self._engine.run(index)
+        for index in self._main:
+            self._engine.load(index)
+
+    def runMainPrograms(self) -> int:
+        """Run the main programs once: up to one compiled batch of the rows that wait. The rows computed."""
+        rows = 0
+        for index in self._main:
+            rows = self._engine.run(index)
+        return rows
+
+    def runSavePrograms(self) -> None:
+        """Run the save programs once."""
+        for index in self._save:
+            self._engine.run(index)
+
+
+def user_anchors(metadata: popef.Metadata, kind: popef.TensorType) -> list[popef.Anchor]:
+    """The anchors of that type of the main programs, or without program information (older files)."""
+    mains = set(metadata.programFlow().main())
+    return [
+        anchor
+        for anchor in metadata.anchors()
+        if anchor.type() == kind and (not anchor.programs() or mains.intersection(anchor.programs()))
+    ]
+
+
+def _check_anchors(metadata: popef.Metadata, executable: Executable) -> None:
+    """Every user anchor must be a stream of the executable, in shape and type; every main stream an anchor."""
+    if metadata.replicationFactor() > 1:
+        raise ModelRuntimeError(
+            f"model {executable.name!r} has replication factor {metadata.replicationFactor()}; only 1 is supported"
+        )
+    streams = {
+        (stream.handle, stream.direction): stream
+        for program in _main_programs(metadata, executable)
+        for stream in program.streams
+    }
+    for anchor in metadata.anchors():
+        mains = set(metadata.programFlow().main())
+        if anchor.type() == popef.TensorType.UNKNOWN or (anchor.programs() and not mains.intersection(anchor.programs())):
+            continue
+        is_input = anchor.type() == popef.TensorType.INPUT
+        key = (anchor.handle(), Direction.HOST_TO_DEVICE if is_input else Direction.DEVICE_TO_HOST)
+        stream = streams.pop(key, None)
+        if stream is None:
+            raise ModelRuntimeError(
+                f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no {key[1].name.lower()} stream of "
+                f"executable {executable.name!r}; its metadata belongs to another executable"
+            )
+        info = anchor.tensorInfo()
+        found = (tuple(info.shape()), np.dtype(popef.popefTypeToNumpyDType(info.dataType())))
+        if found != (stream.shape, stream.dtype):
+            raise ModelRuntimeError(
+                f"anchor {anchor.name()!r} is {found[1].name} of shape {found[0]} in the metadata, but {stream.dtype.name} of "
+                f"shape {stream.shape} in executable {executable.name!r}; its metadata belongs to another executable"
+            )
+    if streams:
+        handle = next(iter(streams))[0]
+        raise ModelRuntimeError(f"stream {handle!r} of executable {executable.name!r} has no anchor in the metadata")
+
+
+def _main_programs(metadata: popef.Metadata, executable: Executable) -> list[Program]:
+    mains = [executable.program(index) for index in metadata.programFlow().main()]
+    wrong = [program.name for program in mains if program.kind is not ProgramKind.MAIN]
+    if wrong:
+        raise ModelRuntimeError(f"the program flow's main part names program {wrong[0]!r}, which is no main program")
+    return mains

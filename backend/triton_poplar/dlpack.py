@@ -1,0 +1,75 @@
+"""numpy arrays as DLPack capsules that Triton's stub can take.
+
+Two reasons to make them by hand: the stub's own numpy binding reads arrays of numpy 2 wrongly, and a capsule that numpy made
+crashes the stub, which renames it before numpy's destructor looks. A capsule from here has no destructor; the consumer
+calls the deleter in it, which releases the array.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_CODES = {"i": 0, "u": 1, "f": 2, "b": 6}
+"""DLDataTypeCode by numpy kind (dlpack.h)."""
+
+
+class _Device(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("id", ctypes.c_int32)]  # noqa: RUF012  the shape that ctypes asks for
+
+
+class _DataType(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]  # noqa: RUF012
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012
+        ("data", ctypes.c_void_p),
+        ("device", _Device),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _ManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]  # noqa: RUF012
+
+
+_alive: dict[int, tuple[_ManagedTensor, Any, Any]] = {}
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+def _delete(address: int) -> None:
+    _alive.pop(address, None)
+
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_CPU = 1
+
+
+def to_capsule(array: npt.NDArray[Any]) -> Any:
+    """A `dltensor` capsule over the memory of `array` (made contiguous if it is not).
+
+    The array lives until the consumer deletes the tensor.
+    """
+    array = np.ascontiguousarray(array)
+    shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+    managed = _ManagedTensor()
+    tensor = managed.tensor
+    tensor.data = array.ctypes.data
+    tensor.device = _Device(_CPU, 0)
+    tensor.ndim = array.ndim
+    tensor.dtype = _DataType(_CODES[array.dtype.kind], array.dtype.itemsize * 8, 1)
+    tensor.shape = shape
+    managed.deleter = ctypes.cast(_delete, ctypes.c_void_p)
+    address = ctypes.addressof(managed)
+    _alive[address] = (managed, shape, array)
+    return _new_capsule(address, b"dltensor", None)

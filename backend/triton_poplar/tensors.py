@@ -1,0 +1,118 @@
+"""A model's inputs and outputs as requests see them, and their agreement with PopEF and config.pbtxt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import popef
+
+from triton_poplar.errors import ModelConfigError
+
+TRITON_TYPES = {
+    popef.DataType.BOOL: "TYPE_BOOL",
+    popef.DataType.F16: "TYPE_FP16",
+    popef.DataType.F32: "TYPE_FP32",
+    popef.DataType.F64: "TYPE_FP64",
+    popef.DataType.S8: "TYPE_INT8",
+    popef.DataType.U8: "TYPE_UINT8",
+    popef.DataType.S16: "TYPE_INT16",
+    popef.DataType.U16: "TYPE_UINT16",
+    popef.DataType.S32: "TYPE_INT32",
+    popef.DataType.U32: "TYPE_UINT32",
+    popef.DataType.S64: "TYPE_INT64",
+    popef.DataType.U64: "TYPE_UINT64",
+}
+"""PopEF types that Triton has; fp8 is not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One input or output: `shape` is that of a row, without the batch where the model is batched."""
+
+    name: str
+    anchor: str
+    dtype: np.dtype[Any]
+    triton_type: str
+    shape: tuple[int, ...]
+
+
+def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[str, str]:
+    """Anchor name to friendly name, for every anchor; the identity without a file.
+
+    Raises ModelConfigError unless the file holds one object of strings to strings, whose keys are anchors and whose
+    values differ.
+    """
+    names = {anchor.name(): anchor.name() for anchor in anchors}
+    if file is None:
+        return names
+    try:
+        given = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ModelConfigError(f"name map {file}: expected a JSON object of strings, found {error}") from error
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        found = "another value than a string" if isinstance(given, dict) else type(given).__name__
+        raise ModelConfigError(f"name map {file}: expected a JSON object of strings to strings, found {found}")
+    unknown = sorted(set(given) - set(names))
+    if unknown:
+        raise ModelConfigError(
+            f"name map {file} names anchor {unknown[0]!r}, which the PopEF file does not have; it has {', '.join(names)}"
+        )
+    names.update(given)
+    owners: dict[str, str] = {}
+    for anchor, friendly in names.items():
+        if friendly in owners:
+            raise ModelConfigError(f"name map {file} maps both {owners[friendly]!r} and {anchor!r} to {friendly!r}")
+        owners[friendly] = anchor
+    return names
+
+
+def make_tensor(anchor: popef.Anchor, friendly: str, batched: bool) -> Tensor:
+    """The tensor of an anchor; ModelConfigError for a type that Triton lacks."""
+    info = anchor.tensorInfo()
+    triton_type = TRITON_TYPES.get(info.dataType())
+    if triton_type is None:
+        table = ", ".join(f"{popef_type.name} = {name}" for popef_type, name in TRITON_TYPES.items())
+        raise ModelConfigError(
+            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are {table}"
+        )
+    dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
+    return Tensor(friendly, anchor.name(), dtype, triton_type, tuple(info.shape()[1 if batched else 0 :]))
+
+
+def check_config_tensors(
+    kind: str, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], leading: tuple[int, ...]
+) -> None:
+    """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's tensors.
+
+    `leading` is what dims hold before the row's shape: nothing, or the compiled batch with max_batch_size 0.
+    """
+    for entry in entries:
+        name = entry["name"]
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise ModelConfigError(
+                f"config.pbtxt has {kind} {name!r}, which the PopEF file does not; its {kind}s are {', '.join(tensors)}"
+            )
+        if entry["data_type"] != tensor.triton_type:
+            raise ModelConfigError(
+                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, the PopEF file has {tensor.triton_type} "
+                f"(anchor {tensor.anchor!r})"
+            )
+        reshape = entry.get("reshape")
+        dims = [int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])]
+        expected = [*leading, *tensor.shape]
+        if dims != expected and not (leading and dims == [-1, *tensor.shape]):
+            raise ModelConfigError(
+                f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} "
+                f"(anchor {tensor.anchor!r}; shapes do not include the batch dimension)"
+            )
+    missing = sorted(set(tensors) - {entry["name"] for entry in entries})
+    if missing and kind == "input":
+        raise ModelConfigError(f"config.pbtxt lacks input {missing[0]!r}; the model needs {', '.join(tensors)}")
+    if not entries:
+        raise ModelConfigError(f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}")
