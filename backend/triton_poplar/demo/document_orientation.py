@@ -64,7 +64,9 @@ class DocumentOrientation:
 
     def describe(self, outputs: Tensors, case: Case) -> list[str]:
         best = outputs["scores"].max(axis=-1)
-        return [f"rotated {label}° ({score:.2f})" for label, score in zip(self.decide(outputs), best, strict=True)]
+        words = {"0": "upright"}
+        answers = [words.get(label, f"rotated {label}°") for label in self.decide(outputs)]
+        return [f"{answer} ({score:.2f})" for answer, score in zip(answers, best, strict=True)]
 
 
 def _case(angle: int) -> Case:

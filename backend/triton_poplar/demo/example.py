@@ -16,7 +16,7 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request: a batch for each input, by its name in `config.pbtxt`, in the dtype the original ONNX model takes."""
+    """One request: a batch for each input, by its name in `config.pbtxt`, in the original ONNX model's dtype."""
 
     title: str
     inputs: Tensors

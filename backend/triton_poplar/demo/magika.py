@@ -1,4 +1,7 @@
-"""Magika: what kind of file is it? The features are those of the package magika 1.0.3 (`Magika._extract_features_from_seekable`)."""
+"""Magika: what kind of file is it?
+
+The features are those of the package magika 1.0.3 (`Magika._extract_features_from_seekable`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Text recognition: what does this line say? Preparation and decoding are those of the package rapidocr-onnxruntime 1.4.4."""
+"""Text recognition: what does this line say?
+
+Preparation and decoding are those of the package rapidocr-onnxruntime 1.4.4.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,9 @@ class TextRecognition:
         return [Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES]
 
     def decide(self, outputs: Tensors) -> list[str]:
-        return ["".join(self._characters[index] for index in best) for best in map(_collapse, outputs["characters"])]
+        # The model reads the margins of the picture as spaces, now and then.
+        paths = map(_collapse, outputs["characters"])
+        return ["".join(self._characters[index] for index in path).strip() for path in paths]
 
     def describe(self, outputs: Tensors, case: Case) -> list[str]:
         return [f'reads "{text}"' for text in self.decide(outputs)]
