@@ -330,13 +330,24 @@ def _concat(node: Node) -> list[Rows]:
 def _slice(node: Node) -> list[Rows]:
     rows = node.only_rows()
     rank = len(node.shape(0))
-    axes = node.attribute("axes")
-    if axes is None:
-        given = node.constant(3)
-        starts = node.constant(1)
-        axes = given.tolist() if given is not None else range(starts.size if starts is not None else rank)
-    if rows.axis in {int(axis) % rank for axis in axes}:
+    starts, ends, axes, steps = (node.attribute(name) for name in ("starts", "ends", "axes", "steps"))
+    if starts is None:
+        starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
+    if starts is None or ends is None:
+        raise NotIndependent("its range is not known")
+    places = [int(axis) % rank for axis in (axes if axes is not None else range(len(starts)))]
+    if rows.axis not in places:
+        return [rows]
+    index = places.index(rows.axis)
+    step = 1 if steps is None else int(steps[index])
+    if int(starts[index]) or step != 1 or int(ends[index]) < node.shape(0)[rows.axis]:
         raise NotIndependent("it slices the rows")
+    if node.attribute("ends") is None:  # all rows: the end must not name their number
+        node.rewrites[2] = np.asarray(ends).copy()
+        node.rewrites[2][index] = np.iinfo(node.rewrites[2].dtype).max
+        return [rows]
+    if int(ends[index]) < np.iinfo(np.int32).max:
+        raise NotIndependent("its range names the number of rows")
     return [rows]
 
 
