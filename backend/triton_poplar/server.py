@@ -20,7 +20,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
-from importlib import resources, util
+from importlib import util
 from pathlib import Path
 from types import TracebackType
 
@@ -57,8 +57,13 @@ def find_stub(triton: Path) -> Path:
 
 
 def backend_file() -> Path:
-    """The backend's model.py."""
-    return Path(str(resources.files("triton_poplar.backend").joinpath("model.py")))
+    """The backend's model.py: inside the installed package, or beside it in a source tree. ServerError if it is gone."""
+    package = Path(__file__).resolve().parent
+    candidates = (package / "backend" / "model.py", package.parent / "poplar" / "model.py")
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    raise ServerError(f"the backend's model.py is not at {candidates[0]}; install this project again")
 
 
 def make_environment(interpreter_folder: Path, triton: Path) -> dict[str, str]:

@@ -1,0 +1,69 @@
+# make serve | demo | test | check | bench | models | clean
+#
+# PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
+
+PYTHON ?= python3
+PORT ?= 8000
+HTTP_PORT ?= $(PORT)
+GRPC_PORT ?= $(shell expr $(HTTP_PORT) + 1)
+METRICS_PORT ?= $(shell expr $(HTTP_PORT) + 2)
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
+
+.PHONY: serve demo models test test-fast test-server check bench proto clean
+
+serve: models
+	@$(BIN)/poplar-triton serve model_repository $(PORTS)
+
+demo: models
+	@$(BIN)/poplar-triton demo model_repository
+
+models: .venv/server
+	@$(BIN)/poplar-triton build model_repository
+
+test: test-fast test-server
+
+test-fast: .venv/dev
+	$(BIN)/python -m pytest -m "not server"
+
+test-server: .venv/dev models
+	$(BIN)/python -m pytest -m server
+
+check: .venv/dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/dev models
+	$(BIN)/python benchmarks/serving.py
+
+# protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
+proto: .venv/python
+	$(PYTHON) -m venv .venv/protoc
+	.venv/protoc/bin/pip install --quiet grpcio-tools==1.62.3
+	cd backend && ../.venv/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. simipu/executable.proto
+
+.venv/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
+		{ echo "Python 3.10 to 3.13 is needed; choose one: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "making .venv with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv || { echo "on Debian and Ubuntu: apt-get install python3-venv"; rm -rf .venv; exit 1; }
+	@touch $@
+
+# nvidia-pytriton pins numpy<2, which has no wheels for Python 3.13: there it goes in without its dependencies.
+.venv/server: .venv/python pyproject.toml
+	@echo "installing the project and the embedded Triton server"
+	@$(PIP) --editable '.[server]'
+	@$(BIN)/python -c 'import pytriton' 2>/dev/null || $(PIP) --no-deps nvidia-pytriton==0.7.0
+	@touch $@
+
+.venv/dev: .venv/server
+	@echo "installing the tools of the tests"
+	@$(PIP) --editable '.[server,dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv .cache build dist *.egg-info model_repository/*/1/*.popef
