@@ -57,7 +57,7 @@ proto: .venv/python
 .venv/server: .venv/python pyproject.toml
 	@echo "installing the project and the embedded Triton server"
 	@$(PIP) --editable '.[server]'
-	@$(BIN)/python -c 'import pytriton' 2>/dev/null || $(PIP) --no-deps nvidia-pytriton==0.7.0
+	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("pytriton") is None)' || $(PIP) --no-deps nvidia-pytriton==0.7.0
 	@touch $@
 
 .venv/dev: .venv/server

@@ -68,7 +68,11 @@ def _demo(options: argparse.Namespace) -> int:
     log.parent.mkdir(exist_ok=True)
     with console.status("starting tritonserver"), _server(options, log=log) as server:
         equal = runner.run(
-            server.http_url, server.grpc_url, options.model_repository, console, _ipu_seconds(options.model_repository)
+            server.http_url,
+            server.grpc_url,
+            options.model_repository,
+            console,
+            ipu_seconds=_ipu_seconds(options.model_repository),
         )
     return 0 if equal and server.exit_status == 0 else 1
 
