@@ -16,7 +16,8 @@ HALF_MAX = 65_504.0
 def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = ()) -> None:
     """Turn inputs, outputs, weights and operators of `model` to half, in place.
 
-    Operators of `skip_op_types` (fp16_skip_op_types) and those that have no half variant stay in float, between casts.
+    Operators of `skip_op_types` (fp16_skip_op_types) and those that have no half variant stay in float, between casts;
+    what one of them hands to another stays in float on the way.
     Finite weights beyond the range of half become its largest number, so that a mask of -FLT_MAX does not become -inf.
     """
     floats = _find_floats(model)
@@ -27,13 +28,14 @@ def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = ()) -
     kept = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
     nodes: list[onnx.NodeProto] = []
     added: list[onnx.TensorProto] = []
+    in_float: dict[str, str] = {}
     version = next(entry.version for entry in model.opset_import if not entry.domain)
     for node in graph.node:
         if any(True for _ in iter_subgraphs(node)):
             raise CompileError(
                 f"node {node.name!r} ({node.op_type}): control flow is not supported with precision fp16; use fp32"
             )
-        nodes += _convert(node, floats, kept, added, version, node.op_type in skip_op_types)
+        nodes += _convert(node, floats, kept, added, in_float, version, node.op_type in skip_op_types)
     for tensor in kept.values():
         tensor.CopyFrom(narrow(tensor))
     del graph.node[:]
@@ -61,9 +63,11 @@ def _convert(
     floats: set[str],
     weights: dict[str, onnx.TensorProto],
     added: list[onnx.TensorProto],
+    float_names: dict[str, str],
     version: int,
     skip: bool,
 ) -> list[onnx.NodeProto]:
+    """The nodes that take a node's place. `float_names` maps a half tensor to its float twin, where there is one."""
     if node.op_type == "Cast":
         _retype_attribute(node, "to")
         return [node]
@@ -71,14 +75,15 @@ def _convert(
     in_float = skip or not _has_half(schema)
     before = []
     for index, name in enumerate(node.input):
-        if name in floats and (in_float or _wants_float(schema, index)):
-            source = f"{name}/float"
-            node.input[index] = source
+        if name not in floats or not (in_float or _wants_float(schema, index)):
+            continue
+        if name not in float_names:
+            float_names[name] = f"{name}/float"
             if name in weights:
-                added.append(_renamed(weights[name], source))
+                added.append(_renamed(weights[name], float_names[name]))
             else:
-                source = node.input[index] = f"{node.output[0]}/in{index}"
-                before.append(helper.make_node("Cast", [name], [source], name=f"{source}/cast", to=TensorProto.FLOAT))
+                before.append(_cast(name, float_names[name], TensorProto.FLOAT))
+        node.input[index] = float_names[name]
     if not in_float:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT:
@@ -88,11 +93,13 @@ def _convert(
     after = []
     for index, name in enumerate(node.output):
         if name in floats:
-            node.output[index] = f"{name}/float"
-            after.append(
-                helper.make_node("Cast", [f"{name}/float"], [name], name=f"{name}/cast", to=TensorProto.FLOAT16)
-            )
+            node.output[index] = float_names[name] = f"{name}/float"
+            after.append(_cast(float_names[name], name, TensorProto.FLOAT16))
     return [*before, node, *after]
+
+
+def _cast(source: str, result: str, to: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to)
 
 
 def _retype_attribute(node: onnx.NodeProto, name: str) -> None:
