@@ -43,14 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> None:
+    compiler_options = _compiler_options(options)
+    input_shape = _parse_shapes(options.input_shape)
     model = get_frontend(options.input_model, options.framework).load_model()
     if options.show:
         _show(model)
     output_dir = Path(options.output_dir)
     compiling = options.export_popef or options.triton_model_dir
     with _progress(console, options.disable_compilation_progress_bar) as on_step:
-        converted = _converter(options, on_step).convert(model)
-        compiled = Compiler.compile(converted, None, _compiler_options(options), on_step=on_step) if compiling else None
+        converted = _converter(options, input_shape, on_step).convert(model)
+        compiled = Compiler.compile(converted, None, compiler_options, on_step=on_step) if compiling else None
     output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
         path = output_dir / (options.output_model or f"{Path(options.input_model).name}.optimized.onnx")
@@ -96,9 +98,11 @@ def _progress(console: Console, disabled: bool) -> Iterator[Callable[[str], None
         yield on_step
 
 
-def _converter(options: argparse.Namespace, on_step: Callable[[str], None]) -> Converter:
+def _converter(
+    options: argparse.Namespace, input_shape: dict[str, list[int]], on_step: Callable[[str], None]
+) -> Converter:
     return Converter(
-        input_shape=_parse_shapes(options.input_shape),
+        input_shape=input_shape,
         convert_version=options.convert_version,
         precision=options.precision,
         fp16_skip_op_types=_split(options.fp16_skip_op_types),

@@ -1,0 +1,46 @@
+"""What several rooms' tests share: a compiled model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import popef
+import pytest
+from poprt import Compiler, CompilerOptions, Converter
+from sample_models import linear_model
+
+Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def linear() -> onnx.ModelProto:
+    return linear_model()
+
+
+@pytest.fixture
+def compile_popef(tmp_path: Path) -> Build:
+    """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are streamed."""
+
+    def build(
+        model: onnx.ModelProto, *, batch: int | None = 4, name: str = "executable.popef", options: dict | None = None, **convert
+    ) -> Path:
+        converted = Converter(batch_size=batch, **convert).convert(model)
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Compiler.compile(converted, None, CompilerOptions.from_dict(options or {})).export(path, path.parent / "weights.popef")
+        return path
+
+    return build
+
+
+@pytest.fixture
+def open_model() -> Callable[..., popef.Model]:
+    def build(*paths: Path) -> popef.Model:
+        reader = popef.Reader()
+        for path in paths:
+            reader.parseFile(path)
+        return popef.ModelBuilder(reader).createModel()
+
+    return build

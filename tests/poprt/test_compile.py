@@ -1,0 +1,191 @@
+"""From ONNX to PopEF: shapes, types, weights, errors that name the node, and the command."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import popef
+import pytest
+from onnx import TensorProto, helper
+from poprt import Compiler, CompilerOptions, Converter
+from simipu import CompileError
+from simipu.numerics import lower
+
+from sample_models import make_model
+
+F, H, I32, I64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64
+
+
+def element_types(values):
+    return [value.type.tensor_type.elem_type for value in values]
+
+
+def test_int64_borders_become_int32_and_answers_stay():
+    import onnxruntime
+
+    model = make_model(
+        [helper.make_node("Gather", ["table", "ids"], ["rows"]), helper.make_node("ArgMax", ["rows"], ["best"], axis=2)],
+        {"ids": (I64, ["n", 3])},
+        {"best": (I64, ["n", 3, 1])},
+        {"table": np.random.default_rng(0).standard_normal((10, 5)).astype(np.float32)},
+    )
+    converted = Converter(batch_size=2).convert(model)
+    assert element_types(converted.graph.input) == element_types(converted.graph.output) == [I32]
+    ids = np.array([[1, 2, 3], [9, 0, 4]])
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"ids": ids})[0]
+    found = onnxruntime.InferenceSession(converted.SerializeToString()).run(None, {"ids": ids.astype(np.int32)})[0]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_fp16_turns_borders_and_weights_to_half_and_clamps_masks():
+    model = make_model(
+        [helper.make_node("Add", ["x", "mask"], ["y"])],
+        {"x": (F, ["n", 3])},
+        {"y": (F, ["n", 3])},
+        {"mask": np.array([0, -3.4e38, -np.inf], np.float32)},
+    )
+    converted = Converter(batch_size=2, precision="fp16").convert(model)
+    assert element_types(converted.graph.input) == element_types(converted.graph.output) == [H]
+    mask = onnx.numpy_helper.to_array(converted.graph.initializer[0])
+    np.testing.assert_array_equal(mask, np.array([0, -65504, -np.inf], np.float16))
+
+
+def test_skipped_operators_stay_in_float(linear):
+    converted = Converter(batch_size=2, precision="fp16", fp16_skip_op_types="MatMul,Add").convert(linear)
+    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(converted).graph.value_info}
+    matmul = next(node for node in converted.graph.node if node.op_type in ("MatMul", "Gemm"))
+    assert types[matmul.output[0]] == (F if matmul.op_type == "MatMul" else H)
+    onnx.checker.check_model(lower(converted), full_check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({}, r"input 'x' has shape \[batch, 4\]: dimension 0 must be fixed"),
+        ({"batch_size": 2, "input_shape": {"x": [2, 5]}}, "dimension 1 is fixed at 4 and cannot become 5"),
+        ({"input_shape": {"x": [2]}}, "input_shape gives it 1 dimensions"),
+        ({"input_shape": {"q": [2]}}, "input_shape names 'q'; the model's inputs are x"),
+        ({"batch_size": 2, "input_shape": {"x": [3, 4]}}, "input_shape gives 3 to axis 0, batch_size 2"),
+        ({"input_shape": {"x": [0, 4]}}, "dimension 0 must be at least 1"),
+        ({"batch_size": 2, "remove_outputs": ["q"]}, "remove_outputs names 'q'; the model's outputs are y, z"),
+        ({"batch_size": 2, "remove_outputs": ["y", "z"]}, "leaves no output"),
+        ({"batch_size": 2, "precision": "int4"}, "precision 'int4' is not supported"),
+    ],
+)
+def test_a_wrong_conversion_says_what_is_wrong(linear, options, reason):
+    with pytest.raises(CompileError, match=reason):
+        Converter(**options).convert(linear)
+
+
+def single(operator, inputs, outputs, domain="", **attributes):
+    nodes = [helper.make_node(operator, list(inputs), list(outputs), name="culprit", domain=domain, **attributes)]
+    model = make_model(nodes, inputs, outputs, {})
+    if domain:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (single("Normalizer", {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, "ai.onnx.ml"), "ai.onnx.ml.Normalizer is not supported"),
+        (single("NonZero", {"x": (F, ["n", 4])}, {"y": (I64, [2, "m"])}), "'culprit' .NonZero.*known at run time only"),
+        (single("Relu", {"x": (TensorProto.DOUBLE, ["n", 4])}, {"y": (TensorProto.DOUBLE, ["n", 4])}), "type DOUBLE"),
+    ],
+)
+def test_what_the_chip_cannot_run_is_refused_by_the_name_of_the_node(model, reason):
+    with pytest.raises(CompileError, match=reason):
+        Converter(batch_size=2).convert(model)
+
+
+def test_metadata_describes_what_the_real_compiler_would(linear, compile_popef, open_model):
+    metadata = open_model(compile_popef(linear, options={"ipu_version": "ipu21"})).metadata
+    anchors = {anchor.name(): anchor for anchor in metadata.anchors()}
+    assert {name: anchor.handle() for name, anchor in anchors.items()} == {
+        "x": "h2d_x",
+        "y": "anchor_d2h_y",
+        "z": "anchor_d2h_z",
+    }
+    assert anchors["x"].tensorInfo() == popef.TensorInfo(shape=(4, 4), dataType=popef.DataType.F32)
+    assert (metadata.ipuVersion(), metadata.numIpus(), metadata.isInference()) == (21, 1, True)
+    flow = metadata.programFlow()
+    assert (list(flow.load()), list(flow.main()), list(flow.save())) == ([0], [5], [])
+
+
+def test_the_same_model_compiles_to_the_same_bytes(linear, compile_popef):
+    first = compile_popef(linear).read_bytes()
+    assert compile_popef(linear).read_bytes() == first
+    assert compile_popef(linear, options={"partials_type": "float"}).read_bytes() != first
+
+
+def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
+    frozen = Compiler.compile(Converter(batch_size=4).convert(linear))
+    streamed = Compiler.compile(Converter(batch_size=4).convert(linear), None, CompilerOptions(constant_weights=False))
+    assert not frozen.weights
+    assert sorted(value.shape for value in streamed.weights.values()) == [(3,), (4, 3)]
+    compile_popef(linear, options={"constant_weights": False})
+    reader = popef.Reader()
+    reader.parseFile(tmp_path / "weights.popef")
+    assert {tensor.info.name() for tensor in reader.tensors()} == set(streamed.weights)
+    assert not reader.executables()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"num_ipus": 4}, "num_ipus=4 is not supported"),
+        ({"partials_type": "quarter"}, "supported: 'half', 'float'"),
+        ({"num_ipu": 1}, "'num_ipu' is not known; known are"),
+        ({"available_memory_proportion": "2"}, r"must lie in \(0, 1\]"),
+        ({"constant_weights": "maybe"}, "expected a bool, found 'maybe'"),
+    ],
+)
+def test_wrong_compiler_options_are_refused(values, reason):
+    with pytest.raises(CompileError, match=reason):
+        CompilerOptions.from_dict(values)
+
+
+def poprt(*arguments, folder):
+    return subprocess.run(
+        [sys.executable, "-m", "poprt", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, tmp_path):
+    onnx.save(linear, tmp_path / "m.onnx")
+    arguments = ("--input_model", "m.onnx", "--batch_size", "4", "--precision", "fp16", "--triton_model_dir", "repo/m")
+    done = poprt(*arguments, "--export_popef", "--output_dir", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cycles" in done.stdout
+    assert (tmp_path / "out/executable.popef").exists()
+    config = tmp_path / "repo/m/config.pbtxt"
+    assert 'data_type: TYPE_FP16\n        dims: [ 4 ]' in config.read_text()
+    names = json.loads((tmp_path / "repo/m/1/name_map.json").read_text())
+    assert names == {"x": "x", "y": "y", "z": "z"}
+    config.write_text("# mine\n")
+    again = poprt(*arguments, folder=tmp_path)
+    assert "kept repo/m/config.pbtxt" in again.stdout
+    assert config.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--input_model", "none.onnx"], 1, "poprt: error: input model none.onnx: no such file"),
+        (["--input_model", "bad.onnx"], 1, "is not a valid ONNX model"),
+        (["--input_model", "m.onnx"], 1, "must be fixed at compile time"),
+        (["--input_model", "m.onnx", "--input_shape", "x=a"], 1, "expected NAME=d0,d1"),
+        (["--input_model", "m.onnx", "--compiler_options", "x"], 1, "expected NAME=VALUE"),
+        ([], 2, "usage: poprt"),
+        (["--input_model", "m.onnx", "--precision", "fp7"], 2, "usage: poprt"),
+    ],
+)
+def test_the_command_fails_with_one_line_and_a_status(linear, tmp_path, arguments, status, message):
+    onnx.save(linear, tmp_path / "m.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"not a model")
+    done = poprt(*arguments, folder=tmp_path)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

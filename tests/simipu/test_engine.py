@@ -1,0 +1,134 @@
+"""Executables survive their serialised form, refuse foreign ones, and run their programs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import simipu
+from poprt import Compiler, CompilerOptions, Converter
+from simipu import Device, Engine, Executable, LoadError, RunError
+from simipu.target import TARGETS, find_target
+
+
+def compile_executable(model, batch=4, **options):
+    return Compiler.compile(Converter(batch_size=batch).convert(model), None, CompilerOptions(**options)).executable
+
+
+def connect(engine, x):
+    """Feed rows of x and collect what comes out."""
+    collected = {}
+    engine.connect_input("h2d_x", lambda most: x[:most])
+    for name in ("y", "z"):
+        engine.connect_output(f"anchor_d2h_{name}", lambda rows, name=name: collected.__setitem__(name, rows))
+    return collected
+
+
+def test_an_executable_survives_serialisation(linear):
+    executable = compile_executable(linear)
+    assert Executable.deserialize(executable.serialize()) == executable
+    assert executable.serialize() == compile_executable(linear).serialize()
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x00", b"machine code", bytes(1000), b"\xff" * 100])
+def test_foreign_payloads_are_refused_with_a_reason(payload):
+    with pytest.raises(LoadError, match="poprt"):
+        Executable.deserialize(payload)
+
+
+def test_another_package_hash_is_refused_unless_the_check_is_off(linear):
+    other = dataclasses.replace(compile_executable(linear), package_hash="0123456789")
+    with pytest.raises(LoadError, match=r"package hash \(0123456789\) differs from poplar hash"):
+        Executable.deserialize(other.serialize())
+    assert Executable.deserialize(other.serialize(), check_package_hash=False) == other
+
+
+def test_every_truncation_of_an_executable_is_refused(linear):
+    payload = compile_executable(linear).serialize()
+    for size in range(0, len(payload), 7):
+        try:
+            Executable.deserialize(payload[:size])
+        except LoadError:
+            continue
+        pytest.fail(f"the first {size} bytes of {len(payload)} passed")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_only_the_rows_given_are_computed(linear, rows):
+    executable = compile_executable(linear)
+    assert executable.program(5).row_independent
+    engine = Engine(executable, Device(executable.target))
+    x = np.random.default_rng(0).standard_normal((rows, 4)).astype(np.float32)
+    collected = connect(engine, x)
+    assert engine.run(5) == rows
+    assert collected["y"].shape == (rows, 3)
+    np.testing.assert_array_equal(collected["z"], 2 * x)
+
+
+def test_a_dependent_program_is_padded_and_gives_back_the_real_rows(linear):
+    executable = compile_executable(linear)
+    programs = tuple(dataclasses.replace(program, row_independent=False) for program in executable.programs)
+    engine = Engine(dataclasses.replace(executable, programs=programs), Device(executable.target))
+    x = np.ones((3, 4), np.float32)
+    collected = connect(engine, x)
+    assert engine.run(5) == 3
+    assert collected["z"].shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (np.ones((2, 5), np.float32), r"expected float32 of shape \(2, 4\), found float32 of shape \(2, 5\)"),
+        (np.ones((2, 4), np.float64), "found float64"),
+    ],
+)
+def test_a_stream_of_another_shape_or_type_is_refused(linear, value, reason):
+    executable = compile_executable(linear)
+    engine = Engine(executable, Device(executable.target))
+    connect(engine, value)
+    with pytest.raises(RunError, match=reason):
+        engine.run(5)
+
+
+def test_unconnected_and_unknown_streams_are_named(linear):
+    executable = compile_executable(linear)
+    engine = Engine(executable, Device(executable.target))
+    with pytest.raises(RunError, match="'h2d_x'.*not connected"):
+        engine.run(5)
+    with pytest.raises(RunError, match="h2d_nothing.*it has h2d_x"):
+        engine.connect_input("h2d_nothing", lambda most: np.zeros(0))
+
+
+def test_streamed_weights_must_be_loaded_first(linear):
+    executable = compile_executable(linear, constant_weights=False)
+    engine = Engine(executable, Device(executable.target))
+    connect(engine, np.ones((1, 4), np.float32))
+    with pytest.raises(LoadError, match="run the load program"):
+        engine.run(5)
+
+
+def test_a_device_of_another_kind_or_number_is_refused(linear):
+    executable = compile_executable(linear)
+    for target in (TARGETS["ipu21"], find_target("ipu2", 4)):
+        with pytest.raises(LoadError, match="compiled for 1 x ipu2"):
+            Engine(executable, Device(target))
+
+
+def test_the_chips_are_those_of_the_data_sheets():
+    assert {name: target.tiles_per_ipu for name, target in TARGETS.items()} == {
+        "ipu1": 1216,
+        "ipu2": 1472,
+        "ipu21": 1472,
+        "bow": 1472,
+    }
+    # Peak fp16 TFLOPS of the data sheets: 124.5, 250, 280, 350.
+    peaks = {n: 2 * t.half_macs_half_partials * t.num_tiles * t.clock_hz / 1e12 for n, t in TARGETS.items()}
+    assert {name: round(peak) for name, peak in peaks.items()} == {"ipu1": 125, "ipu2": 251, "ipu21": 283, "bow": 349}
+
+
+def test_an_unknown_target_lists_the_known_ones():
+    with pytest.raises(LoadError, match="bow, ipu1, ipu2, ipu21"):
+        find_target("ipu3")
+
+
+def test_the_public_names_exist():
+    assert all(hasattr(simipu, name) for name in simipu.__all__)
