@@ -121,9 +121,11 @@ def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
 def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable[[str], None]) -> Executable:
     target = find_target(options.ipu_version or "ipu2", options.num_ipus)
     on_step("plan operators")
-    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    outputs = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
+    del model.graph.output[:]
+    model.graph.output.extend(outputs)
     cycles = estimate_cycles(model, target, half_partials=options.partials_type == "half")
-    streams = _make_streams(inferred.graph)
+    streams = _make_streams(model.graph)
     on_step("prove rows independent")
     graph, dependence = _take_rows(model, streams)
     weights = {} if options.constant_weights else _take_weights(graph.graph)

@@ -83,7 +83,8 @@ def make_config(name: str, compiled: Executable, name_map: Path) -> str:
 def _tensor(friendly: dict[str, str], anchor: popef.Anchor, batched: bool) -> str:
     info = anchor.tensorInfo()
     dims = [str(size) for size in info.shape()[1 if batched else 0 :]] or ["1"]
-    reshape = "\n        reshape: { shape: [ ] }" if len(info.shape()) == (1 if batched else 0) else ""
+    # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
+    reshape = "\n        reshape: { shape: [ ] }" if batched and len(info.shape()) == 1 else ""
     return (
         f'    {{\n        name: "{friendly.get(anchor.name(), anchor.name())}"\n'
         f"        data_type: {_TRITON_TYPES[info.dataType()]}\n"

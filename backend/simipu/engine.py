@@ -27,6 +27,16 @@ ReadCallback = Callable[[int], Array]
 WriteCallback = Callable[[Array], None]
 """Takes the computed rows, shape (rows, *row shape); the array is the callee's to keep."""
 
+_ORT_ERRORS = (
+    ort_errors.EPFail,
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.RuntimeException,
+)
+"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
+
 _log = logging.getLogger("simipu")
 
 
@@ -69,7 +79,8 @@ class Engine:
     def run(self, index: int) -> int:
         """Run program `index` once and return how many rows it computed (0 for a LOAD or SAVE program).
 
-        Raises RunError for a stream that is not connected or delivers a wrong shape or dtype.
+        Raises RunError for a stream that is not connected or delivers a wrong shape or dtype, and for values that an
+        operator refuses, such as an index outside its table.
         """
         program = self.executable.program(index)
         if program.kind is ProgramKind.LOAD:
@@ -112,12 +123,16 @@ class _LoadedMain:
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
         self.batch_size = batch_size(program)
         self.row_independent = program.row_independent
+        self._name = program.name
         self._names = [stream.tensor for stream in self.outputs]
         self._graph = _build(program, variables, num_threads)
 
     def run(self, reads: dict[str, ReadCallback], writes: dict[str, WriteCallback]) -> int:
         rows, feeds = self._pull(reads)
-        results = self._graph.run(self._names, feeds)
+        try:
+            results = self._graph.run(self._names, feeds)
+        except _ORT_ERRORS as error:
+            raise RunError(f"program {self._name!r}: {error}") from error
         for stream, result in zip(self.outputs, results, strict=True):
             write = writes.get(stream.handle)
             if write is not None:
@@ -203,7 +218,7 @@ def _build(program: Program, variables: dict[str, Array], num_threads: int) -> A
     except ort_errors.NotImplemented as error:
         _log.warning("program %s runs on the slow onnx reference: %s", program.name, error)
         return ReferenceEvaluator(_with_weights(lowered, weights))
-    except (ort_errors.Fail, ort_errors.InvalidGraph, ort_errors.InvalidArgument) as error:
+    except _ORT_ERRORS as error:
         raise LoadError(f"ONNX Runtime cannot load program {program.index} ({program.name}): {error}") from error
 
 

@@ -33,8 +33,8 @@ class ModelState:
         self.instance_count = _count_instances(config)
         self._read_tensors(self.load_model().metadata)
         leading = (self.batch_size,) if self.batch_size and not self.max_batch_size else ()
-        check_config_tensors("input", config.get("input", []), self.inputs, leading)
-        check_config_tensors("output", config.get("output", []), self.outputs, leading)
+        check_config_tensors("input", config.get("input", []), self.inputs, leading, self.wraps_rows)
+        check_config_tensors("output", config.get("output", []), self.outputs, leading, self.wraps_rows)
 
     def load_model(self) -> popef.Model:
         """A new popef Model: the executable, its metadata and its weights, bound. One per instance."""

@@ -52,7 +52,8 @@ class Request:
         for name, memory in self._places.items():
             if memory.array is None:
                 raise RequestError(f"output {name!r} was not computed", "INTERNAL")
-            answer[name] = memory.array[0] if self._state.wraps_rows else memory.array
+            wrapped = self._state.wraps_rows and self._state.outputs[name].shape
+            answer[name] = memory.array[0] if wrapped else memory.array
         return answer
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
@@ -63,7 +64,8 @@ class Request:
             what = f"lacks input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
             raise RequestError(f"the request {what}; model {state.name!r} takes {', '.join(state.inputs)}")
         for name, tensor in state.inputs.items():
-            array = inputs[name][None] if state.wraps_rows else inputs[name]
+            # Without a batch the whole tensor is one row; a scalar comes as one element, which is a row already.
+            array = inputs[name][None] if state.wraps_rows and tensor.shape else inputs[name]
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
                     f"input {name!r}: expected {tensor.dtype.name} of shape {['batch', *tensor.shape]}, found "

@@ -85,12 +85,14 @@ def make_tensor(anchor: popef.Anchor, friendly: str, batched: bool) -> Tensor:
 
 
 def check_config_tensors(
-    kind: str, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], leading: tuple[int, ...]
+    kind: str, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], leading: tuple[int, ...], wraps_rows: bool
 ) -> None:
     """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's tensors.
 
-    `leading` is what dims hold before the row's shape: nothing, or the compiled batch with max_batch_size 0.
+    `leading` is what dims hold before the row's shape: nothing, or the compiled batch with max_batch_size 0. Without any
+    batch a scalar has dims [1], because Triton has none.
     """
+    scalar = [1] if wraps_rows else []
     for entry in entries:
         name = entry["name"]
         tensor = tensors.get(name)
@@ -105,7 +107,7 @@ def check_config_tensors(
             )
         reshape = entry.get("reshape")
         dims = [int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])]
-        expected = [*leading, *tensor.shape]
+        expected = [*leading, *tensor.shape] or scalar
         if dims != expected and not (leading and dims == [-1, *tensor.shape]):
             raise ModelConfigError(
                 f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} "

@@ -1,0 +1,268 @@
+"""A real tritonserver for the whole test run, on a repository of tiny models."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import popef
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from onnx import TensorProto, helper
+from poprt import Compiler, Converter
+from poprt.triton_model import write_triton_model
+from sample_models import linear_model, make_model
+from triton_poplar.server import TritonServer, backend_file
+
+EVEN_IF_MODELS_FAIL = ("--exit-on-error=false", "--strict-readiness=false")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.server)
+
+
+def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, **convert) -> Path:
+    """A whole model folder, as poprt writes it."""
+    write_triton_model(Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder)
+    return folder
+
+
+def gather_model() -> onnx.ModelProto:
+    return make_model(
+        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
+        {"ids": (TensorProto.INT64, ["n", 2])},
+        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
+        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
+    )
+
+
+def types_model() -> onnx.ModelProto:
+    """Every input comes back as it went in."""
+    types = {
+        "bool": TensorProto.BOOL,
+        "int8": TensorProto.INT8,
+        "uint8": TensorProto.UINT8,
+        "int16": TensorProto.INT16,
+        "uint16": TensorProto.UINT16,
+        "int32": TensorProto.INT32,
+        "uint32": TensorProto.UINT32,
+        "float32": TensorProto.FLOAT,
+        "float16": TensorProto.FLOAT16,
+    }
+    nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in types]
+    inputs = {name: (kind, ["n", 2]) for name, kind in types.items()}
+    return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
+
+
+def state_model() -> onnx.ModelProto:
+    return make_model(
+        [helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0), helper.make_node("Neg", ["state"], ["next"])],
+        {"state": (TensorProto.FLOAT, [2, 3])},
+        {"total": (TensorProto.FLOAT, []), "next": (TensorProto.FLOAT, [2, 3])},
+        {},
+    )
+
+
+def guide_model() -> onnx.ModelProto:
+    """The model of Listing 1.1: 8 x 8 x 1 halves in, 3 and 1 halves out, tensor names of TensorFlow."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Flatten", ["infeed_1.0"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["outfeed_2.0"]),
+        helper.make_node("ReduceMean", ["outfeed_2.0"], ["outfeed_2.1"], axes=[1]),
+    ]
+    return make_model(
+        nodes,
+        {"infeed_1.0": (TensorProto.FLOAT, ["n", 8, 8, 1])},
+        {"outfeed_2.0": (TensorProto.FLOAT, ["n", 3]), "outfeed_2.1": (TensorProto.FLOAT, ["n", 1])},
+        {"w": random.standard_normal((64, 3)).astype(np.float32)},
+    )
+
+
+LISTING_1_3 = """
+name: "my_fp16_model"
+backend: "poplar"
+max_batch_size: 256000
+dynamic_batching {
+    preferred_batch_size: [2560]
+    max_queue_delay_microseconds: 500000
+}
+input [
+    {
+        name: "input"
+        data_type: TYPE_FP16
+        dims: [ 8, 8, 1 ]
+    }
+]
+output [
+    {
+        name: "my_output"
+        data_type: TYPE_FP16
+        dims: [ 3 ]
+    },
+    {
+        name: "my_other_output"
+        data_type: TYPE_FP16
+        dims: [ 1 ]
+    }
+]
+parameters [
+    {
+        key: "synchronous_execution"
+        value:{string_value: "1"}
+    },
+    {
+        key: "timeout_ns"
+        value:{string_value: "500000"}
+    },
+    {
+        key: "executable_path"
+        value:{string_value: "/path/to/executable.popef"}
+    },
+    {
+        key: "weights_path"
+        value:{string_value: "/path/to/weights.popef"}
+    },
+    {
+        key: "name_map_file_path"
+        value:{string_value: "/path/to/name_map.json"}
+    },
+    {
+        key: "check_package_hash"
+        value:{string_value: "true"}
+    }
+]
+instance_group [{ kind: KIND_CPU },{ kind: KIND_CPU }]
+"""
+
+
+def write_guide_model(repository: Path, elsewhere: Path) -> None:
+    """Listing 1.3 with nothing changed but the paths; the files lie outside the repository."""
+    elsewhere.mkdir()
+    (repository / "my_fp16_model" / "1").mkdir(parents=True)
+    from poprt import CompilerOptions
+
+    options = CompilerOptions(constant_weights=False)
+    compiled = Compiler.compile(Converter(batch_size=256, precision="fp16").convert(guide_model()), None, options)
+    compiled.export(elsewhere / "executable.popef", elsewhere / "weights.popef")
+    names = {"infeed_1.0": "input", "outfeed_2.0": "my_output", "outfeed_2.1": "my_other_output"}
+    (elsewhere / "name_map.json").write_text(json.dumps(names))
+    (repository / "my_fp16_model" / "config.pbtxt").write_text(LISTING_1_3.replace("/path/to", str(elsewhere)))
+
+
+def edit_config(folder: Path, old: str, new: str) -> None:
+    config = folder / "config.pbtxt"
+    text = config.read_text()
+    assert old in text
+    config.write_text(text.replace(old, new))
+
+
+def write_broken_models(repository: Path) -> dict[str, str]:
+    """One model per way to be broken: its name, and what the server's log must say of it."""
+    expected = {}
+
+    def broken(name: str, message: str) -> Path:
+        expected[name] = message
+        return write_model(repository / name, linear_model())
+
+    executable = broken("truncated", "executable.popef") / "1/executable.popef"
+    executable.write_bytes(executable.read_bytes()[:-5])
+    (broken("garbage", "executable.popef") / "1/executable.popef").write_bytes(os.urandom(1000))
+    (broken("missing", "executable_path") / "1/executable.popef").unlink()
+    executable = broken("two_executables", "executable") / "1/executable.popef"
+    with popef.Writer(executable) as writer:
+        for name in ("first", "second"):
+            with writer.createExecutable(name) as blob:
+                blob.write(b"code")
+    (broken("list_map", "expected a JSON object of strings to strings, found list") / "1/name_map.json").write_text("[]")
+    folder = broken("unknown_anchor", "names anchor 'q', which the PopEF file does not have")
+    (folder / "1/name_map.json").write_text('{"q": "x"}')
+    folder = broken("same_name", "maps both 'y' and 'z' to 'same'")
+    (folder / "1/name_map.json").write_text('{"y": "same", "z": "same"}')
+    edit_config(broken("wrong_dims", "the PopEF file has [4]"), 'TYPE_FP32\n        dims: [ 4 ]', 'TYPE_FP32\n        dims: [ 5 ]')
+    edit_config(broken("wrong_type", "config.pbtxt says TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
+    edit_config(broken("wrong_name", "has input 'q'"), 'name: "x"', 'name: "q"')
+    edit_config(broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"')
+    write_other_hash(broken("other_hash", "differs from poplar hash"))
+    write_fp8(broken("fp8", "which Triton lacks"))
+    return expected
+
+
+def write_other_hash(folder: Path) -> None:
+    """An executable of another generation, in place of the good one."""
+    import dataclasses
+
+    compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
+    other = dataclasses.replace(compiled, executable=dataclasses.replace(compiled.executable, package_hash="abc"))
+    other.export(folder / "1/executable.popef")
+
+
+def write_fp8(folder: Path) -> None:
+    compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
+    info = popef.TensorInfo(shape=(4, 4), dataType=popef.DataType.F8143)
+    compiled.metadata.anchors()[0].setTensorInfo(info)
+    compiled.export(folder / "1/executable.popef")
+
+
+def write_lenient_hash(repository: Path) -> None:
+    """The same foreign executable with the check turned off."""
+    folder = write_model(repository / "lenient", linear_model())
+    write_other_hash(folder)
+    edit_config(
+        folder,
+        "parameters [",
+        'parameters [\n    {\n        key: "check_package_hash"\n        value: { string_value: "False" }\n    },',
+    )
+
+
+@pytest.fixture(scope="session")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("server")
+    repository = root / "repository"
+    write_model(repository / "linear", linear_model())
+    write_model(repository / "gather", gather_model(), batch=8)
+    write_model(repository / "types", types_model())
+    write_model(repository / "state", state_model(), batch=None)
+    several = write_model(repository / "several", linear_model())
+    edit_config(several, "[{ kind: KIND_CPU }]", "[{ kind: KIND_CPU }, { kind: KIND_CPU count: 2 }]")
+    dropped = write_model(repository / "dropped", linear_model())
+    edit_config(dropped, 'backend: "poplar"', 'backend: "python"')
+    shutil.copyfile(backend_file(), dropped / "1" / "model.py")
+    write_guide_model(repository, root / "elsewhere")
+    write_lenient_hash(repository)
+    return repository
+
+
+@pytest.fixture(scope="session")
+def broken_models(repository: Path) -> dict[str, str]:
+    return write_broken_models(repository)
+
+
+@pytest.fixture(scope="session")
+def server(
+    repository: Path, broken_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
+    log = tmp_path_factory.mktemp("log") / "tritonserver.log"
+    with TritonServer(repository, options=EVEN_IF_MODELS_FAIL, log=log) as running:
+        running.log = log  # type: ignore[attr-defined]
+        yield running
+
+
+@pytest.fixture
+def http(server: TritonServer) -> Iterator[httpclient.InferenceServerClient]:
+    with httpclient.InferenceServerClient(server.http_url, concurrency=8) as client:
+        yield client
+
+
+@pytest.fixture
+def grpc(server: TritonServer) -> Iterator[grpcclient.InferenceServerClient]:
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        yield client

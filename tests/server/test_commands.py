@@ -1,0 +1,111 @@
+"""The poplar-triton command on a real server: ready, stopped by Ctrl-C, nothing left behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from sample_models import linear_model
+from triton_poplar.errors import ServerError
+from triton_poplar.server import TritonServer
+
+from .conftest import write_model
+
+COMMAND = [sys.executable, "-m", "triton_poplar.cli"]
+
+
+def run(*arguments, **options):
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60, **options)
+
+
+def processes_of(group):
+    """Processes of a session, by /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            session = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[3])
+        except (OSError, IndexError):
+            continue
+        if session == group:
+            found.append(folder.name)
+    return found
+
+
+@pytest.fixture
+def small_repository(tmp_path):
+    write_model(tmp_path / "repository" / "linear", linear_model())
+    return tmp_path / "repository"
+
+
+def test_serve_prints_its_urls_and_leaves_nothing_behind(small_repository):
+    segments = set(os.listdir("/dev/shm"))
+    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    command = [*COMMAND, "serve", str(small_repository), *ports, "--", "--log-verbose=0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        lines = ""
+        while "Ctrl-C" not in lines:
+            line = process.stdout.readline()
+            assert line, lines
+            lines += line
+        url = re.search(r"Try: curl -s (\S+)", lines)[1]
+        assert b'"linear"' in urllib.request.urlopen(url, timeout=5).read()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+    assert not any(processes_of(int(child)) for child in children)
+    assert set(os.listdir("/dev/shm")) <= segments
+
+
+def test_a_busy_port_is_a_clear_error(small_repository):
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        done = run("serve", str(small_repository), "--http-port", port)
+    assert done.returncode == 1
+    assert f"HTTP port {port} is not free" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_missing_repository_is_a_clear_error(tmp_path):
+    done = run("serve", str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert "no such folder" in done.stderr
+
+
+def test_a_server_that_cannot_start_ends_and_says_why(tmp_path, small_repository):
+    start = time.monotonic()
+    server = TritonServer(small_repository, options=["--no-such-option"], log=tmp_path / "log")
+    with pytest.raises(ServerError, match="stopped with status"):
+        server.__enter__()
+    assert time.monotonic() - start < 30
+
+
+def test_install_copies_the_backend_beside_the_python_backend(tmp_path):
+    (tmp_path / "python").mkdir()
+    assert run("install", str(tmp_path)).returncode == 1
+    (tmp_path / "python" / "libtriton_python.so").touch()
+    done = run("install", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "class TritonPythonModel" in (tmp_path / "poplar" / "model.py").read_text()
+
+
+def test_doctor_finds_nothing_missing_here():
+    done = run("doctor", "--json")
+    assert done.returncode == 0, done.stdout
+
+
+def test_doctor_names_what_the_stub_lacks(tmp_path):
+    """An interpreter whose packages are gone: everything that is missing comes with a remedy."""
+    done = run("doctor", env={**os.environ, "PYTHONNOUSERSITE": "1", "COLUMNS": "200"})
+    assert "tritonserver" in done.stdout
+    assert run("nonsense").returncode == 2

@@ -1,0 +1,151 @@
+"""What clients of a real tritonserver see."""
+
+import concurrent.futures
+import time
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+
+def infer(client, model, inputs, outputs=None, module=httpclient, **options):
+    """Send arrays by name; the answer's arrays by name."""
+    tensors = []
+    for name, array in inputs.items():
+        tensor = module.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        tensors.append(tensor)
+    wanted = [module.InferRequestedOutput(name) for name in outputs] if outputs else None
+    answer = client.infer(model, tensors, outputs=wanted, **options)
+    response = answer.get_response()
+    names = [o["name"] for o in response["outputs"]] if module is httpclient else [o.name for o in response.outputs]
+    return {name: answer.as_numpy(name) for name in names}
+
+
+@pytest.fixture(params=["http", "grpc"])
+def ask(request, http, grpc):
+    """`infer` over one of the two protocols."""
+    client, module = (http, httpclient) if request.param == "http" else (grpc, grpcclient)
+    return lambda *arguments, **options: infer(client, *arguments, module=module, **options)
+
+
+@pytest.mark.parametrize("model", ["linear", "several", "dropped", "lenient"])
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 200])
+def test_any_number_of_rows_is_answered(ask, model, rows):
+    x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+    answer = ask(model, {"x": x})
+    np.testing.assert_array_equal(answer["z"], 2 * x)
+    assert answer["y"].shape == (rows, 3)
+
+
+def test_only_the_outputs_asked_for_come_back(ask):
+    assert set(ask("linear", {"x": np.ones((2, 4), np.float32)}, ["z"])) == {"z"}
+
+
+def test_every_type_comes_back_as_it_went(ask):
+    inputs = {
+        name: np.array([[0, 1], [1, 0], [1, 1]]).astype(name)
+        for name in "bool int8 uint8 int16 uint16 int32 uint32 float32 float16".split()
+    }
+    answer = ask("types", inputs)
+    for name, value in inputs.items():
+        assert answer[f"{name}_back"].dtype == value.dtype
+        np.testing.assert_array_equal(answer[f"{name}_back"], value)
+
+
+def test_a_model_without_a_batch_takes_whole_tensors(ask):
+    answer = ask("state", {"state": np.ones((2, 3), np.float32)})
+    assert answer["total"].tolist() == [6]
+    np.testing.assert_array_equal(answer["next"], -np.ones((2, 3)))
+
+
+def test_listing_1_3_of_the_guide_serves_its_model(ask):
+    x = np.random.default_rng(0).standard_normal((300, 8, 8, 1)).astype(np.float16)
+    answer = ask("my_fp16_model", {"input": x})
+    assert answer["my_output"].shape == (300, 3)
+    assert answer["my_output"].dtype == np.float16
+    expected = answer["my_output"].astype(np.float32).mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(answer["my_other_output"], expected, atol=2e-2)
+
+
+ROW = np.ones((1, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ({}, None),
+        ({"q": ROW}, None),
+        ({"x": ROW, "q": ROW}, None),
+        ({"x": ROW.astype(np.float64)}, None),
+        ({"x": ROW[:, :3]}, None),
+        ({"x": ROW[:0]}, None),
+        ({"x": ROW}, ["q"]),
+        ({"x": np.ones((4001, 4), np.float32)}, None),
+    ],
+)
+def test_a_bad_request_gets_its_own_error_and_the_model_goes_on(ask, inputs, outputs):
+    with pytest.raises(InferenceServerException):
+        ask("linear", inputs, outputs)
+    assert ask("linear", {"x": ROW})["z"].tolist() == [[2, 2, 2, 2]]
+
+
+def test_neighbours_of_a_failing_request_get_their_answers(grpc):
+    """Sent together, so that the batcher joins them; index 99 is outside the table."""
+
+    def one(index):
+        ids = np.full((1, 2), 99 if index % 5 == 0 else index % 10, np.int32)
+        try:
+            return infer(grpc, "gather", {"ids": ids}, module=grpcclient)["rows"]
+        except InferenceServerException as error:
+            return error
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(one, range(80)))
+    for index, answer in enumerate(answers):
+        if index % 5 == 0:
+            assert "could not compute the request" in str(answer)
+            assert answer.status() == "StatusCode.INTERNAL"
+        else:
+            first = 3 * (index % 10)
+            assert answer[0, 0].tolist() == [first, first + 1, first + 2]
+
+
+@pytest.mark.parametrize("model", ["linear", "several"])
+def test_many_clients_get_their_own_rows(grpc, model):
+    def one(index):
+        x = np.full((1 + index % 7, 4), index, np.float32)
+        return x, infer(grpc, model, {"x": x}, module=grpcclient)["z"]
+
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        for x, z in pool.map(one, range(200)):
+            np.testing.assert_array_equal(z, 2 * x)
+
+
+def test_the_batcher_joins_requests(http, grpc):
+    statistics = http.get_inference_statistics("linear")["model_stats"][0]
+    assert statistics["inference_count"] > statistics["execution_count"]
+
+
+def test_broken_models_say_why_and_the_others_serve(server, broken_models, http):
+    log = server.log.read_text(errors="replace")
+    index = {model["name"]: model for model in http.get_model_repository_index()}
+    for name, message in broken_models.items():
+        assert index[name]["state"] == "UNAVAILABLE", name
+        assert message in index[name]["reason"], f"{name}: {index[name]['reason']}"
+        assert message in log
+    assert all(index[name]["state"] == "READY" for name in index if name not in broken_models)
+    with pytest.raises(InferenceServerException, match="no available versions"):
+        infer(http, "garbage", {"x": ROW})
+
+
+def test_an_idle_server_uses_no_processor_time(server):
+    def ticks():
+        fields = open(f"/proc/{server.pid}/stat").read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = ticks()
+    time.sleep(2)
+    assert ticks() - before < 20

@@ -1,0 +1,269 @@
+"""Models, requests and instances without Triton: what agrees is served, what does not is refused by name."""
+
+import json
+
+import numpy as np
+import popef
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from sample_models import linear_model, make_model
+from triton_poplar.errors import ModelConfigError, RequestError
+from triton_poplar.instance_state import ModelInstanceState
+from triton_poplar.model_state import ModelState
+from triton_poplar.parameters import PARAMETERS, describe_parameters, parse_parameters
+from triton_poplar.request import Request
+
+
+def entry(name, dims, data_type="TYPE_FP32"):
+    return {"name": name, "dims": [str(dim) for dim in dims], "data_type": data_type}
+
+
+def make_config(**changes):
+    """What Triton hands over for the linear model."""
+    parameters = changes.pop("parameters", {})
+    return {
+        "name": "linear",
+        "max_batch_size": 4000,
+        "input": [entry("x", [4])],
+        "output": [entry("y", [3]), entry("z", [4])],
+        "parameters": {name: {"string_value": value} for name, value in parameters.items()},
+        **changes,
+    }
+
+
+@pytest.fixture
+def folder(linear, compile_popef, tmp_path):
+    """A version folder with the linear model."""
+    compile_popef(linear, name="linear/1/executable.popef")
+    return tmp_path / "linear" / "1"
+
+
+def ask(instance, *batches, requested=()):
+    requests = [Request(instance.model_state, {"x": x}, requested) for x in batches]
+    instance.execute(requests)
+    return requests
+
+
+def test_requests_of_any_size_get_their_rows_and_only_the_outputs_asked_for(folder):
+    instance = ModelInstanceState(ModelState(make_config(), folder), "linear_0")
+    batches = [np.full((rows, 4), rows, np.float32) for rows in (1, 3, 4, 9, 40)]
+    for request, x in zip(ask(instance, *batches, requested=["z"]), batches, strict=True):
+        (name,) = request.outputs()
+        assert name == "z"
+        np.testing.assert_array_equal(request.outputs()["z"], 2 * x)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_bad_requests_fail_alone(sizes):
+    instance = test_bad_requests_fail_alone.instance
+    requests = ask(instance, *(np.ones((rows, 4 if rows % 3 else 5), np.float32) for rows in sizes))
+    for rows, request in zip(sizes, requests, strict=True):
+        if rows % 3 == 0:
+            with pytest.raises(RequestError):
+                request.outputs()
+        else:
+            np.testing.assert_array_equal(request.outputs()["z"], np.full((rows, 4), 2))
+
+
+@pytest.fixture(autouse=True)
+def _shared_instance(request, folder):
+    """hypothesis wants no function-scoped fixtures: hand the instance over on the function."""
+    if request.function is test_bad_requests_fail_alone:
+        request.function.instance = ModelInstanceState(ModelState(make_config(), folder), "linear_0")
+
+
+ROW = np.ones((2, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "requested", "reason"),
+    [
+        ({}, (), "lacks input 'x'; model 'linear' takes x"),
+        ({"x": ROW, "q": ROW}, (), "has unknown input 'q'"),
+        ({"x": ROW.astype(np.float64)}, (), r"expected float32 of shape \['batch', 4\], found float64"),
+        ({"x": ROW[:, :3]}, (), r"found float32 of shape \[2, 3\]"),
+        ({"x": ROW[0]}, (), r"found float32 of shape \[4\]"),
+        ({"x": ROW[:0]}, (), "has batch size 0, expected at least 1"),
+        ({"x": ROW}, ("q",), "output 'q' is not known; model 'linear' gives y, z"),
+    ],
+)
+def test_a_bad_request_says_what_is_wrong(folder, inputs, requested, reason):
+    request = Request(ModelState(make_config(), folder), inputs, requested)
+    assert request.error.code == "INVALID_ARG"
+    with pytest.raises(RequestError, match=reason):
+        request.outputs()
+
+
+def test_unequal_batches_are_refused(compile_popef, tmp_path):
+    shape = ["n", 2]
+    model = make_model(
+        [helper.make_node("Add", ["a", "b"], ["c"])],
+        {"a": (TensorProto.FLOAT, shape), "b": (TensorProto.FLOAT, shape)},
+        {"c": (TensorProto.FLOAT, shape)},
+        {},
+    )
+    compile_popef(model, name="add/1/executable.popef")
+    config = {"max_batch_size": 8, "input": [entry("a", [2]), entry("b", [2])], "output": [entry("c", [2])]}
+    state = ModelState(config, tmp_path / "add/1")
+    inputs = {"a": np.ones((2, 2), np.float32), "b": np.ones((3, 2), np.float32)}
+    assert "input 'b' has batch size 3, expected 2" in str(Request(state, inputs, ()).error)
+
+
+def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_path):
+    model = make_model(
+        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
+        {"ids": (TensorProto.INT64, ["n", 2])},
+        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
+        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
+    )
+    compile_popef(model, name="gather/1/executable.popef", batch=8)
+    config = {
+        "name": "gather",
+        "max_batch_size": 8,
+        "input": [entry("ids", [2], "TYPE_INT32")],
+        "output": [entry("rows", [2, 3])],
+    }
+    state = ModelState(config, tmp_path / "gather/1")
+    instance = ModelInstanceState(state, "gather_0")
+    values = ([[0, 1]], [[5, 99]], [[9, 9], [2, 3]])
+    requests = [Request(state, {"ids": np.array(value, np.int32)}, ()) for value in values]
+    instance.execute(requests)
+    assert requests[0].outputs()["rows"].shape == (1, 2, 3)
+    np.testing.assert_array_equal(requests[2].outputs()["rows"][1, 1], [9, 10, 11])
+    with pytest.raises(RequestError, match="could not compute the request") as raised:
+        requests[1].outputs()
+    assert raised.value.code == "INTERNAL"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"input": [entry("q", [4])]}, "has input 'q', which the PopEF file does not; its inputs are x"),
+        ({"input": []}, "lacks input 'x'"),
+        ({"output": []}, "lists no output; the model's outputs are y, z"),
+        ({"input": [entry("x", [4], "TYPE_FP16")]}, "config.pbtxt says TYPE_FP16, the PopEF file has TYPE_FP32"),
+        ({"input": [entry("x", [5])]}, r"config.pbtxt says dims \[5\], the PopEF file has \[4\]"),
+        ({"max_batch_size": 0}, r"dims \[4\], the PopEF file has \[4, 4\]"),
+        ({"parameters": {"executable_path": "gone.popef"}}, "file 'gone.popef' .parameter executable_path. does not exist"),
+        ({"parameters": {"weights_path": "gone.popef"}}, "parameter weights_path"),
+        ({"parameters": {"name_map_file_path": "gone.json"}}, "parameter name_map_file_path"),
+        ({"parameters": {"check_package_hash": "maybe"}}, "expected 0, 1, true or false, found 'maybe'"),
+        ({"parameters": {"timeout_ns": "-1"}}, "expected a whole number of at least 0, found '-1'"),
+        ({"parameters": {"executable_path": " "}}, "expected a path"),
+    ],
+)
+def test_a_config_that_disagrees_is_refused(folder, changes, reason):
+    with pytest.raises(ModelConfigError, match=reason):
+        ModelState(make_config(**changes), folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('["x"]', "expected a JSON object of strings to strings, found list"),
+        ('{"x": 1}', "found another value than a string"),
+        ('{"x": "a"', "expected a JSON object of strings"),
+        ("[" * 100_000, "expected a JSON object of strings"),
+        ('{"q": "a"}', "names anchor 'q', which the PopEF file does not have; it has x, y, z"),
+        ('{"x": "same", "y": "same"}', "maps both 'x' and 'y' to 'same'"),
+        ('{"x": "y"}', "maps both 'x' and 'y' to 'y'"),
+    ],
+)
+def test_a_bad_name_map_is_refused(folder, text, reason):
+    (folder / "name_map.json").write_text(text)
+    with pytest.raises(ModelConfigError, match=reason):
+        ModelState(make_config(), folder)
+
+
+def test_friendly_names_take_the_place_of_anchor_names(folder):
+    (folder / "name_map.json").write_text(json.dumps({"x": "picture", "y": "label"}))
+    config = make_config(input=[entry("picture", [4])], output=[entry("label", [3])])
+    state = ModelState(config, folder)
+    instance = ModelInstanceState(state, "linear_0")
+    request = Request(state, {"picture": ROW}, ["label"])
+    instance.execute([request])
+    assert request.outputs()["label"].shape == (2, 3)
+
+
+def test_relative_paths_are_taken_from_the_version_then_the_model_folder(folder):
+    (folder / "executable.popef").rename(folder.parent / "mine.popef")
+    state = ModelState(make_config(parameters={"executable_path": "mine.popef"}), folder)
+    assert state.executable_file == folder.parent / "mine.popef"
+
+
+def test_a_model_without_batch_takes_whole_tensors(compile_popef, tmp_path):
+    model = make_model(
+        [helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0), helper.make_node("Neg", ["state"], ["next"])],
+        {"state": (TensorProto.FLOAT, [2, 3])},
+        {"total": (TensorProto.FLOAT, []), "next": (TensorProto.FLOAT, [2, 3])},
+        {},
+    )
+    compile_popef(model, name="state/1/executable.popef", batch=None)
+    config = {"input": [entry("state", [2, 3])], "output": [entry("total", [1]), entry("next", [2, 3])]}
+    state = ModelState(config, tmp_path / "state/1")
+    assert state.wraps_rows
+    request = Request(state, {"state": np.ones((2, 3), np.float32)}, ())
+    ModelInstanceState(state, "state_0").execute([request])
+    assert request.outputs()["total"].tolist() == [6]
+    assert request.outputs()["next"].shape == (2, 3)
+
+
+def test_types_that_triton_lacks_are_refused_with_the_table(folder, open_model):
+    path = folder / "executable.popef"
+    model = open_model(path)
+    payload = bytes(model.executable.executable())
+    model.metadata.anchors()[0].setTensorInfo(popef.TensorInfo(shape=(4, 4), dataType=popef.DataType.F8143))
+    with popef.Writer(path) as writer:
+        writer.writeMetadata(model.metadata)
+        with writer.createExecutable(model.executable.name) as blob:
+            blob.write(payload)
+    with pytest.raises(ModelConfigError, match="has type F8143, which Triton lacks; supported are BOOL = TYPE_BOOL"):
+        ModelState(make_config(), folder)
+
+
+def test_damaged_files_are_refused_by_name(folder):
+    path = folder / "executable.popef"
+    whole = path.read_bytes()
+    for damaged in (b"", b"garbage", whole[: len(whole) // 2], whole + b"\0" * 9):
+        path.write_bytes(damaged)
+        with pytest.raises(popef.PopefError, match=r"executable\.popef"):
+            ModelState(make_config(), folder)
+
+
+def test_two_executables_are_refused_with_their_names(folder, compile_popef):
+    other = compile_popef(linear_model(seed=1), name="other.popef")
+    path = folder / "executable.popef"
+    path.write_bytes(path.read_bytes() + other.read_bytes())
+    with pytest.raises(popef.PopefError, match="executable"):
+        ModelState(make_config(), folder)
+
+
+def test_an_unknown_parameter_is_a_warning_with_the_nearest_name(caplog):
+    parse_parameters({"name": "m", "parameters": {"timout_ns": {"string_value": "1"}}})
+    assert "did you mean timeout_ns?" in caplog.text
+
+
+@pytest.mark.parametrize("text", ["1", "true", "TRUE", "True"])
+def test_flags_are_spelled_as_users_spell_them(text):
+    assert parse_parameters({"parameters": {"synchronous_execution": {"string_value": text}}}).synchronous_execution
+
+
+def test_the_readme_holds_the_table_of_parameters():
+    from pathlib import Path
+
+    readme = Path(__file__).parents[2] / "README.md"
+    assert describe_parameters() in readme.read_text()
+    assert len(PARAMETERS) == 7
+
+
+def test_instances_share_the_cores(folder):
+    import os
+
+    cores = len(os.sched_getaffinity(0))
+    groups = [{"kind": "KIND_CPU"}, {"kind": "KIND_CPU", "count": cores}]
+    assert ModelState(make_config(instance_group=groups), folder).num_threads == 1
+    assert ModelState(make_config(), folder).num_threads == cores
+    assert ModelState(make_config(parameters={"sim_threads": "3"}), folder).num_threads == 3
