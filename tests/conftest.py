@@ -6,10 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnx
-import popef
 import pytest
 from poprt import Compiler, CompilerOptions, Converter
 from sample_models import linear_model
+
+import popef
 
 Build = Callable[..., Path]
 
@@ -24,7 +25,12 @@ def compile_popef(tmp_path: Path) -> Build:
     """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are streamed."""
 
     def build(
-        model: onnx.ModelProto, *, batch: int | None = 4, name: str = "executable.popef", options: dict | None = None, **convert
+        model: onnx.ModelProto,
+        *,
+        batch: int | None = 4,
+        name: str = "executable.popef",
+        options: dict | None = None,
+        **convert,
     ) -> Path:
         converted = Converter(batch_size=batch, **convert).convert(model)
         path = tmp_path / name

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-import popef
 from simipu import TARGETS, Device
 
+import popef
 from model_runtime.errors import ModelRuntimeError
 
 _TARGET_NAMES = {1: "ipu1", 2: "ipu2", 21: "ipu21"}

@@ -11,16 +11,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import popef
 
+import popef
 from model_runtime.errors import ModelRuntimeError
 
 Array = npt.NDArray[Any]
 Callback = Callable[[], None]
+Queue = TypeVar("Queue")
 
 
 class TensorMemory:
@@ -203,11 +204,13 @@ class QueueManager:
     def disconnectAll(self) -> None:
         """Forget everything that waits: rows and places."""
         with self.lock:
-            for queue in (*self._inputs.values(), *self._outputs.values()):
-                queue.disconnect()
+            for waiting in self._inputs.values():
+                waiting.disconnect()
+            for places in self._outputs.values():
+                places.disconnect()
 
 
-def _find(queues: dict[str, Any], name: str, kind: str) -> Any:
+def _find(queues: dict[str, Queue], name: str, kind: str) -> Queue:
     try:
         return queues[name]
     except KeyError:

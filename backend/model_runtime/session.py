@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import popef
 from simipu import Device, Direction, Engine, Executable, Program, ProgramKind
-from simipu.engine import batch_size
+from simipu.engine import ReadCallback, batch_size
 
+import popef
 from model_runtime.devices import DeviceManager, DeviceWaitConfig
 from model_runtime.errors import ModelRuntimeError
 from model_runtime.queues import QueueManager
@@ -100,8 +100,7 @@ class Session:
                         f"model {self._executable.name!r} loads {len(missing)} weights that no PopEF file holds, the first "
                         f"being {missing[0]!r}; give weights.popef (parameter weights_path)"
                     )
-                value = np.asarray(data[stream.tensor].data())
-                self._engine.connect_input(stream.handle, lambda most, value=value: value[None])
+                self._engine.connect_input(stream.handle, _deliver(data[stream.tensor]))
             self._engine.run(index)
         for index in self._main:
             self._engine.load(index)
@@ -117,6 +116,11 @@ class Session:
         """Run the save programs once."""
         for index in self._save:
             self._engine.run(index)
+
+
+def _deliver(tensor: popef.TensorReader) -> ReadCallback:
+    """A stream that holds one tensor."""
+    return lambda most: np.asarray(tensor.data())[None]
 
 
 def user_anchors(metadata: popef.Metadata, kind: popef.TensorType) -> list[popef.Anchor]:

@@ -4,8 +4,9 @@ Import name, API and options are those of the real PopRT; what it compiles for i
 """
 
 from poprt import compiler, converter, frontend
-from poprt.compiler import Compiler, CompilerOptions
+from poprt.compiler import Compiler
 from poprt.converter import Converter
+from poprt.options import CompilerOptions
 
 __version__ = "0.1.0"
 

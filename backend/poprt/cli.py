@@ -98,9 +98,7 @@ def _progress(console: Console, disabled: bool) -> Iterator[Callable[[str], None
         yield on_step
 
 
-def _converter(
-    options: argparse.Namespace, input_shape: dict[str, list[int]], on_step: Callable[[str], None]
-) -> Converter:
+def _converter(options: argparse.Namespace, input_shape: dict[str, list[int]], on_step: Callable[[str], None]) -> Converter:
     return Converter(
         input_shape=input_shape,
         convert_version=options.convert_version,
@@ -166,7 +164,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--fp16_skip_op_types", nargs="+", default=[], metavar="OP", help="operators that stay fp32 in an fp16 model")
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
     add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
-    add("--ipu_version", choices=("ipu1", "ipu2", "ipu21", "bow"), help="ipu2: M2000; bow: Bow-2000; ipu21: C600 (default: ipu2)")
+    add(
+        "--ipu_version",
+        choices=("ipu1", "ipu2", "ipu21", "bow"),
+        help="ipu2: M2000; bow: Bow-2000; ipu21: C600 (default: ipu2)",
+    )
     add("--available_memory_proportion", type=float, help="share of tile memory for matmuls and convolutions (default: 0.6)")
     add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1, the only one supported)")
     add("--num_io_tiles", type=int, help="I/O tiles (default: 0, the only one supported)")
@@ -174,7 +176,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")
     add("--output_dir", default="./", metavar="DIR", help="folder for all output (default: %(default)s)")
     add("--output_model", metavar="NAME", help="file name of the converted ONNX model inside output_dir")
-    add("--triton_model_dir", metavar="DIR", help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept")
+    add(
+        "--triton_model_dir",
+        metavar="DIR",
+        help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept",
+    )
     add("--show", action="store_true", help="print the model's inputs and outputs")
     add("--disable_compilation_progress_bar", action="store_true", help="no progress bar")
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")

@@ -12,16 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-import popef
 import simipu
 from onnx import TensorProto, numpy_helper
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
 from simipu.cycles import estimate_cycles
 from simipu.target import find_target
 
+import popef
 from poprt.checks import check_static
 from poprt.options import CompilerOptions
 from poprt.rows import NotIndependent, make_row_independent
+
+__all__ = ["Compiler", "CompilerOptions", "Executable"]
 
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 """PopART's program indices: WeightsFromHost and Program."""
@@ -130,9 +132,7 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     graph, dependence = _take_rows(model, streams)
     weights = {} if options.constant_weights else _take_weights(graph.graph)
     on_step("build executable")
-    main = Program(
-        MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cycles
-    )
+    main = Program(MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cycles)
     load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in weights.items()))
     name = _hash_name(main.graph, weights, options)
     executable = simipu.Executable(name, target, (load, main), compile_options=options.changed())

@@ -186,7 +186,9 @@ def _forget_rows_of_constants(node: Node, place: Rows, rank: int) -> None:
         value = node.constant(index)
         assert value is not None
         first = value.take([0], axis)
-        if place.block != 1 or not np.array_equal(value, np.broadcast_to(first, value.shape), equal_nan=value.dtype.kind == "f"):
+        if place.block != 1 or not np.array_equal(
+            value, np.broadcast_to(first, value.shape), equal_nan=value.dtype.kind == "f"
+        ):
             raise NotIndependent(f"constant {node.proto.input[index]!r} differs from row to row")
         node.rewrites[index] = first
 
@@ -434,9 +436,9 @@ def _rules() -> dict[str, Callable[[Node], list[Rows]]]:
     families: Sequence[tuple[Callable[[Node], list[Rows]], str]] = (
         (
             _elementwise,
-            "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu "
-            "Clip Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf "
-            "IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu "
+            "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil "
+            "Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity "
+            "IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu "
             "Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Tan Tanh ThresholdedRelu Where Xor",
         ),
         (
@@ -453,7 +455,8 @@ def _rules() -> dict[str, Callable[[Node], list[Rows]]]:
         (_recurrent, "LSTM GRU RNN"),
         (
             _reduce,
-            "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+            "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+            "ReduceSumSquare",
         ),
     )
     rules = {name: rule for rule, names in families for name in names.split()}

@@ -36,9 +36,7 @@ def fix_input_shapes(
         value.type.tensor_type.ClearField("shape")
 
 
-def _fix(
-    value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int
-) -> None:
+def _fix(value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int) -> None:
     tensor = value.type.tensor_type
     found = describe_shape(value)
     if not tensor.HasField("shape"):

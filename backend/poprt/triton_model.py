@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import popef
-
 from poprt.compiler import Executable
 
 VERSION = "1"
@@ -73,9 +72,7 @@ def make_config(name: str, compiled: Executable, name_map: Path) -> str:
     for field, kind in (("input", popef.TensorType.INPUT), ("output", popef.TensorType.OUTPUT)):
         tensors = [_tensor(friendly, anchor, batched) for anchor in anchors if anchor.type() == kind]
         blocks.append(f"{field} [\n" + ",\n".join(tensors) + "\n]")
-    blocks.append(
-        'parameters [\n    {\n        key: "synchronous_execution"\n        value: { string_value: "1" }\n    }\n]'
-    )
+    blocks.append('parameters [\n    {\n        key: "synchronous_execution"\n        value: { string_value: "1" }\n    }\n]')
     blocks.append("instance_group [{ kind: KIND_CPU }]")
     return "\n".join(blocks) + "\n"
 

@@ -218,9 +218,7 @@ def _conv(node: onnx.NodeProto, values: Mapping[str, Value], half_partials: bool
     )
 
 
-def _product(
-    source: Value, half_partials: bool, *, groups: int, rows: int, k: int, n: int, taps: int = 1
-) -> Product:
+def _product(source: Value, half_partials: bool, *, groups: int, rows: int, k: int, n: int, taps: int = 1) -> Product:
     element = source.bytes_per_element
     partial = 2 if element == 2 and half_partials else 4
     return Product(max(1, groups), max(1, rows), max(1, k), max(1, n), taps, element, partial)

@@ -104,9 +104,9 @@ class Engine:
 
     def _run_load(self, program: Program) -> None:
         for stream in program.streams:
-            value = _read(stream, self._reads, 1)[0]
-            _check(stream, value, stream.shape)
-            self._variables[stream.tensor] = value
+            value = _read(stream, self._reads, 1)
+            _check(stream, value, (1, *stream.shape))
+            self._variables[stream.tensor] = value[0]
         self._mains.clear()
 
     def _run_save(self, program: Program) -> None:
@@ -155,8 +155,8 @@ class _LoadedMain:
 
     def _shape(self, stream: Stream, value: Array, rows: int) -> Array:
         if not self.batch_size:
-            _check(stream, value[0], stream.shape)
-            return value[0]
+            _check(stream, value, (1, *stream.shape))
+            return np.asarray(value[0])
         _check(stream, value, (rows, *stream.shape[1:]))
         if rows == self.batch_size or self.row_independent:
             return value
@@ -194,7 +194,7 @@ def _build(program: Program, variables: dict[str, Array], num_threads: int) -> A
     """Something whose run(names, feeds) returns the outputs: ONNX Runtime, or the onnx reference where it has no kernel."""
     try:
         model = onnx.load_model_from_string(program.graph)
-    except Exception as error:  # noqa: BLE001  protobuf's DecodeError has no stable home over its versions
+    except Exception as error:
         raise LoadError(f"the graph of program {program.index} ({program.name}) is damaged: {error}") from error
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in variables]
     if missing:

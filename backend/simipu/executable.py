@@ -105,7 +105,7 @@ class Executable:
             programs=[_encode_program(program) for program in self.programs],
             compile_options=[pb.Option(name=name, value=value) for name, value in self.compile_options],
         )
-        return message.SerializeToString(deterministic=True)
+        return bytes(message.SerializeToString(deterministic=True))
 
     @staticmethod
     def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> Executable:
@@ -176,8 +176,7 @@ def _decode_program(message: pb.Program) -> Program:
             name=message.name,
             kind=ProgramKind(message.kind),
             streams=tuple(
-                Stream(s.handle, s.tensor, Direction(s.direction), np.dtype(s.dtype), tuple(s.shape))
-                for s in message.streams
+                Stream(s.handle, s.tensor, Direction(s.direction), np.dtype(s.dtype), tuple(s.shape)) for s in message.streams
             ),
             graph=message.graph,
             row_independent=message.row_independent,

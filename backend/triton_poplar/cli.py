@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import popef
 from rich.console import Console
 from rich.table import Table
 from simipu import SimIpuError
 
+import popef
 from triton_poplar import doctor
 from triton_poplar.errors import ModelConfigError, ServerError
 from triton_poplar.install import install
@@ -140,9 +140,7 @@ def _stop_on_signals() -> threading.Event:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="poplar-triton", description="Serve PopEF models on Triton, on a simulated IPU."
-    )
+    parser = argparse.ArgumentParser(prog="poplar-triton", description="Serve PopEF models on Triton, on a simulated IPU.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser(
         "serve",

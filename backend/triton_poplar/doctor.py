@@ -91,10 +91,7 @@ def _examine_libpython() -> Finding:
 
 def _libpython_remedy() -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return (
-        f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by pyenv needs "
-        "--enable-shared"
-    )
+    return f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by pyenv needs --enable-shared"
 
 
 def _examine_shared_memory() -> Finding:

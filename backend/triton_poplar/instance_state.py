@@ -32,9 +32,7 @@ class ModelInstanceState:
         self.session.runLoadPrograms()
         self.queues: QueueManager = self.session.createQueueManager()
 
-    def enqueue_request(
-        self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None
-    ) -> None:
+    def enqueue_request(self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None) -> None:
         """Put a request's rows into the input queues, by anchor. Call with `queues.lock` held, then
         `set_request_outputs` once. `callback` is called when its first row is read."""
         for index, (anchor, array) in enumerate(inputs.items()):
@@ -66,7 +64,9 @@ class ModelInstanceState:
             request.renew()
             error = self._run([request]) if len(waiting) > 1 else error
             if error is not None:
-                request.fail(RequestError(f"model {self.model_state.name!r} could not compute the request: {error}", "INTERNAL"))
+                request.fail(
+                    RequestError(f"model {self.model_state.name!r} could not compute the request: {error}", "INTERNAL")
+                )
 
     def _run(self, requests: Sequence[Request]) -> Exception | None:
         """Run the main program until the queues are empty; the error that stopped it, with the queues emptied."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import popef
 from model_runtime.session import user_anchors
 
+import popef
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map

@@ -64,12 +64,8 @@ PARAMETERS = (
         "executable_path", "", parse_path, "PopEF file of the executable; not set: `executable.popef` in the model's folder"
     ),
     Parameter("weights_path", "", parse_path, "PopEF file of the weights; not set: `weights.popef`, if there is one"),
-    Parameter(
-        "name_map_file_path", "", parse_path, "JSON file of friendly names; not set: `name_map.json`, if there is one"
-    ),
-    Parameter(
-        "check_package_hash", True, parse_flag, "refuse an executable that another generation of this software compiled"
-    ),
+    Parameter("name_map_file_path", "", parse_path, "JSON file of friendly names; not set: `name_map.json`, if there is one"),
+    Parameter("check_package_hash", True, parse_flag, "refuse an executable that another generation of this software compiled"),
     Parameter(
         "synchronous_execution",
         False,
@@ -83,9 +79,7 @@ PARAMETERS = (
         "nanoseconds before an incomplete batch is flushed; while execution blocks no further row can join, so it is "
         "flushed at once",
     ),
-    Parameter(
-        "sim_threads", 0, parse_count, "CPU threads per instance; 0: the machine's cores shared out among the instances"
-    ),
+    Parameter("sim_threads", 0, parse_count, "CPU threads per instance; 0: the machine's cores shared out among the instances"),
 )
 
 

@@ -113,9 +113,7 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
     found = {path.parent.name: path for path in sorted(repository.glob("*/recipe.json"))}
     names = list(found) if only is None else list(dict.fromkeys(only))
     if missing := [name for name in names if name not in found]:
-        raise RecipeError(
-            f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}"
-        )
+        raise RecipeError(f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}")
     return [read_recipe(found[name]) for name in names]
 
 

@@ -16,7 +16,6 @@ import sys
 import sysconfig
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
@@ -133,9 +132,7 @@ class TritonServer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.exit_status = self._stop()
         for segment in Path("/dev/shm").glob(f"{self._prefix}*"):
             segment.unlink(missing_ok=True)
@@ -168,9 +165,9 @@ class TritonServer:
 
     def is_ready(self) -> bool:
         """Whether all models are loaded and the server answers."""
-        with suppress(urllib.error.URLError, OSError):
-            with urllib.request.urlopen(f"http://{self.http_url}/v2/health/ready", timeout=5) as answer:
-                return bool(answer.status == 200)
+        url = f"http://{self.http_url}/v2/health/ready"
+        with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
         return False
 
     def _start(self, folder: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import popef
 
+import popef
 from triton_poplar.errors import ModelConfigError
 
 TRITON_TYPES = {

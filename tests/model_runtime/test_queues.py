@@ -1,11 +1,12 @@
 """Queues join small requests, split large ones, keep the order, and copy no more than they must."""
 
 import numpy as np
-import popef
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_runtime import ModelRuntimeError, QueueManager, TensorMemory
+
+import popef
 
 BATCH = 4
 
@@ -81,9 +82,7 @@ def test_a_start_callback_comes_once_with_the_first_row():
     assert started == [1]
 
 
-@pytest.mark.parametrize(
-    "data", [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), np.zeros((0, 2), np.float32)]
-)
+@pytest.mark.parametrize("data", [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), np.zeros((0, 2), np.float32)])
 def test_rows_of_another_shape_or_type_or_none_are_refused(data):
     with pytest.raises(ModelRuntimeError, match="input 'x': expected float32 rows of shape"):
         make_queues().inputQueue("x").enqueue(data)

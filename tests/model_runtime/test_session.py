@@ -1,12 +1,13 @@
 """A session runs what poprt compiled, and refuses files whose parts do not belong together."""
 
 import numpy as np
-import popef
 import pytest
 from model_runtime import DeviceManager, ModelRuntimeError, Session, SessionConfig, TensorMemory
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
 from sample_models import linear_model
 from simipu import LoadError
+
+import popef
 
 
 def ask(session, x):

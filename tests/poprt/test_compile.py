@@ -6,14 +6,14 @@ import sys
 
 import numpy as np
 import onnx
-import popef
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
+from sample_models import make_model
 from simipu import CompileError
 from simipu.numerics import lower
 
-from sample_models import make_model
+import popef
 
 F, H, I32, I64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64
 
@@ -90,7 +90,10 @@ def single(operator, inputs, outputs, domain="", **attributes):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (single("Normalizer", {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, "ai.onnx.ml"), "ai.onnx.ml.Normalizer is not supported"),
+        (
+            single("Normalizer", {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, "ai.onnx.ml"),
+            "ai.onnx.ml.Normalizer is not supported",
+        ),
         (single("NonZero", {"x": (F, ["n", 4])}, {"y": (I64, [2, "m"])}), "'culprit' .NonZero.*known at run time only"),
         (single("Relu", {"x": (TensorProto.DOUBLE, ["n", 4])}, {"y": (TensorProto.DOUBLE, ["n", 4])}), "type DOUBLE"),
     ],
@@ -161,7 +164,7 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
     assert "cycles" in done.stdout
     assert (tmp_path / "out/executable.popef").exists()
     config = tmp_path / "repo/m/config.pbtxt"
-    assert 'data_type: TYPE_FP16\n        dims: [ 4 ]' in config.read_text()
+    assert "data_type: TYPE_FP16\n        dims: [ 4 ]" in config.read_text()
     names = json.loads((tmp_path / "repo/m/1/name_map.json").read_text())
     assert names == {"x": "x", "y": "y", "z": "z"}
     config.write_text("# mine\n")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import popef
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
@@ -19,6 +18,8 @@ from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import linear_model, make_model
 from triton_poplar.server import TritonServer, backend_file
+
+import popef
 
 EVEN_IF_MODELS_FAIL = ("--exit-on-error=false", "--strict-readiness=false")
 
@@ -187,7 +188,9 @@ def write_broken_models(repository: Path) -> dict[str, str]:
     (folder / "1/name_map.json").write_text('{"q": "x"}')
     folder = broken("same_name", "maps both 'y' and 'z' to 'same'")
     (folder / "1/name_map.json").write_text('{"y": "same", "z": "same"}')
-    edit_config(broken("wrong_dims", "the PopEF file has [4]"), 'TYPE_FP32\n        dims: [ 4 ]', 'TYPE_FP32\n        dims: [ 5 ]')
+    edit_config(
+        broken("wrong_dims", "the PopEF file has [4]"), "TYPE_FP32\n        dims: [ 4 ]", "TYPE_FP32\n        dims: [ 5 ]"
+    )
     edit_config(broken("wrong_type", "config.pbtxt says TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
     edit_config(broken("wrong_name", "has input 'q'"), 'name: "x"', 'name: "q"')
     edit_config(broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"')
@@ -247,9 +250,7 @@ def broken_models(repository: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def server(
-    repository: Path, broken_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TritonServer]:
+def server(repository: Path, broken_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     log = tmp_path_factory.mktemp("log") / "tritonserver.log"
     with TritonServer(repository, options=EVEN_IF_MODELS_FAIL, log=log) as running:
         running.log = log  # type: ignore[attr-defined]

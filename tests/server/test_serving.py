@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,7 +144,7 @@ def test_broken_models_say_why_and_the_others_serve(server, broken_models, http)
 
 def test_an_idle_server_uses_no_processor_time(server):
     def ticks():
-        fields = open(f"/proc/{server.pid}/stat").read().rsplit(")", 1)[1].split()
+        fields = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
 
     before = ticks()

@@ -44,7 +44,11 @@ def test_float_costs_more_than_half_and_float_partials_more_than_half_partials()
 @given(st.integers(1, 2048), st.integers(1, 2048), st.integers(1, 2048))
 def test_more_of_any_dimension_never_costs_much_less(rows, k, n):
     base = plan_product(Product(1, rows, k, n, 1, 2, 2), C600)
-    for grown in (Product(1, 2 * rows, k, n, 1, 2, 2), Product(1, rows, 2 * k, n, 1, 2, 2), Product(1, rows, k, 2 * n, 1, 2, 2)):
+    for grown in (
+        Product(1, 2 * rows, k, n, 1, 2, 2),
+        Product(1, rows, 2 * k, n, 1, 2, 2),
+        Product(1, rows, k, 2 * n, 1, 2, 2),
+    ):
         assert plan_product(grown, C600) >= 0.9 * base
 
 

@@ -92,9 +92,9 @@ def test_a_stream_of_another_shape_or_type_is_refused(linear, value, reason):
 def test_unconnected_and_unknown_streams_are_named(linear):
     executable = compile_executable(linear)
     engine = Engine(executable, Device(executable.target))
-    with pytest.raises(RunError, match="'h2d_x'.*not connected"):
+    with pytest.raises(RunError, match=r"'h2d_x'.*not connected"):
         engine.run(5)
-    with pytest.raises(RunError, match="h2d_nothing.*it has h2d_x"):
+    with pytest.raises(RunError, match=r"h2d_nothing.*it has h2d_x"):
         engine.connect_input("h2d_nothing", lambda most: np.zeros(0))
 
 

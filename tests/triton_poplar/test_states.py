@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import popef
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +13,8 @@ from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import PARAMETERS, describe_parameters, parse_parameters
 from triton_poplar.request import Request
+
+import popef
 
 
 def entry(name, dims, data_type="TYPE_FP32"):
