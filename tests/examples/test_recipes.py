@@ -144,9 +144,7 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(folder, tmp_path, child):
 
 def test_a_file_with_another_digest_is_refused_and_not_kept(folder, tmp_path, child):
     recipe = recipes.read_recipe(write(folder, GOOD | {"sha256": "0" * 64}))
-    with pytest.raises(
-        recipes.RecipeError, match=r"some: some/model.onnx in some_models-1.0-py3-none-any.whl has SHA-256"
-    ):
+    with pytest.raises(recipes.RecipeError, match=r"some: some/model.onnx in some_models-1.0-py3-none-any.whl has SHA-256"):
         recipes.fetch(recipe, tmp_path)
     assert not recipes.onnx_path(recipe, tmp_path).exists()
 
