@@ -1,0 +1,68 @@
+"""The wire's enumerations and their names in text; the ordinals are those of FORMAT.md."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class BlobType(IntEnum):
+    """What a blob holds."""
+
+    POPLAR_EXECUTABLE = 0
+    METADATA = 1
+    DATA_TENSOR = 2
+    DATA_FEED = 3
+    OPAQUE = 4
+
+
+class DataType(IntEnum):
+    """Element type of a tensor; F8 leaves the 8-bit float format open, F8143 and F8152 name it."""
+
+    BOOL = 0
+    F8 = 1
+    F16 = 2
+    F32 = 3
+    F64 = 4
+    S8 = 5
+    U8 = 6
+    S16 = 7
+    U16 = 8
+    S32 = 9
+    U32 = 10
+    S64 = 11
+    U64 = 12
+    F8143 = 13
+    F8152 = 14
+
+
+class TensorType(IntEnum):
+    """Direction of an anchor seen from the program."""
+
+    UNKNOWN = 0
+    INPUT = 1
+    OUTPUT = 2
+
+
+ITEM_BYTES: dict[DataType, int] = {
+    DataType.BOOL: 1,
+    DataType.F8: 1,
+    DataType.F16: 2,
+    DataType.F32: 4,
+    DataType.F64: 8,
+    DataType.S8: 1,
+    DataType.U8: 1,
+    DataType.S16: 2,
+    DataType.U16: 2,
+    DataType.S32: 4,
+    DataType.U32: 4,
+    DataType.S64: 8,
+    DataType.U64: 8,
+    DataType.F8143: 1,
+    DataType.F8152: 1,
+}
+
+
+def enumerant(value: IntEnum) -> str:
+    """The schema's spelling of an enumerator: POPLAR_EXECUTABLE is poplarExecutable."""
+    first, *rest = value.name.lower().split("_")
+    return first + "".join(word.capitalize() for word in rest)

@@ -1,0 +1,52 @@
+"""The errors of popef, sorted by whose fault they are, and the limits a reader keeps to.
+
+Nothing here reads or writes bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class PopefError(Exception):
+    """Everything popef itself raises; raised directly when the library is used in a way it cannot serve."""
+
+
+class FormatError(PopefError):
+    """The bytes are not a valid PopEF file; `offset` counts from the start of the file."""
+
+    def __init__(self, offset: int, blob: str, expected: str, got: str) -> None:
+        super().__init__(f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not PopEF")
+        self.offset = offset
+        self.blob = blob
+        self.expected = expected
+        self.got = got
+
+    def __reduce__(self) -> tuple[type[FormatError], tuple[int, str, str, str]]:
+        return FormatError, (self.offset, self.blob, self.expected, self.got)
+
+
+class UnsupportedError(PopefError):
+    """The file or request is well formed, but asks for something this installation cannot do."""
+
+
+class LimitError(PopefError):
+    """The file is larger or deeper than a `Limits` field allows; the message names the field to raise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a reader will spend on one file; every default is far above what the known frameworks write."""
+
+    max_structure_bytes: int = 16 << 20
+    """Bytes of one Cap'n Proto message (a header, a Metadata, ...)."""
+    max_depth: int = 16
+    """Pointers followed from the root of a message; PopEF needs 4."""
+    max_list_items: int = 1 << 18
+    """Elements of one list in a structure (anchors, options, shape)."""
+    max_rank: int = 32
+    """Dimensions of a tensor; 32 is what every numpy can represent."""
+    max_blobs: int = 1_000_000
+    """Blobs in one file."""
+    max_executable_bytes: int = 4 << 30
+    """Bytes of one executable after decompression."""
