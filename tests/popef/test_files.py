@@ -1,0 +1,328 @@
+"""Files: round trips, atomic writing, and any bytes parse or raise PopefError."""
+
+import io
+import os
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import popef
+from popef.codec import encode
+from popef.enums import BlobType
+from popef.schema import BLOB_HEADER, EXECUTABLE, METADATA, OPAQUE_BLOB
+
+
+def info(shape=(2, 3), data_type=popef.DataType.F32):
+    return popef.TensorInfo(shape=shape, dataType=data_type)
+
+
+def write_whole(target, metadata=None):
+    """One blob of each kind; the tensor is 0..5."""
+    with popef.Writer(target) as writer:
+        writer.writeMetadata(metadata or popef.Metadata(executable="e", anchors=[popef.Anchor(name="w")]))
+        with writer.createExecutable("e") as blob:
+            blob.write(b"co")
+            blob.write(bytearray(b"deXX"), 2)
+        with writer.createOpaqueBlob("popart", "e") as blob:
+            blob.write(b"odd")
+        with writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info())) as blob:
+            blob.write(np.arange(6, dtype=np.float32).data)
+        feed = popef.FeedDataInfo(name="w", tensorInfo=info((2,), popef.DataType.U8), numTensors=3)
+        with writer.createFeedData(feed) as blob:
+            blob.write(bytes(range(6)))
+
+
+def parse(data):
+    """Everything a reader can say of some bytes."""
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(data))
+    for executable in reader.executables():
+        executable.executable()
+    for tensor in (*reader.tensors(), *reader.feeds()):
+        tensor.data()
+    for opaque in reader.opaqueBlobs():
+        opaque.data()
+    reader.metadata()
+    return reader
+
+
+def whole():
+    sink = io.BytesIO()
+    write_whole(sink)
+    return sink.getvalue()
+
+
+def test_all_five_kinds_of_blob_come_back(tmp_path):
+    path = tmp_path / "m.popef"
+    write_whole(path)
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        (executable,) = reader.executables()
+        assert (executable.name, bytes(executable.executable())) == ("e", b"code")
+        (opaque,) = reader.opaqueBlobs()
+        assert (opaque.name, opaque.executable, bytes(opaque.data())) == ("popart", "e", b"odd")
+        (tensor,) = reader.tensors()
+        np.testing.assert_array_equal(tensor.data(), np.arange(6, dtype=np.float32).reshape(2, 3))
+        (feed,) = reader.feeds()
+        np.testing.assert_array_equal(feed.data(), np.arange(6, dtype=np.uint8).reshape(3, 2))
+        assert reader.metadata()[0].anchors()[0].name() == "w"
+
+
+def test_payloads_are_views_that_cannot_be_written(tmp_path):
+    path = tmp_path / "m.popef"
+    write_whole(path)
+    reader = popef.Reader()
+    reader.parseFile(path)
+    data = reader.tensors()[0].data()
+    assert not data.flags.owndata
+    with pytest.raises(ValueError, match="read-only"):
+        data[0] = 1
+    assert reader.executables()[0].executable().readonly
+
+
+def test_sizes_are_those_of_the_published_listing(listing_metadata):
+    name = "UNHASHED_EXECUTABLE"
+    header = encode(BLOB_HEADER, {"version": "", "type": BlobType.METADATA, "size": 568})
+    assert len(header) == 48
+    assert len(encode(OPAQUE_BLOB, {"name": "tensorflow", "executable": name})) == 72
+    assert len(encode(EXECUTABLE, {"name": name, "uncompressedSize": 361890868})) == 56
+    assert len(header) + len(encode(METADATA, listing_metadata.values())) == 568
+
+
+def test_the_same_content_is_written_as_the_same_bytes():
+    assert whole() == whole()
+
+
+@pytest.mark.parametrize("compressor", [None, zlib.compress, lambda data: __import__("gzip").compress(data)])
+def test_compressed_executables_are_inflated(tmp_path, compressor):
+    path = tmp_path / "m.popef"
+    code = b"machine code " * 1000
+    if compressor is None:
+        with popef.Writer(path) as writer, writer.createExecutable("e", compress=True) as blob:
+            blob.write(code)
+    else:
+        path.write_bytes(raw_executable(compressor(code), len(code)))
+    reader = popef.Reader()
+    reader.parseFile(path)
+    (executable,) = reader.executables()
+    assert executable.compressed
+    assert path.stat().st_size < len(code)
+    assert bytes(executable.executable()) == code
+
+
+def raw_executable(payload, uncompressed):
+    body = encode(EXECUTABLE, {"name": "e", "uncompressedSize": uncompressed})
+    header = encode(BLOB_HEADER, {"version": "", "type": BlobType.POPLAR_EXECUTABLE, "size": 48 + len(body) + len(payload)})
+    return header + body + payload
+
+
+@pytest.mark.parametrize(
+    ("payload", "claimed", "error"),
+    [
+        (zlib.compress(bytes(10_000_000)), 100, popef.FormatError),
+        (zlib.compress(bytes(100)), 10_000, popef.FormatError),
+        (zlib.compress(bytes(100))[:-4], 100, popef.FormatError),
+        (b"neither zlib nor gzip", 100, popef.FormatError),
+        (zlib.compress(bytes(100)), 2**63, popef.LimitError),
+        (b"\x28\xb5\x2f\xfd....", 100, popef.UnsupportedError),
+    ],
+)
+def test_what_does_not_inflate_as_claimed_is_refused(payload, claimed, error):
+    with pytest.raises(error, match="executable 'e'"):
+        parse(raw_executable(payload, claimed))
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "m.popef"
+    path.write_bytes(b"old")
+
+    def fail():
+        with popef.Writer(path) as writer:
+            writer.createOpaqueBlob("a", "e").write(b"new")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["m.popef"]
+
+
+def test_a_tensor_of_the_wrong_size_is_not_written(tmp_path):
+    writer = popef.Writer(tmp_path / "m.popef")
+    writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info())).write(b"short")
+    with pytest.raises(popef.PopefError, match="'w': expected a payload of 24 bytes, 5 were written"):
+        writer.close()
+    assert not os.listdir(tmp_path)
+
+
+def test_only_the_newest_blob_writer_is_live():
+    writer = popef.Writer(io.BytesIO())
+    first = writer.createOpaqueBlob("a", "e")
+    first.write(b"1")
+    writer.createOpaqueBlob("b", "e").write(b"2")
+    with pytest.raises(popef.PopefError, match="only the newest blob writer"):
+        first.write(b"3")
+
+
+def test_an_executable_needs_a_name():
+    with pytest.raises(popef.PopefError, match="needs a name"):
+        popef.Writer(io.BytesIO()).createExecutable("")
+
+
+@pytest.mark.parametrize("data_type", list(popef.DataType))
+def test_every_type_has_its_dtype_or_says_why_not(data_type):
+    if data_type is popef.DataType.F8:
+        with pytest.raises(popef.UnsupportedError):
+            popef.popefTypeToNumpyDType(data_type)
+        return
+    dtype = popef.popefTypeToNumpyDType(data_type)
+    assert popef.numpyDTypeToPopefType(dtype) is data_type
+    assert info((1,), data_type).sizeInBytes() == dtype.itemsize
+
+
+def build(*paths, name=None):
+    reader = popef.Reader()
+    for path in paths:
+        reader.parseFile(path)
+    return popef.ModelBuilder(reader).createModel(name)
+
+
+def test_blobs_are_bound_by_the_executables_name(tmp_path):
+    write_whole(tmp_path / "m.popef")
+    model = build(tmp_path / "m.popef")
+    assert model.executable.name == "e"
+    assert [len(part) for part in (model.tensors, model.feeds, model.opaques)] == [1, 1, 1]
+
+
+def test_ambiguity_is_an_error_that_lists_the_candidates(tmp_path):
+    def write(file, executable, metadata):
+        with popef.Writer(tmp_path / file) as writer:
+            if metadata:
+                writer.writeMetadata(popef.Metadata(executable=metadata))
+            if executable:
+                writer.createExecutable(executable).write(b"x")
+        return tmp_path / file
+
+    a, b = write("a", "first", "first"), write("b", "second", "second")
+    with pytest.raises(popef.PopefError, match="found 2: 'first', 'second'"):
+        build(a, b)
+    assert build(a, b, name="second").metadata.executable() == "second"
+    with pytest.raises(popef.PopefError, match="'third', found none; there are: 'first', 'second'"):
+        build(a, b, name="third")
+    with pytest.raises(popef.PopefError, match="metadata for executable 'lonely', found none; there are: none"):
+        build(write("c", "lonely", None))
+    with pytest.raises(popef.PopefError, match="expected one executable, found none"):
+        build(write("d", None, "first"))
+
+
+def test_every_truncation_is_refused():
+    data = whole()
+    ends = {blob.end for blob in parse(data).blobs()}
+    for size in range(1, len(data)):
+        if size in ends:
+            parse(data[:size])
+        else:
+            with pytest.raises(popef.PopefError):
+                parse(data[:size])
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6))
+def test_any_changed_bytes_parse_or_raise_popef_error(changes):
+    data = bytearray(whole())
+    for place, value in changes:
+        data[place % len(data)] = value
+    try:
+        parse(bytes(data))
+    except popef.PopefError:
+        pass
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+def test_any_bytes_parse_or_raise_popef_error(data):
+    try:
+        parse(data)
+    except popef.PopefError:
+        pass
+
+
+def header_message(*words):
+    """A header message of these words, the first being the root pointer."""
+    return struct.pack("<II", 0, len(words)) + struct.pack(f"<{len(words)}Q", *words)
+
+
+STRUCT_2_1 = 0 | 2 << 32 | 1 << 48
+HOSTILE = {
+    "a segment count beyond the file": struct.pack("<II", 0xFFFFFFFE, 1),
+    "too many segments": struct.pack("<I", 600) + bytes(4 * 601 + 4),
+    "a segment longer than the file": struct.pack("<II", 0, 0xFFFFFFFF) + bytes(64),
+    "an empty first segment": struct.pack("<II", 0, 0) + bytes(8),
+    "a root outside its segment": header_message(100 << 2 | STRUCT_2_1, 0, 0, 0),
+    "a root that points backwards": header_message((2**30 - 5) << 2 | STRUCT_2_1, 0, 0, 0),
+    "a root that is a list": header_message(1 | 2 << 32 | 8 << 35, 0, 0, 0),
+    "a far root into no segment": header_message(2 | 7 << 32, 0, 0, 0),
+    "a far root onto itself": header_message(2, 0, 0, 0),
+    "an unknown blob type": header_message(STRUCT_2_1, 99, 64, 0),
+    "a blob that ends before its structure": header_message(STRUCT_2_1, 1, 8, 0),
+    "a blob of no size": header_message(STRUCT_2_1, 1, 0, 0),
+    "a blob of 2^64 - 1 bytes": header_message(STRUCT_2_1, 1, 2**64 - 1, 0),
+    "a text of another element size": header_message(STRUCT_2_1, 1, 64, 1 | 5 << 32 | 1 << 35, 0),
+    "a text of no bytes": header_message(STRUCT_2_1, 1, 64, 1 | 2 << 32, 0),
+    "a text without its end": header_message(STRUCT_2_1, 1, 64, 1 | 2 << 32 | 8 << 35, 0x4141414141414141),
+    "a text that is not UTF-8": header_message(STRUCT_2_1, 1, 64, 1 | 2 << 32 | 2 << 35, 0xFF),
+    "a text past its segment": header_message(STRUCT_2_1, 1, 64, 1 | 2 << 32 | 999 << 35, 0),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_one_broken_rule_is_refused_with_its_place(name):
+    with pytest.raises(popef.PopefError, match="byte"):
+        parse(HOSTILE[name] + bytes(200 if "type" in name or "text" in name else 0))
+
+
+def metadata_blob(words):
+    body = struct.pack("<II", 0, len(words)) + struct.pack(f"<{len(words)}Q", *words)
+    size = 48 + len(body)
+    return encode(BLOB_HEADER, {"version": "", "type": BlobType.METADATA, "size": size}) + body
+
+
+def test_a_list_of_a_billion_empty_anchors_costs_nothing():
+    """Amplification: a composite list whose elements have no words."""
+    root = [0 | 5 << 32 | 6 << 48, *([0] * 5), *([0] * 6)]
+    root[7] = 1 | (12 - 7 - 1) << 2 | 7 << 32
+    tag = ((1 << 29) - 1) << 2
+    with pytest.raises(popef.PopefError):
+        parse(metadata_blob([*root, tag]))
+
+
+def test_a_file_that_does_not_exist_is_an_os_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        popef.Reader().parseFile(tmp_path / "none")
+
+
+def test_errors_name_the_file(tmp_path):
+    path = tmp_path / "bad.popef"
+    path.write_bytes(b"")
+    with pytest.raises(popef.FormatError, match=r"bad\.popef"):
+        popef.Reader().parseFile(path)
+    path.write_bytes(b"x" * 100)
+    with pytest.raises(popef.PopefError, match=r"bad\.popef"):
+        popef.Reader().parseFile(path)
+
+
+def test_importing_popef_brings_in_numpy_only():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, numpy; before = set(sys.modules); import popef; "
+        "print([m for m in sys.modules if m not in before and m.split('.')[0] not in ('numpy', 'popef') "
+        "and m.split('.')[0] not in sys.stdlib_module_names])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
