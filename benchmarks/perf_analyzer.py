@@ -48,7 +48,9 @@ def prepare() -> Path:
     return program
 
 
-def measure(url: str, model: str, concurrency: int, *, rows: int = 1, seconds: float = 2, options: tuple[str, ...] = ()) -> Measurement:
+def measure(
+    url: str, model: str, concurrency: int, *, rows: int = 1, seconds: float = 2, options: tuple[str, ...] = ()
+) -> Measurement:
     """Load `model` over gRPC with random inputs for about three windows of `seconds`."""
     result = CACHE / "result.csv"
     command = [

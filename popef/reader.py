@@ -29,7 +29,7 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """One blob as it lies in its source: header at `start`, structure at `structure_start`, payload from `payload_start` to `end`."""
+    """One blob as it lies in its source: header, structure and payload one after the other, up to `end`."""
 
     source: str
     start: int

@@ -1,5 +1,6 @@
 """Files: round trips, atomic writing, and any bytes parse or raise PopefError."""
 
+import contextlib
 import io
 import os
 import struct
@@ -236,19 +237,15 @@ def test_any_changed_bytes_parse_or_raise_popef_error(changes):
     data = bytearray(whole())
     for place, value in changes:
         data[place % len(data)] = value
-    try:
+    with contextlib.suppress(popef.PopefError):
         parse(bytes(data))
-    except popef.PopefError:
-        pass
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_parse_or_raise_popef_error(data):
-    try:
+    with contextlib.suppress(popef.PopefError):
         parse(data)
-    except popef.PopefError:
-        pass
 
 
 def header_message(*words):
@@ -281,7 +278,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_one_broken_rule_is_refused_with_its_place(name):
-    with pytest.raises(popef.PopefError, match="byte"):
+    with pytest.raises(popef.PopefError, match="byte|blob header"):
         parse(HOSTILE[name] + bytes(200 if "type" in name or "text" in name else 0))
 
 
