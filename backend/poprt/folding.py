@@ -46,6 +46,7 @@ def fold(model: onnx.ModelProto) -> onnx.ModelProto:
 def _main(source: str, result: str) -> int:
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = result

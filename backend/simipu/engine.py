@@ -38,6 +38,7 @@ _ORT_ERRORS = (
 """What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
 
 _log = logging.getLogger("simipu")
+onnxruntime.disable_telemetry_events()
 
 
 class Engine:

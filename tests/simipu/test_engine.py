@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import simipu
+from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
-from simipu import Device, Engine, Executable, LoadError, RunError
+from simipu import Device, Direction, Engine, Executable, LoadError, Program, ProgramKind, RunError, Stream
 from simipu.target import TARGETS, find_target
 
 
@@ -104,6 +105,36 @@ def test_streamed_weights_must_be_loaded_first(linear):
     connect(engine, np.ones((1, 4), np.float32))
     with pytest.raises(LoadError, match="run the load program"):
         engine.run(5)
+
+
+def test_what_onnx_runtime_has_no_kernel_for_runs_on_the_onnx_reference(caplog):
+    """Abs of bfloat16 is valid ONNX that ONNX Runtime's CPU provider does not implement."""
+    shape = [2, 3]
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["x"], ["narrow"], to=TensorProto.BFLOAT16),
+            helper.make_node("Abs", ["narrow"], ["positive"]),
+            helper.make_node("Cast", ["positive"], ["y"], to=TensorProto.FLOAT),
+        ],
+        "bfloat16",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    float32 = np.dtype(np.float32)
+    streams = (
+        Stream("h2d_x", "x", Direction.HOST_TO_DEVICE, float32, (2, 3)),
+        Stream("anchor_d2h_y", "y", Direction.DEVICE_TO_HOST, float32, (2, 3)),
+    )
+    program = Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString())
+    executable = Executable("bfloat16", TARGETS["ipu2"], (program,))
+    engine = Engine(executable, Device(executable.target))
+    collected = {}
+    engine.connect_input("h2d_x", lambda most: -np.ones((2, 3), np.float32))
+    engine.connect_output("anchor_d2h_y", lambda rows: collected.update(y=rows))
+    engine.run(5)
+    np.testing.assert_array_equal(collected["y"], np.ones((2, 3)))
+    assert "slow onnx reference" in caplog.text
 
 
 def test_a_device_of_another_kind_or_number_is_refused(linear):
