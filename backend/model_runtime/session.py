@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from simipu import Device, Direction, Engine, Executable, Program, ProgramKind
+from simipu import Device, Direction, Engine, Executable, Program, ProgramKind, Stream
 from simipu.engine import ReadCallback, batch_size
 
 import popef
@@ -66,15 +66,11 @@ class Session:
 
     def getUserInputAnchors(self) -> list[popef.Anchor]:
         """Anchors that every run of the main programs reads from the user."""
-        return self._user_anchors(popef.TensorType.INPUT)
+        return user_anchors(self._model.metadata, popef.TensorType.INPUT)
 
     def getUserOutputAnchors(self) -> list[popef.Anchor]:
         """Anchors that every run of the main programs writes for the user."""
-        return self._user_anchors(popef.TensorType.OUTPUT)
-
-    def _user_anchors(self, kind: popef.TensorType) -> list[popef.Anchor]:
-        """Those of the main programs, or without program information (older files)."""
-        return user_anchors(self._model.metadata, kind)
+        return user_anchors(self._model.metadata, popef.TensorType.OUTPUT)
 
     def createQueueManager(self) -> QueueManager:
         """Connect every user anchor to a queue."""
@@ -139,33 +135,34 @@ def _check_anchors(metadata: popef.Metadata, executable: Executable) -> None:
         raise ModelRuntimeError(
             f"model {executable.name!r} has replication factor {metadata.replicationFactor()}; only 1 is supported"
         )
-    streams = {
-        (stream.handle, stream.direction): stream
-        for program in _main_programs(metadata, executable)
-        for stream in program.streams
+    programs = _main_programs(metadata, executable)
+    streams = {(stream.handle, stream.direction): stream for program in programs for stream in program.streams}
+    directions = {
+        popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
+        popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
     }
-    for anchor in metadata.anchors():
-        mains = set(metadata.programFlow().main())
-        if anchor.type() == popef.TensorType.UNKNOWN or (anchor.programs() and not mains.intersection(anchor.programs())):
-            continue
-        is_input = anchor.type() == popef.TensorType.INPUT
-        key = (anchor.handle(), Direction.HOST_TO_DEVICE if is_input else Direction.DEVICE_TO_HOST)
-        stream = streams.pop(key, None)
-        if stream is None:
-            raise ModelRuntimeError(
-                f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no {key[1].name.lower()} stream of "
-                f"executable {executable.name!r}; its metadata belongs to another executable"
-            )
-        info = anchor.tensorInfo()
-        found = (tuple(info.shape()), np.dtype(popef.popefTypeToNumpyDType(info.dataType())))
-        if found != (stream.shape, stream.dtype):
-            raise ModelRuntimeError(
-                f"anchor {anchor.name()!r} is {found[1].name} of shape {found[0]} in the metadata, but {stream.dtype.name} of "
-                f"shape {stream.shape} in executable {executable.name!r}; its metadata belongs to another executable"
-            )
+    for kind, direction in directions.items():
+        for anchor in user_anchors(metadata, kind):
+            stream = streams.pop((anchor.handle(), direction), None)
+            if stream is None:
+                raise ModelRuntimeError(
+                    f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no {direction.name.lower()} stream "
+                    f"of executable {executable.name!r}; its metadata belongs to another executable"
+                )
+            _check_anchor(anchor, stream, executable.name)
     if streams:
         handle = next(iter(streams))[0]
         raise ModelRuntimeError(f"stream {handle!r} of executable {executable.name!r} has no anchor in the metadata")
+
+
+def _check_anchor(anchor: popef.Anchor, stream: Stream, executable: str) -> None:
+    info = anchor.tensorInfo()
+    shape, dtype = tuple(info.shape()), np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
+    if (shape, dtype) != (stream.shape, stream.dtype):
+        raise ModelRuntimeError(
+            f"anchor {anchor.name()!r} is {dtype.name} of shape {shape} in the metadata, but {stream.dtype.name} of shape "
+            f"{stream.shape} in executable {executable!r}; its metadata belongs to another executable"
+        )
 
 
 def _main_programs(metadata: popef.Metadata, executable: Executable) -> list[Program]:

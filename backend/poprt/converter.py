@@ -89,5 +89,5 @@ class Converter:
 def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     try:
         return onnx.version_converter.convert_version(model, version)
-    except Exception as error:
+    except (onnx.version_converter.ConvertError, RuntimeError) as error:
         raise CompileError(f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}") from error

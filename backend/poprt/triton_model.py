@@ -15,21 +15,6 @@ VERSION = "1"
 BATCHES_PER_REQUEST = 1_000
 """The guide's example: max_batch_size is 1000 times the compiled batch; the backend splits and joins."""
 
-_TRITON_TYPES = {
-    popef.DataType.BOOL: "TYPE_BOOL",
-    popef.DataType.F16: "TYPE_FP16",
-    popef.DataType.F32: "TYPE_FP32",
-    popef.DataType.F64: "TYPE_FP64",
-    popef.DataType.S8: "TYPE_INT8",
-    popef.DataType.U8: "TYPE_UINT8",
-    popef.DataType.S16: "TYPE_INT16",
-    popef.DataType.U16: "TYPE_UINT16",
-    popef.DataType.S32: "TYPE_INT32",
-    popef.DataType.U32: "TYPE_UINT32",
-    popef.DataType.S64: "TYPE_INT64",
-    popef.DataType.U64: "TYPE_UINT64",
-}
-
 
 def write_triton_model(compiled: Executable, folder: Path) -> list[str]:
     """Write the model folder `folder` and return a line per file: what was written, what was kept."""
@@ -84,6 +69,11 @@ def _tensor(friendly: dict[str, str], anchor: popef.Anchor, batched: bool) -> st
     reshape = "\n        reshape: { shape: [ ] }" if batched and len(info.shape()) == 1 else ""
     return (
         f'    {{\n        name: "{friendly.get(anchor.name(), anchor.name())}"\n'
-        f"        data_type: {_TRITON_TYPES[info.dataType()]}\n"
+        f"        data_type: {_triton_type(info)}\n"
         f"        dims: [ {', '.join(dims)} ]{reshape}\n    }}"
     )
+
+
+def _triton_type(info: popef.TensorInfo) -> str:
+    """float16 is TYPE_FP16, int8 is TYPE_INT8, bool is TYPE_BOOL."""
+    return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace("FLOAT", "FP")

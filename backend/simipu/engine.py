@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+from google.protobuf.message import DecodeError
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
@@ -27,7 +28,7 @@ ReadCallback = Callable[[int], Array]
 WriteCallback = Callable[[Array], None]
 """Takes the computed rows, shape (rows, *row shape); the array is the callee's to keep."""
 
-_ORT_ERRORS = (
+ORT_ERRORS = (
     ort_errors.EPFail,
     ort_errors.Fail,
     ort_errors.InvalidArgument,
@@ -132,7 +133,7 @@ class _LoadedMain:
         rows, feeds = self._pull(reads)
         try:
             results = self._graph.run(self._names, feeds)
-        except _ORT_ERRORS as error:
+        except ORT_ERRORS as error:
             raise RunError(f"program {self._name!r}: {error}") from error
         for stream, result in zip(self.outputs, results, strict=True):
             write = writes.get(stream.handle)
@@ -195,7 +196,7 @@ def _build(program: Program, variables: dict[str, Array], num_threads: int) -> A
     """Something whose run(names, feeds) returns the outputs: ONNX Runtime, or the onnx reference where it has no kernel."""
     try:
         model = onnx.load_model_from_string(program.graph)
-    except Exception as error:
+    except DecodeError as error:
         raise LoadError(f"the graph of program {program.index} ({program.name}) is damaged: {error}") from error
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in variables]
     if missing:
@@ -219,7 +220,7 @@ def _build(program: Program, variables: dict[str, Array], num_threads: int) -> A
     except ort_errors.NotImplemented as error:
         _log.warning("program %s runs on the slow onnx reference: %s", program.name, error)
         return ReferenceEvaluator(_with_weights(lowered, weights))
-    except _ORT_ERRORS as error:
+    except ORT_ERRORS as error:
         raise LoadError(f"ONNX Runtime cannot load program {program.index} ({program.name}): {error}") from error
 
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -26,7 +26,8 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage."""
+    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage, 130 interrupted before the server was ready."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, triton_options = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     options = _parser().parse_args(own)
@@ -34,25 +35,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run: Command = options.run
         return run(options)
+    except KeyboardInterrupt:
+        return 130
     except (ServerError, RecipeError, ModelConfigError, SimIpuError, popef.PopefError, OSError) as error:
         print(f"poplar-triton: error: {error}", file=sys.stderr)
         return 1
 
 
 def _serve(options: argparse.Namespace) -> int:
-    stopped = _stop_on_signals()
     doctor.require()
     with _server(options, log=None) as server:
-        if stopped.is_set():
-            return 0
         name = _first_model(options.model_repository)
         print(f"\nHTTP     http://{server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}")
         print(f"Try: curl -s http://{server.http_url}/v2/models/{name}\nCtrl-C stops the server.\n", flush=True)
-        while not stopped.wait(0.5):
-            if server.poll() is not None:
-                print(f"poplar-triton: error: tritonserver ended by itself, status {server.poll()}", file=sys.stderr)
-                return 1
-        print("stopping", flush=True)
+        try:
+            while server.poll() is None:
+                time.sleep(0.5)
+            print(f"poplar-triton: error: tritonserver ended by itself, status {server.poll()}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # stopping takes seconds and must not be cut short
+            print("stopping", flush=True)
     if server.exit_status:
         print(f"poplar-triton: error: tritonserver ended with status {server.exit_status}", file=sys.stderr)
         return 1
@@ -130,13 +134,6 @@ def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
         return batches * session.executable.target.seconds(session.cycles)
 
     return seconds
-
-
-def _stop_on_signals() -> threading.Event:
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
-    return stopped
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -65,6 +65,26 @@ def test_serve_prints_its_urls_and_leaves_nothing_behind(small_repository):
     assert set(os.listdir("/dev/shm")) <= segments
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
+    segments = set(os.listdir("/dev/shm"))
+    command = [*COMMAND, "serve", str(small_repository), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    children = []
+    try:
+        while not children:
+            time.sleep(0.01)
+            found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            children = [child for child in found if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()]
+        process.send_signal(number)
+        assert process.wait(60) == 130
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+    assert not any(processes_of(int(child)) for child in children)
+    assert set(os.listdir("/dev/shm")) <= segments
+
+
 def test_a_busy_port_is_a_clear_error(small_repository):
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))

@@ -107,6 +107,15 @@ def test_streamed_weights_must_be_loaded_first(linear):
         engine.run(5)
 
 
+@pytest.mark.parametrize("graph", [b"\xff\xff", b"", b"not a graph"])
+def test_a_damaged_graph_is_refused(linear, graph):
+    executable = compile_executable(linear)
+    programs = tuple(dataclasses.replace(p, graph=graph) if p.index == 5 else p for p in executable.programs)
+    engine = Engine(dataclasses.replace(executable, programs=programs), Device(executable.target))
+    with pytest.raises(LoadError, match="program 5"):
+        engine.load(5)
+
+
 def test_what_onnx_runtime_has_no_kernel_for_runs_on_the_onnx_reference(caplog):
     """Abs of bfloat16 is valid ONNX that ONNX Runtime's CPU provider does not implement."""
     shape = [2, 3]
