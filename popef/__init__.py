@@ -1,29 +1,27 @@
-"""PopEF, Graphcore's exchange format for compiled models: reader, writer, model. Standard library and numpy only."""
+"""Read and write PopEF, the files in which compiled IPU models travel; FORMAT.md describes every byte.
 
-from popef.dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
-from popef.enums import BlobType, DataType, TensorType
-from popef.errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
-from popef.model import Model, ModelBuilder
-from popef.reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
-from popef.types import (
-    Anchor,
-    FeedDataInfo,
-    Metadata,
-    Option,
-    ProgramFlow,
-    TensorDataInfo,
-    TensorInfo,
-)
-from popef.writer import BlobWriter, Writer
+The names are those of the real `popef` package, so programs written for it run against this one.
+"""
+
+from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
+from .enums import BlobType, DataType, TensorType
+from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
+from .model import Model, ModelBuilder
+from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
+from .scan import Blob
+from .types import Anchor, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo
+from .writer import BlobWriter, FileWriter, Writer
 
 __all__ = [
     "Anchor",
+    "Blob",
     "BlobType",
     "BlobWriter",
     "DataType",
     "ExecutableReader",
     "FeedDataInfo",
     "FeedReader",
+    "FileWriter",
     "FormatError",
     "LimitError",
     "Limits",

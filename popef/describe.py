@@ -58,7 +58,8 @@ def _layout(value: Any, depth: int, *, after_name: bool) -> tuple[str, bool]:
         text, split = _join(elements, depth, after_name=False)
         return f"{{{text}}}", split
     if isinstance(value, list):
-        text, split = _join([_layout(item, depth + 1, after_name=False) for item in value], depth, after_name=after_name)
+        items = [_layout(item, depth + 1, after_name=False) for item in value]
+        text, split = _join(items, depth, after_name=after_name)
         return f"[{text}]", split
     return json.dumps(value), False
 

@@ -44,7 +44,7 @@ def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
     if dataType in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[dataType]).newbyteorder("<")
     if dataType not in _ML_DTYPES_NAMES:
-        raise UnsupportedError(f"{dataType.name}: expected a type numpy has, got one without a format; read it as uint8")
+        raise UnsupportedError(f"{dataType.name}: expected a type with a format, got one without; read it as uint8")
     try:
         ml_dtypes = importlib.import_module("ml_dtypes")
     except ImportError as error:

@@ -1,97 +1,123 @@
-"""The `popef_dump` command: prints what a file holds, as the real tool does (Listing 1.1 of the backend guide)."""
+"""The command popef_dump: what a PopEF file holds, in the words of the real tool (Listing 1.1 of the backend guide)."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+import time
+from collections.abc import Sequence
+from typing import Any
 
-from popef.describe import json_text, tree
-from popef.enums import BlobType, enumerant
-from popef.errors import PopefError
-from popef.reader import Blob, Reader
-from popef.schema import BLOB_HEADER, PAYLOAD_STRUCTURE
+import numpy as np
 
-_READ = {
+from .describe import tree
+from .enums import BlobType
+from .errors import PopefError
+from .reader import FeedReader, Reader, TensorReader
+from .scan import Blob
+
+# Listing 1.1 gives the words for the first three; tensor and feed data follow their pattern.
+_TITLES = {
+    BlobType.OPAQUE: ("OpaqueBlob", "Structure size"),
     BlobType.POPLAR_EXECUTABLE: ("Executable", "header size"),
     BlobType.METADATA: ("Metadata", ""),
-    BlobType.DATA_TENSOR: ("TensorDataInfo", "Structure size"),
-    BlobType.DATA_FEED: ("FeedDataInfo", "Structure size"),
-    BlobType.OPAQUE: ("OpaqueBlob", "Structure size"),
+    BlobType.DATA_TENSOR: ("TensorData", "header size"),
+    BlobType.DATA_FEED: ("FeedData", "header size"),
 }
-"""What the real tool calls each structure, and what it says before its size."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input, 2 usage."""
-    parser = argparse.ArgumentParser(prog="popef_dump", description="Print the content of a PopEF file.")
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("-m", dest="metadata_only", action="store_true", help="metadata only")
-    parser.add_argument("--all", action="store_true", help="also the values of tensor data and feeds, abridged")
-    parser.add_argument("--json", action="store_true", help="machine-readable")
-    options = parser.parse_args(arguments)
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 when the file is fine, 1 when it is not, 2 (from argparse) for a wrong call."""
+    options = _parser().parse_args(argv)
     try:
-        reader = Reader()
-        reader.parseFile(options.file)
-        if options.json:
-            print(json.dumps([_as_json(blob) for blob in reader.blobs()], indent=2))
-        else:
-            for line in iter_lines(reader, metadata_only=options.metadata_only, values=options.all):
-                stamp = datetime.now().strftime("%H:%M:%S.%f")[:-3]
-                print(line if options.metadata_only else f"[{stamp}] [popef:cpp] [debug] {line}")
-    except (PopefError, OSError) as error:
-        print(f"popef_dump: error: {error}", file=sys.stderr)
+        with Reader() as reader:
+            reader.parseFile(options.file)
+            blobs = [blob for blob in reader.blobs() if not options.metadata or _is_metadata(blob)]
+            text = _json(options.file, blobs, values=options.all) if options.json else _log(blobs, values=options.all)
+    except (OSError, PopefError) as error:
+        message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        print(
+            f"popef_dump: {options.file}: {message}" if isinstance(error, OSError) else f"popef_dump: {message}",
+            file=sys.stderr,
+        )
         return 1
+    sys.stdout.write(text)
     return 0
 
 
-def iter_lines(reader: Reader, *, metadata_only: bool = False, values: bool = False) -> Iterator[str]:
-    """The lines of the dump, without time stamps."""
-    for blob in reader.blobs():
-        if metadata_only:
-            if blob.type is BlobType.METADATA:
-                yield _structure(blob)
-            continue
-        yield "Read header: " + json_text(tree(BLOB_HEADER, _header(blob)))
-        yield f"start end: {blob.start} {blob.end}"
-        yield _read_line(blob)
-    if values and not metadata_only:
-        for tensor in reader.tensors():
-            yield f"Data of {tensor.info.name()}: {_abridge(str(tensor.data()))}"
-        for feed in reader.feeds():
-            yield f"Data of {feed.info.name()}: {_abridge(str(feed.data()))}"
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="popef_dump", description="Print what a PopEF file holds.")
+    parser.add_argument("file", help="the PopEF file")
+    parser.add_argument("-m", "--metadata", action="store_true", help="only the metadata")
+    parser.add_argument("--all", action="store_true", help="also summarise the values of tensor and feed data")
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of log lines")
+    return parser
 
 
-def _read_line(blob: Blob) -> str:
-    name, size_label = _READ[blob.type]
-    size = blob.payload_start - blob.structure_start
-    suffix = f" {size_label}: {size}" if size_label else ""
-    return f"Read {name}: {_structure(blob)}{suffix}"
+def _is_metadata(blob: Blob) -> bool:
+    return blob.header.type() is BlobType.METADATA
 
 
-def _structure(blob: Blob) -> str:
-    return json_text(tree(PAYLOAD_STRUCTURE[blob.type], blob.values))
+def _log(blobs: list[Blob], *, values: bool) -> str:
+    return "".join(f"{_stamp()} [popef:cpp] [debug] {line}\n" for blob in blobs for line in _lines(blob, values=values))
 
 
-def _header(blob: Blob) -> dict[str, object]:
-    return {"version": blob.version, "type": blob.type, "size": blob.end - blob.start}
+def _stamp() -> str:
+    now = time.time()
+    return time.strftime("[%H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03}]"
 
 
-def _abridge(text: str) -> str:
-    return " ".join(text.split())
+def _lines(blob: Blob, *, values: bool) -> list[str]:
+    title, size_name = _TITLES[blob.header.type()]
+    size = f" {size_name}: {blob.structure_bytes}" if size_name else ""
+    lines = [f"Read header: {blob.header}", f"start end: {blob.start} {blob.end}", f"Read {title}: {blob.structure}{size}"]
+    summary = _summary(blob) if values else None
+    if summary is not None:
+        lines.append(f"{title} values: {json.dumps(summary)}")
+    return lines
 
 
-def _as_json(blob: Blob) -> dict[str, object]:
-    return {
+def _json(path: str, blobs: list[Blob], *, values: bool) -> str:
+    return json.dumps({"file": path, "blobs": [_blob_json(blob, values=values) for blob in blobs]}, indent=2) + "\n"
+
+
+def _blob_json(blob: Blob, *, values: bool) -> dict[str, Any]:
+    result: dict[str, Any] = {
         "start": blob.start,
         "end": blob.end,
-        "type": enumerant(blob.type),
-        "version": blob.version,
-        "structure": tree(PAYLOAD_STRUCTURE[blob.type], blob.values),
-        "payloadSize": len(blob.payload),
+        "header": tree(blob.header.SCHEMA, blob.header.values()),
+        "structureSize": blob.structure_bytes,
+        "payloadSize": blob.payload_bytes,
+        "structure": tree(blob.structure.SCHEMA, blob.structure.values()),
     }
+    summary = _summary(blob) if values else None
+    if summary is not None:
+        result["values"] = summary
+    return result
+
+
+def _summary(blob: Blob) -> dict[str, Any] | None:
+    """Count, extremes and first values of tensor and feed data; None for other blobs. Not-a-numbers are text."""
+    if blob.header.type() not in (BlobType.DATA_TENSOR, BlobType.DATA_FEED):
+        return None
+    read = TensorReader if blob.header.type() is BlobType.DATA_TENSOR else FeedReader
+    data = read(blob).data().reshape(-1)
+    summary: dict[str, Any] = {"count": data.size, "first": [_number(value) for value in data[:8]]}
+    if data.size:
+        # min and max are not defined for every 8-bit float dtype
+        exact = data.astype(np.float32) if data.dtype.kind == "V" else data
+        summary |= {"min": _number(exact.min()), "max": _number(exact.max())}
+        summary["mean"] = _number(exact.mean(dtype=np.float64))
+    return summary
+
+
+def _number(value: Any) -> Any:
+    plain = value.item() if hasattr(value, "item") else value
+    if isinstance(plain, (bool, int)):
+        return plain
+    number = float(plain)
+    return number if np.isfinite(number) else str(number)
 
 
 if __name__ == "__main__":

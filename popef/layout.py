@@ -1,4 +1,4 @@
-"""Cap'n Proto messages, writing side: one segment, structures laid out in preorder, so equal values give equal bytes."""
+"""Cap'n Proto messages, writing side: one segment, laid out in preorder, so equal values give equal bytes."""
 
 from __future__ import annotations
 

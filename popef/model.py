@@ -1,60 +1,82 @@
-"""Model and ModelBuilder: the blobs that belong together, bound by the executable's name."""
+"""Models: the blobs that belong together, bound by the executable's name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
 from dataclasses import dataclass
-from typing import TypeVar
 
-from popef.errors import PopefError
-from popef.reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
-from popef.types import Metadata
+from .errors import PopefError
+from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
+from .types import Metadata
 
-T = TypeVar("T")
+_log = logging.getLogger("popef")
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One executable with its metadata, its opaque blobs, and the tensor data and feeds of its anchors."""
+    """Everything one model needs to run; keep the reader it came from open while payloads are still to be read."""
 
     executable: ExecutableReader
     metadata: Metadata
-    tensors: tuple[TensorReader, ...]
-    feeds: tuple[FeedReader, ...]
-    opaques: tuple[OpaqueReader, ...]
+    tensors: list[TensorReader]
+    feeds: list[FeedReader]
+    opaques: list[OpaqueReader]
 
 
 class ModelBuilder:
-    """Binds the blobs of a reader to models."""
+    """Finds the models in what a reader has parsed."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def createModel(self, name: str | None = None) -> Model:
-        """The model of the executable `name`, or of the only one.
+        """The model of the executable called `name`, or of the only one there is.
 
-        Raises PopefError, listing the candidates, when there is none, more than one, or no single metadata for it.
+        Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the name of one of
+        its anchors. Raises PopefError, naming the candidates, when the choice is empty or not unique.
         """
-        executables = [e for e in self._reader.executables() if name is None or e.name == name]
-        executable = _only(executables, [e.name for e in executables or self._reader.executables()], "executable", name)
-        every = self._reader.metadata()
-        bound = [m for m in every if m.executable() == executable.name]
-        metadata = _only(bound, [m.executable() for m in bound or every], "metadata for executable", executable.name)
+        executable = self._executable(name)
+        metadata = self._metadata(executable.name)
         anchors = {anchor.name() for anchor in metadata.anchors()}
+        self._warn_of_strays()
         return Model(
             executable,
             metadata,
-            tuple(tensor for tensor in self._reader.tensors() if tensor.info.name() in anchors),
-            tuple(feed for feed in self._reader.feeds() if feed.info.name() in anchors),
-            tuple(opaque for opaque in self._reader.opaqueBlobs() if opaque.executable == executable.name),
+            [tensor for tensor in self._reader.tensors() if tensor.info.name() in anchors],
+            [feed for feed in self._reader.feeds() if feed.info.name() in anchors],
+            [opaque for opaque in self._reader.opaqueBlobs() if opaque.executable == executable.name],
         )
 
+    def _executable(self, name: str | None) -> ExecutableReader:
+        executables = self._reader.executables()
+        found = [executable for executable in executables if name in (None, executable.name)]
+        if len(found) == 1:
+            return found[0]
+        wanted = "one executable" if name is None else f"one executable called {name!r}"
+        advice = "parse the file that holds it" if not found else "name one, or parse each model on its own"
+        raise PopefError(
+            f"model: expected {wanted}, got {len(found)} among {_names([each.name for each in executables])}; {advice}"
+        )
 
-def _only(candidates: Sequence[T], names: Sequence[str], what: str, name: str | None) -> T:
-    if len(candidates) == 1:
-        return candidates[0]
-    wanted = what if name is None else f"{what} {name!r}"
-    found = ", ".join(repr(candidate) for candidate in names) or "none"
-    if candidates:
-        raise PopefError(f"expected one {wanted}, found {len(candidates)}: {found}; name one, or split the files")
-    raise PopefError(f"expected one {wanted}, found none; there are: {found}")
+    def _metadata(self, name: str) -> Metadata:
+        metadata = self._reader.metadata()
+        found = [each for each in metadata if each.executable() == name]
+        if len(found) == 1:
+            return found[0]
+        candidates = _names([each.executable() for each in metadata])
+        raise PopefError(
+            f"model {name!r}: expected one metadata blob for it, got {len(found)} among those for {candidates}; "
+            "parse the files of one export together, each once"
+        )
+
+    def _warn_of_strays(self) -> None:
+        anchors = {anchor.name() for metadata in self._reader.metadata() for anchor in metadata.anchors()}
+        data = [*self._reader.tensors(), *self._reader.feeds()]
+        strays = [each.info.name() for each in data if each.info.name() not in anchors]
+        if strays:
+            _log.warning("data for %s fits no anchor of any model and is left out", _names(strays))
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:10]) or "none"
+    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"

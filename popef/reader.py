@@ -1,237 +1,201 @@
-"""Reads PopEF files: maps them, hops from header to header, and hands out payloads as views.
-
-Opening touches headers and structures only. A payload is checked when it is asked for.
-"""
+"""Reading PopEF files: what a program asks of the blobs that `scan.py` found."""
 
 from __future__ import annotations
 
-import mmap
 import os
-import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
+import stat
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from popef.codec import Values, decode_message
-from popef.dtypes import storage_dtype
-from popef.enums import BlobType, enumerant
-from popef.errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
-from popef.schema import BLOB_HEADER, PAYLOAD_STRUCTURE
-from popef.types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo, from_values
+from .compression import Codec, detect, inflate
+from .dtypes import storage_dtype
+from .enums import BlobType
+from .errors import LimitError, Limits, UnsupportedError
+from .scan import Blob, iter_blobs
+from .source import FileSource, MemorySource, Source
+from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
 
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-
-
-@dataclass(frozen=True, slots=True)
-class Blob:
-    """One blob as it lies in its source: header, structure and payload one after the other, up to `end`."""
-
-    source: str
-    start: int
-    structure_start: int
-    payload_start: int
-    end: int
-    version: str
-    type: BlobType
-    values: Values
-    payload: memoryview
+_MAX_ARRAY_BYTES = (1 << 63) - 1
 
 
 class ExecutableReader:
-    """A Poplar executable of the file."""
+    """One executable; the payload is read when asked for."""
 
     def __init__(self, blob: Blob, limits: Limits) -> None:
         self._blob = blob
         self._limits = limits
-        self.name: str = blob.values["name"]
-        self.uncompressedSize: int = blob.values["uncompressedSize"]
+        self.name: str = blob.structure.name()
+        self.uncompressedSize: int = blob.structure.uncompressedSize()
+        """Bytes after decompression; 0 when the file does not say, which means raw."""
 
     @property
     def compressed(self) -> bool:
-        return self.uncompressedSize > 0
+        """Whether the payload is compressed.
+
+        Raises UnsupportedError when it is announced as compressed in no codec this package knows.
+        """
+        return self._codec() is not Codec.RAW
 
     def executable(self) -> memoryview:
-        """The executable's bytes: a view of the file, or inflated where it is compressed.
+        """The executable, read-only: a view of the file when raw, else decompressed anew on every call.
 
-        Raises FormatError for data that does not inflate to `uncompressedSize`, LimitError beyond the reader's limit,
-        UnsupportedError for a codec that is not to be had.
+        Raises FormatError when it does not inflate to `uncompressedSize`, LimitError above
+        `Limits.max_executable_bytes`, UnsupportedError for a codec that is not available.
         """
-        payload = self._blob.payload
-        if not self.compressed:
+        payload, codec = self._blob.payload(), self._codec()
+        if codec is Codec.RAW:
             return payload
         limit = self._limits.max_executable_bytes
         if self.uncompressedSize > limit:
             raise LimitError(
-                f"{self._blob.source}: executable {self.name!r}: expected at most {limit} bytes uncompressed, got "
-                f"{self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the file"
+                f"{self._blob.label} ({self.name}): expected at most {limit} bytes after decompression, "
+                f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the file"
             )
-        return memoryview(self._inflate(payload))
+        return inflate(payload, codec, self.uncompressedSize, self._blob.payload_start, self._blob.label)
 
-    def _inflate(self, payload: memoryview) -> bytes:
-        if bytes(payload[:4]) == ZSTD_MAGIC:
+    def _codec(self) -> Codec:
+        codec = detect(self._blob.payload(), self.uncompressedSize)
+        if codec is None:
             raise UnsupportedError(
-                f"{self._blob.source}: executable {self.name!r} is compressed with zstd; recompress it with zlib"
+                f"{self._blob.label} ({self.name}): expected zlib, gzip, zstd or {self.uncompressedSize} raw bytes, "
+                "got something else; write the executable again with a known codec"
             )
-        try:
-            inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: zlib or gzip, after the magic
-            data = inflater.decompress(payload, self.uncompressedSize + 1)
-        except zlib.error as error:
-            raise self._broken("zlib or gzip data", str(error)) from error
-        if len(data) != self.uncompressedSize or not inflater.eof:
-            size = f"{len(data)} bytes" + ("" if inflater.eof else " and no end")
-            raise self._broken(f"{self.uncompressedSize} bytes", size)
-        return data
+        return codec
 
-    def _broken(self, expected: str, got: str) -> FormatError:
-        label = f"{self._blob.source}: executable {self.name!r}"
-        return FormatError(self._blob.payload_start, label, expected, got)
+    def __repr__(self) -> str:
+        return f"ExecutableReader(name={self.name!r}, uncompressedSize={self.uncompressedSize})"
 
 
 class TensorReader:
-    """The data of one tensor, usually a weight."""
+    """One tensor's data."""
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
-        self.info: TensorDataInfo = from_values(TensorDataInfo.SCHEMA, blob.values)
+        self.info: TensorDataInfo = blob.structure
 
-    def data(self) -> npt.NDArray[Any]:
-        """A read-only view of the file in the tensor's shape and dtype; FormatError if the payload has another size."""
+    def data(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """The tensor, a read-only view of the file; F8 and, without ml_dtypes, F8143 and F8152 come as uint8."""
         info = self.info.tensorInfo()
-        return _view(self._blob, info, info.sizeInBytes()).reshape(info.shape())
+        return _array(self._blob, info, info.shape())
+
+    def __repr__(self) -> str:
+        return f"TensorReader(info={self.info!r})"
 
 
 class FeedReader:
-    """Many tensors for one input anchor."""
+    """One feed's data."""
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
-        self.info: FeedDataInfo = from_values(FeedDataInfo.SCHEMA, blob.values)
+        self.info: FeedDataInfo = blob.structure
 
-    def data(self) -> npt.NDArray[Any]:
-        """A read-only view of shape (numTensors, *shape)."""
+    def data(self) -> np.ndarray[Any, np.dtype[Any]]:
+        """All tensors along a leading dimension of `info.numTensors()`, a read-only view of the file."""
         info = self.info.tensorInfo()
-        count = self.info.numTensors()
-        return _view(self._blob, info, count * info.sizeInBytes()).reshape(count, *info.shape())
+        return _array(self._blob, info, (self.info.numTensors(), *info.shape()))
+
+    def __repr__(self) -> str:
+        return f"FeedReader(info={self.info!r})"
 
 
 class OpaqueReader:
-    """Private data of a framework, linked to an executable by name."""
+    """One opaque blob."""
 
     def __init__(self, blob: Blob) -> None:
         self._blob = blob
-        self.name: str = blob.values["name"]
-        self.executable: str = blob.values["executable"]
+        self.name: str = blob.structure.name()
+        self.executable: str = blob.structure.executable()
+        """Name of the executable it belongs to."""
 
     def data(self) -> memoryview:
-        """The payload, a view of the file."""
-        return self._blob.payload
+        """The bytes, a read-only view of the file."""
+        return self._blob.payload()
+
+    def __repr__(self) -> str:
+        return f"OpaqueReader(name={self.name!r}, executable={self.executable!r})"
 
 
-def _view(blob: Blob, info: TensorInfo, expected: int) -> npt.NDArray[Any]:
-    if len(blob.payload) != expected:
-        label = f"{blob.source}: {enumerant(blob.type)} {blob.values['name']!r}"
-        wanted = f"a payload of {expected} bytes for {info.dataType().name} of shape {list(info.shape())}"
-        raise FormatError(blob.payload_start, label, wanted, f"{len(blob.payload)} bytes")
-    array = np.frombuffer(blob.payload, dtype=storage_dtype(info.dataType()))
-    array.flags.writeable = False
-    return array
+def _array(blob: Blob, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[Any]]:
+    dtype = storage_dtype(info.dataType())
+    # numpy refuses such shapes even when another dimension is zero and no byte is needed.
+    if np.prod([size for size in shape if size], dtype=object) * dtype.itemsize > _MAX_ARRAY_BYTES:
+        raise LimitError(f"{blob.label}: expected a shape numpy can hold, got {shape}; read the blob's payload instead")
+    return np.frombuffer(blob.payload(), dtype).reshape(shape)
 
 
 class Reader:
-    """All blobs of one or several files or streams. Payload views stay valid as long as they are referenced.
+    """Reads any number of files and streams as if they were one; opening touches headers and structures only.
 
-    `limits` bounds the time and memory that a file may cost.
+    A file that turns out to be wrong adds nothing. Views and arrays handed out stay valid after `close`.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+        self.limits = Limits() if limits is None else limits
+        self._sources: list[Source] = []
         self._blobs: list[Blob] = []
 
     def parseFile(self, path: str | os.PathLike[str]) -> None:
-        """Add the blobs of a file. OSError if it cannot be opened, PopefError naming it if it is no PopEF."""
+        """Add the blobs of a file.
+
+        Raises OSError when it cannot be opened and a PopefError for anything wrong with its bytes.
+        """
         name = os.fspath(path)
-        with Path(path).open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                raise FormatError(0, name, "at least one blob", "an empty file")
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._add(memoryview(mapped), name)
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                self._add(MemorySource(name, file.read()))
+                return
+            source = FileSource(file, name, status.st_size)
+            blobs = list(iter_blobs(source, self.limits))
+            source.release()
+        self._sources.append(source)
+        self._blobs += blobs
 
     def parseStream(self, stream: BinaryIO) -> None:
-        """Add the blobs of a binary stream, read to its end."""
-        data = stream.read()
-        self._add(memoryview(data), str(getattr(stream, "name", "stream")))
+        """Add the blobs of a binary stream, read from where it stands to its end and kept in memory."""
+        self._add(MemorySource(str(getattr(stream, "name", "stream")), stream.read()))
+
+    def _add(self, source: Source) -> None:
+        blobs = list(iter_blobs(source, self.limits))
+        self._sources.append(source)
+        self._blobs += blobs
 
     def blobs(self) -> list[Blob]:
-        """Every blob in the order of its source."""
+        """Every blob in file order, files in the order they were parsed."""
         return list(self._blobs)
 
     def executables(self) -> list[ExecutableReader]:
-        return [ExecutableReader(blob, self._limits) for blob in self._of(BlobType.POPLAR_EXECUTABLE)]
+        """The executables."""
+        return [ExecutableReader(blob, self.limits) for blob in self._of(BlobType.POPLAR_EXECUTABLE)]
 
     def metadata(self) -> list[Metadata]:
-        return [from_values(Metadata.SCHEMA, blob.values) for blob in self._of(BlobType.METADATA)]
+        """The metadata."""
+        return [blob.structure for blob in self._of(BlobType.METADATA)]
 
     def tensors(self) -> list[TensorReader]:
+        """The tensor data."""
         return [TensorReader(blob) for blob in self._of(BlobType.DATA_TENSOR)]
 
     def feeds(self) -> list[FeedReader]:
+        """The feed data."""
         return [FeedReader(blob) for blob in self._of(BlobType.DATA_FEED)]
 
     def opaqueBlobs(self) -> list[OpaqueReader]:
+        """The opaque blobs."""
         return [OpaqueReader(blob) for blob in self._of(BlobType.OPAQUE)]
 
+    def _of(self, kind: BlobType) -> list[Blob]:
+        return [blob for blob in self._blobs if blob.header.type() is kind]
+
     def close(self) -> None:
-        """Forget all blobs; the mappings go with the last view."""
-        self._blobs = []
+        """Let go of all files; the lists are empty afterwards."""
+        for source in self._sources:
+            source.close()
+        self._sources, self._blobs = [], []
 
     def __enter__(self) -> Reader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _of(self, kind: BlobType) -> Iterator[Blob]:
-        return (blob for blob in self._blobs if blob.type is kind)
-
-    def _add(self, data: memoryview, source: str) -> None:
-        try:
-            self._blobs += list(iter_blobs(data, source, self._limits))
-        except PopefError as error:
-            error.args = (f"{source}: {error}",)
-            raise
-
-
-def iter_blobs(data: memoryview, source: str, limits: Limits) -> Iterator[Blob]:
-    """The blobs of `data`, one after the other. Raises FormatError where the chain of headers breaks."""
-    start = 0
-    count = 0
-    while start < len(data):
-        count += 1
-        if count > limits.max_blobs:
-            raise LimitError(
-                f"expected at most {limits.max_blobs} blobs, got more; raise Limits.max_blobs if you trust the file"
-            )
-        blob = _parse_blob(data, start, source, limits)
-        yield blob
-        start = blob.end
-
-
-def _parse_blob(data: memoryview, start: int, source: str, limits: Limits) -> Blob:
-    def read(offset: int, size: int) -> bytes:
-        return bytes(data[offset : offset + size])
-
-    header, structure_start = decode_message(read, start, len(data), "blob header", limits, BLOB_HEADER)
-    kind: BlobType = header["type"]
-    label = f"{enumerant(kind)} blob"
-    end = start + header["size"]
-    if not structure_start <= end <= len(data):
-        expected = f"a size of {structure_start - start} to {len(data) - start} bytes in the header"
-        raise FormatError(start, label, expected, str(header["size"]))
-    structure = PAYLOAD_STRUCTURE[kind]
-    values, payload_start = decode_message(read, structure_start, end, label, limits, structure)
-    return Blob(source, start, structure_start, payload_start, end, header["version"], kind, values, data[payload_start:end])

@@ -1,182 +1,301 @@
-"""Writes PopEF files: deterministic, streaming, and whole or not at all."""
+"""Writing PopEF files: payloads are streamed, headers corrected afterwards, files appear whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 import zlib
-from pathlib import Path
-from types import TracebackType
+from enum import Enum, auto
 from typing import Any, BinaryIO
 
-from popef.codec import Values, encode
-from popef.enums import BlobType, enumerant
-from popef.errors import PopefError
-from popef.schema import BLOB_HEADER, PAYLOAD_STRUCTURE
-from popef.types import FeedDataInfo, Metadata, TensorDataInfo
+import numpy as np
 
-Buffer = bytes | bytearray | memoryview
+from .codec import encode
+from .enums import BlobType
+from .errors import PopefError
+from .headers import BlobHeader, Executable, OpaqueBlob
+from .reader import Reader
+from .record import Record
+from .types import FeedDataInfo, Metadata, TensorDataInfo
+
+_SPOOL_BYTES = 16 << 20
+"""Payload kept in memory, before it goes to a temporary file, when the sink cannot seek."""
 
 
 class BlobWriter:
-    """Streams the payload of one blob. Only the writer's newest is live; using an older one raises PopefError."""
+    """Takes the payload of one blob; made by a `Writer`, whose next call finishes it."""
 
-    def __init__(
-        self, sink: BinaryIO, kind: BlobType, values: Values, *, size: int | None = None, compress: bool = False
-    ) -> None:
-        self._sink = sink
+    def __init__(self, writer: Writer, kind: BlobType, structure: Record, *, compress: bool = False) -> None:
+        self._writer = writer
         self._kind = kind
-        self._values = values
-        self._expected = size
-        self._deflater = zlib.compressobj() if compress else None
-        self._written = 0
-        self._open = True
-        self._start = sink.tell()
-        self._write_head(0)
+        self._structure = structure
+        self._compressor = zlib.compressobj() if compress else None
+        self._expected_bytes = _payload_bytes(structure)
+        self._raw_bytes = 0
+        self._payload_bytes = 0
+        self._start = writer._begin(self, self._head())
 
-    def write(self, data: Buffer, length: int | None = None) -> None:
-        """Append bytes (the first `length` of them) to the payload."""
-        self._require_open()
-        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
-        view = view if length is None else view[:length]
-        self._written += len(view)
-        self._sink.write(self._deflater.compress(view) if self._deflater is not None else view)
+    def write(self, data: Any, length: int | None = None) -> None:
+        """Append the first `length` bytes of `data` (all by default): anything bytes-like or a numpy array.
+
+        Raises PopefError when the blob is closed or would outgrow what its info announces.
+        """
+        self._writer._require_live(self)
+        raw = _as_bytes(data)
+        if length is not None:
+            if not 0 <= length <= len(raw):
+                raise PopefError(f"write: expected a length of 0 to {len(raw)}, got {length}; pass that much data")
+            raw = raw[:length]
+        self._check(self._raw_bytes + len(raw), whole=False)
+        self._raw_bytes += len(raw)
+        self._put(raw if self._compressor is None else self._compressor.compress(raw))
 
     def close(self) -> None:
-        """End the blob and fill in its size. PopefError if a tensor's payload has not the size its info says."""
-        if not self._open:
+        """Finish the blob; does nothing when it is finished already.
+
+        Raises PopefError, and spoils the file, when the payload is not of the size the info announces.
+        """
+        if self._writer._live is not self:
             return
-        self._open = False
-        if self._expected is not None and self._written != self._expected:
-            raise PopefError(
-                f"{enumerant(self._kind)} blob {self._values.get('name', '')!r}: expected a payload of {self._expected} "
-                f"bytes, {self._written} were written"
-            )
-        if self._deflater is not None:
-            self._sink.write(self._deflater.flush())
-            self._values = {**self._values, "uncompressedSize": self._written}
-        end = self._sink.tell()
-        self._sink.seek(self._start)
-        self._write_head(end - self._start)
-        self._sink.seek(end)
+        if self._expected_bytes is not None:
+            self._check(self._raw_bytes, whole=True)
+        # An empty executable stays raw: an uncompressedSize of 0 means "not compressed".
+        if self._compressor is not None and self._raw_bytes:
+            self._put(self._compressor.flush())
+        self._settle_structure()
+        self._writer._end(self._start, self._head())
 
-    @property
-    def is_open(self) -> bool:
-        return self._open
+    def _put(self, data: bytes | memoryview) -> None:
+        self._writer._append(data)
+        self._payload_bytes += len(data)
 
-    def abandon(self) -> None:
-        """End the blob without filling in anything: the file is thrown away."""
-        self._open = False
+    def _check(self, size: int, *, whole: bool) -> None:
+        expected = self._expected_bytes
+        if expected is None or size == expected or (size < expected and not whole):
+            return
+        self._writer._spoil()
+        name = getattr(self._structure, "name", str)()
+        raise PopefError(f"{name}: expected {expected} bytes of data, got {size}; write what its info announces")
 
-    def _write_head(self, size: int) -> None:
-        self._sink.write(encode(BLOB_HEADER, {"version": "", "type": self._kind, "size": size}))
-        self._sink.write(encode(PAYLOAD_STRUCTURE[self._kind], self._values))
+    def _settle_structure(self) -> None:
+        structure = self._structure
+        if isinstance(structure, Executable) and self._compressor is not None:
+            structure.setUncompressedSize(self._raw_bytes)
+        if isinstance(structure, FeedDataInfo) and self._expected_bytes is None and self._raw_bytes:
+            item = structure.tensorInfo().sizeInBytes()
+            if item == 0 or self._raw_bytes % item:
+                self._writer._spoil()
+                raise PopefError(
+                    f"{structure.name()}: expected a multiple of {item} bytes, got {self._raw_bytes}; write whole tensors"
+                )
+            structure.setNumTensors(self._raw_bytes // item)
 
-    def _require_open(self) -> None:
-        if not self._open:
-            raise PopefError(
-                f"this {enumerant(self._kind)} blob writer is closed: only the newest blob writer of a file is live"
-            )
+    def _head(self) -> bytes:
+        return _head(self._kind, self._structure, self._payload_bytes)
 
     def __enter__(self) -> BlobWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
-            self._require_open()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
-            self.abandon()
+            self._writer._spoil()
 
 
 class Writer:
-    """Writes the blobs of one file, in the order of the calls.
+    """Writes one PopEF file, to a path or to a binary file object.
 
-    `target` is a path, written as a temporary file beside it that takes its name on `close`, or a seekable binary file.
-    Leaving a `with` block by an exception leaves an existing file as it was.
+    A path appears, complete, at `close`; after an error, or when the writer is dropped, nothing has changed.
+    Equal calls give equal bytes.
     """
 
-    def __init__(self, target: str | os.PathLike[str] | BinaryIO) -> None:
-        self._path: Path | None = None
+    def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
         self._live: BlobWriter | None = None
-        if isinstance(target, str | os.PathLike):
-            self._path = Path(target)
-            descriptor, temporary = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
-            self._temporary = Path(temporary)
-            self._sink: Any = os.fdopen(descriptor, "w+b")
+        self._spoiled = self._closed = False
+        self._executables: set[str] = set()
+        self._target: str | None = None
+        self._temporary = ""
+        if isinstance(file, (str, os.PathLike)):
+            self._sink, self._temporary = _open_temporary(file)
+            self._target = os.path.realpath(file)
+            self._remove = weakref.finalize(self, _discard, self._sink, self._temporary)
         else:
-            self._sink = target
-        self._closed = False
+            self._sink = file
+        self._patches = self._sink.seekable()
+        self._spool: BinaryIO | None = None
 
     def write(self, metadata: Metadata) -> None:
-        """Write a metadata blob."""
-        self._new(BlobType.METADATA, metadata.values(), size=0).close()
+        """Append a metadata blob."""
+        BlobWriter(self, BlobType.METADATA, metadata).close()
 
-    writeMetadata = write
+    def writeMetadata(self, metadata: Metadata) -> None:
+        """Append a metadata blob; the Python name of `write`."""
+        self.write(metadata)
 
     def createExecutable(self, name: str, compress: bool = False) -> BlobWriter:
-        """A blob for an executable; its name links it to metadata and must not be empty."""
+        """Begin an executable; `name` must not be empty and not be taken by another one in the file."""
         if not name:
-            raise PopefError("an executable needs a name, by which metadata and opaque blobs refer to it")
-        return self._new(BlobType.POPLAR_EXECUTABLE, {"name": name, "uncompressedSize": 0}, compress=compress)
+            raise PopefError("createExecutable: expected a name, got an empty one; metadata refers to it by name")
+        if name in self._executables:
+            raise PopefError(f"createExecutable: expected a new name, got {name!r} again; rename one of them")
+        blob = BlobWriter(self, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
+        self._executables.add(name)
+        return blob
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
-        """A blob for one tensor; its payload must have the size of its info."""
-        return self._new(BlobType.DATA_TENSOR, info.values(), size=info.tensorInfo().sizeInBytes())
+        """Begin a tensor; exactly `info.tensorInfo().sizeInBytes()` bytes must follow."""
+        return BlobWriter(self, BlobType.DATA_TENSOR, _copy(info))
 
     def createFeedData(self, info: FeedDataInfo) -> BlobWriter:
-        """A blob for `numTensors` tensors."""
-        size = info.numTensors() * info.tensorInfo().sizeInBytes()
-        return self._new(BlobType.DATA_FEED, info.values(), size=size)
+        """Begin a feed; `info.numTensors()` tensors must follow, or any number when that is 0."""
+        return BlobWriter(self, BlobType.DATA_FEED, _copy(info))
 
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
-        """A blob of private data, linked to an executable by its name."""
-        return self._new(BlobType.OPAQUE, {"name": name, "executable": executable})
+        """Begin an opaque blob that belongs to the executable of that name."""
+        return BlobWriter(self, BlobType.OPAQUE, OpaqueBlob(name=name, executable=executable))
 
     def close(self) -> None:
-        """End the last blob and put the file in place."""
+        """Finish the blob being written and let the file appear; does nothing the second time.
+
+        Raises PopefError when an earlier error spoiled the file, which then does not appear.
+        """
         if self._closed:
             return
         try:
-            self._end_live()
-        except PopefError:
+            self._finish_live()
+            if self._spoiled:
+                raise PopefError("close: expected a file without errors, got one an error spoiled; write it again")
+            self._sink.flush()
+        except BaseException:
             self.discard()
             raise
         self._closed = True
-        if self._path is not None:
+        if self._target is not None:
             self._sink.close()
-            self._temporary.chmod(0o666 & ~_umask())
-            self._temporary.replace(self._path)
+            os.replace(self._temporary, self._target)
+            self._remove.detach()
 
     def discard(self) -> None:
-        """Throw away what was written; an existing file stays as it was."""
-        if not self._closed and self._path is not None:
-            self._sink.close()
-            self._temporary.unlink(missing_ok=True)
-        self._closed = True
-
-    def _new(self, kind: BlobType, values: Values, *, size: int | None = None, compress: bool = False) -> BlobWriter:
-        if self._closed:
-            raise PopefError("the writer is closed")
-        self._end_live()
-        self._live = BlobWriter(self._sink, kind, values, size=size, compress=compress)
-        return self._live
-
-    def _end_live(self) -> None:
-        if self._live is not None and self._live.is_open:
-            self._live.close()
+        """Give up: a path stays as it was; what went into a file object stays there."""
+        self._closed, self._live = True, None
+        if self._target is not None:
+            self._remove()
 
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:
             self.discard()
 
+    def _begin(self, blob: BlobWriter, head: bytes) -> int:
+        if self._closed:
+            raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
+        self._finish_live()
+        self._live = blob
+        if self._patches:
+            start = self._sink.tell()
+            self._sink.write(head)
+            return start
+        self._spool = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # type: ignore[assignment]  # noqa: SIM115
+        return 0
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    def _append(self, data: bytes | memoryview) -> None:
+        (self._spool or self._sink).write(data)
+
+    def _end(self, start: int, head: bytes) -> None:
+        self._live = None
+        if self._spool is not None:
+            self._sink.write(head)
+            self._spool.seek(0)
+            shutil.copyfileobj(self._spool, self._sink)
+            self._spool.close()
+            self._spool = None
+            return
+        end = self._sink.tell()
+        self._sink.seek(start)
+        self._sink.write(head)
+        self._sink.seek(end)
+
+    def _finish_live(self) -> None:
+        if self._live is not None:
+            self._live.close()
+
+    def _spoil(self) -> None:
+        self._spoiled, self._live = True, None
+
+    def _require_live(self, blob: BlobWriter) -> None:
+        if self._live is not blob:
+            raise PopefError("write: expected the blob begun last, got a finished one; write to one blob at a time")
+
+
+class FileWriter(Writer):
+    """A `Writer` for a path that can also append: the old file is copied, and replaced at `close`."""
+
+    class Mode(Enum):
+        """What happens to a file that is there already."""
+
+        APPEND = auto()
+        TRUNCATE = auto()
+
+    def __init__(self, filename: str | os.PathLike[str], mode: Mode = Mode.TRUNCATE) -> None:
+        """Open `filename`; appending to a file that is not valid PopEF raises its PopefError."""
+        names = set()
+        append = mode is FileWriter.Mode.APPEND and os.path.exists(filename)
+        if append:
+            with Reader() as reader:
+                reader.parseFile(filename)
+                names = {executable.name for executable in reader.executables()}
+        super().__init__(filename)
+        self._executables = names
+        if append:
+            with open(filename, "rb") as old:
+                shutil.copyfileobj(old, self._sink)
+
+
+def _head(kind: BlobType, structure: Record, payload_bytes: int) -> bytes:
+    message = encode(structure.SCHEMA, structure.values())
+    header = BlobHeader(type=kind)
+    empty = encode(header.SCHEMA, header.values())
+    header.setSize(len(empty) + len(message) + payload_bytes)
+    return encode(header.SCHEMA, header.values()) + message
+
+
+def _payload_bytes(structure: Record) -> int | None:
+    if isinstance(structure, TensorDataInfo):
+        return structure.tensorInfo().sizeInBytes()
+    if isinstance(structure, FeedDataInfo) and structure.numTensors():
+        return structure.sizeInBytes()
+    return 0 if isinstance(structure, Metadata) else None
+
+
+def _copy(info: Any) -> Any:
+    """Changes to `info` after create... must not reach the header that is written at the end."""
+    if isinstance(info, FeedDataInfo):
+        return FeedDataInfo(name=info.name(), tensorInfo=info.tensorInfo(), numTensors=info.numTensors())
+    return info
+
+
+def _as_bytes(data: Any) -> memoryview:
+    if isinstance(data, np.ndarray):
+        data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else memoryview(b"")
+
+
+def _open_temporary(path: str | os.PathLike[str]) -> tuple[BinaryIO, str]:
+    """A new file beside the target, with the permissions a plain open() would give."""
+    folder, name = os.path.split(os.path.realpath(path))
+    temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    return open(temporary, "x+b"), temporary
+
+
+def _discard(sink: BinaryIO, temporary: str) -> None:
+    sink.close()
+    if os.path.exists(temporary):
+        os.remove(temporary)
