@@ -19,7 +19,7 @@ class ModelState:
     """A validated model. Constructing it is ValidateModelConfig of the guide: afterwards everything agrees.
 
     `config` is Triton's model configuration (JSON form), `version_folder` the folder of the version that is loaded.
-    Raises ModelConfigError or PopefError naming what is wrong, where, what was expected and found.
+    Raises ModelConfigError naming what is wrong, where, what was expected and found.
     """
 
     def __init__(self, config: Mapping[str, Any], version_folder: Path) -> None:
@@ -38,11 +38,15 @@ class ModelState:
 
     def load_model(self) -> popef.Model:
         """A new popef Model: the executable, its metadata and its weights, bound. One per instance."""
-        reader = popef.Reader()
-        for file in (self.executable_file, self.weights_file):
-            if file is not None:
+        files = [file for file in (self.executable_file, self.weights_file) if file is not None]
+        try:
+            reader = popef.Reader()
+            for file in files:
                 reader.parseFile(file)
-        return popef.ModelBuilder(reader).createModel()
+            return popef.ModelBuilder(reader).createModel()
+        except popef.PopefError as error:
+            named = " and ".join(str(file) for file in files)
+            raise ModelConfigError(f"model {self.name!r}, {named}: {error}") from error
 
     @property
     def wraps_rows(self) -> bool:

@@ -230,7 +230,7 @@ def test_damaged_files_are_refused_by_name(folder):
     whole = path.read_bytes()
     for damaged in (b"", b"garbage", whole[: len(whole) // 2], whole + b"\0" * 9):
         path.write_bytes(damaged)
-        with pytest.raises(popef.PopefError, match=r"executable\.popef"):
+        with pytest.raises(ModelConfigError, match=r"executable\.popef"):
             ModelState(make_config(), folder)
 
 
@@ -238,7 +238,7 @@ def test_two_executables_are_refused_with_their_names(folder, compile_popef):
     other = compile_popef(linear_model(seed=1), name="other.popef")
     path = folder / "executable.popef"
     path.write_bytes(path.read_bytes() + other.read_bytes())
-    with pytest.raises(popef.PopefError, match="executable"):
+    with pytest.raises(ModelConfigError, match=r"expected one executable, got 2"):
         ModelState(make_config(), folder)
 
 
