@@ -71,8 +71,9 @@ class ModelBuilder:
 
     def _warn_of_strays(self) -> None:
         anchors = {anchor.name() for metadata in self._reader.metadata() for anchor in metadata.anchors()}
-        data = [*self._reader.tensors(), *self._reader.feeds()]
-        strays = [each.info.name() for each in data if each.info.name() not in anchors]
+        names = [tensor.info.name() for tensor in self._reader.tensors()]
+        names += [feed.info.name() for feed in self._reader.feeds()]
+        strays = [name for name in names if name not in anchors]
         if strays:
             _log.warning("data for %s fits no anchor of any model and is left out", _names(strays))
 

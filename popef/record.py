@@ -37,4 +37,4 @@ class Record:
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.values()
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

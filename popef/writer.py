@@ -15,7 +15,7 @@ import numpy as np
 from .codec import encode
 from .enums import BlobType
 from .errors import PopefError
-from .headers import BlobHeader, Executable, OpaqueBlob
+from .headers import BlobHeader, Executable, OpaqueBlob, from_values
 from .reader import Reader
 from .record import Record
 from .types import FeedDataInfo, Metadata, TensorDataInfo
@@ -49,6 +49,8 @@ class BlobWriter:
                 raise PopefError(f"write: expected a length of 0 to {len(raw)}, got {length}; pass that much data")
             raw = raw[:length]
         self._check(self._raw_bytes + len(raw), whole=False)
+        if not len(raw):
+            return  # even compressing nothing would emit a codec's header
         self._raw_bytes += len(raw)
         self._put(raw if self._compressor is None else self._compressor.compress(raw))
 
@@ -274,11 +276,10 @@ def _payload_bytes(structure: Record) -> int | None:
     return 0 if isinstance(structure, Metadata) else None
 
 
-def _copy(info: Any) -> Any:
-    """Changes to `info` after create... must not reach the header that is written at the end."""
-    if isinstance(info, FeedDataInfo):
-        return FeedDataInfo(name=info.name(), tensorInfo=info.tensorInfo(), numTensors=info.numTensors())
-    return info
+def _copy(info: Record) -> Record:
+    """Changes to `info` after it was passed in must not reach the header that is written at the end."""
+    copy: Record = from_values(info.SCHEMA, info.values())
+    return copy
 
 
 def _as_bytes(data: Any) -> memoryview:

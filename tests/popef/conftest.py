@@ -1,58 +1,58 @@
-"""The reference Cap'n Proto library, and the file of the published listing."""
+"""Small files every test of popef can use; all are built by the package's own writer."""
 
-from pathlib import Path
+from __future__ import annotations
 
-import capnp
+import io
+
+import numpy as np
 import pytest
 
 import popef
+from popef import Anchor, DataType, Metadata, ProgramFlow, TensorInfo, TensorType
 
-capnp.remove_import_hook()
 
-
-@pytest.fixture(scope="session")
-def reference():
-    """The structures as the reference library sees them."""
-    return capnp.load(str(Path(__file__).with_name("popef.capnp")))
+def _anchor(name: str, shape: tuple[int, ...], kind: TensorType) -> Anchor:
+    info = TensorInfo(shape=shape, dataType=DataType.F16)
+    return Anchor(name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=True)
 
 
 @pytest.fixture
-def listing_metadata():
+def listing_metadata() -> Metadata:
     """The metadata of Listing 1.1."""
-
-    def anchor(name, shape, kind):
-        info = popef.TensorInfo(shape=shape, dataType=popef.DataType.F16)
-        return popef.Anchor(name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=True)
-
-    return popef.Metadata(
+    return Metadata(
         seedHandle="__seed_stream",
-        executable="UNHASHED_EXECUTABLE",
-        programFlow=popef.ProgramFlow(load=[0], main=[1], save=[2]),
         anchors=[
-            anchor("infeed_1.0", (256, 8, 8, 1), popef.TensorType.INPUT),
-            anchor("outfeed_2.0", (256, 3), popef.TensorType.OUTPUT),
-            anchor("outfeed_2.1", (256, 1), popef.TensorType.OUTPUT),
+            _anchor("infeed_1.0", (256, 8, 8, 1), TensorType.INPUT),
+            _anchor("outfeed_2.0", (256, 3), TensorType.OUTPUT),
+            _anchor("outfeed_2.1", (256, 1), TensorType.OUTPUT),
         ],
+        executable="UNHASHED_EXECUTABLE",
+        programFlow=ProgramFlow(load=[0], main=[1], save=[2]),
     )
 
 
 @pytest.fixture
-def listing_file(tmp_path, listing_metadata):
-    """The file of Listing 1.1, sizes and all; payloads are holes."""
-    from popef.codec import encode
-    from popef.enums import BlobType
-    from popef.schema import BLOB_HEADER, EXECUTABLE, METADATA, OPAQUE_BLOB
-
-    def header(kind, size):
-        return encode(BLOB_HEADER, {"version": "", "type": kind, "size": size})
-
-    path = tmp_path / "executable.popef"
-    name = "UNHASHED_EXECUTABLE"
-    with path.open("wb") as file:
-        file.write(header(BlobType.OPAQUE, 432) + encode(OPAQUE_BLOB, {"name": "tensorflow", "executable": name}))
-        file.seek(432)
-        file.write(header(BlobType.POPLAR_EXECUTABLE, 38172251))
-        file.write(encode(EXECUTABLE, {"name": name, "uncompressedSize": 361890868}))
-        file.seek(38172683)
-        file.write(header(BlobType.METADATA, 568) + encode(METADATA, listing_metadata.values()))
-    return path
+def small_file() -> bytes:
+    """One blob of each type, with every inferred field set."""
+    info = TensorInfo(shape=(2, 3), dataType=DataType.S16)
+    anchor = Anchor(name="w", handle="h2d_w", tensorInfo=info, type=TensorType.INPUT, programs=[1, 5])
+    metadata = Metadata(
+        anchors=[anchor],
+        executable="exe",
+        engineOptions=[popef.Option(name="debug.x", value="true")],
+        programFlow=ProgramFlow(load=[0], main=[5]),
+        programsMap={0: "load", 5: "main"},
+        deviceIterations=4,
+    )
+    sink = io.BytesIO()
+    with popef.Writer(sink) as writer:
+        writer.writeMetadata(metadata)
+        with writer.createExecutable("exe", compress=True) as blob:
+            blob.write(b"IPU code " * 30)
+        with writer.createOpaqueBlob("popart", "exe") as blob:
+            blob.write(b"private")
+        with writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info)) as blob:
+            blob.write(np.arange(6, dtype=np.int16))
+        with writer.createFeedData(popef.FeedDataInfo(name="w", tensorInfo=info, numTensors=2)) as blob:
+            blob.write(np.arange(12, dtype=np.int16))
+    return sink.getvalue()
