@@ -57,10 +57,12 @@ def _label(source: Source, index: int) -> str:
 
 
 def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
-    """The blobs of `source` in file order; an empty source has none.
+    """The blobs of `source` in file order, at least one.
 
     Raises FormatError, UnsupportedError or LimitError at the first blob that is wrong.
     """
+    if not source.size:
+        raise FormatError(0, source.name, "at least one blob", "an empty file")
     start, index = 0, 0
     while start < source.size:
         if index == limits.max_blobs:

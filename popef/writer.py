@@ -126,7 +126,8 @@ class Writer:
             self._remove = weakref.finalize(self, _discard, self._sink, self._temporary)
         else:
             self._sink = file
-        self._patches = self._sink.seekable()
+        # A file in append mode says that it seeks, and then writes at its end all the same.
+        self._patches = self._sink.seekable() and "a" not in str(getattr(self._sink, "mode", ""))
         self._spool: BinaryIO | None = None
 
     def write(self, metadata: Metadata) -> None:

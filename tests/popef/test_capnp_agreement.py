@@ -144,6 +144,7 @@ def test_a_whole_file_of_the_reference_parses() -> None:
     header = REFERENCE.BlobHeader.new_message(version="2.1", type="opaque", size=0)
     header.size = len(header.to_bytes()) + len(structure) + 3
     reader = popef.Reader()
+    header.clear_write_flag()
     reader.parseStream(io.BytesIO(bytes(header.to_bytes()) + bytes(structure) + b"abc"))
     (opaque,) = reader.opaqueBlobs()
     assert (opaque.name, opaque.executable, bytes(opaque.data())) == ("poptorch", "exe", b"abc")

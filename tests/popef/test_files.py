@@ -296,3 +296,71 @@ def test_importing_popef_brings_in_numpy_only():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_empty_file_is_refused_by_name(tmp_path):
+    path = tmp_path / "empty.popef"
+    path.touch()
+    with pytest.raises(popef.FormatError, match=r"empty\.popef, byte 0: expected at least one blob"):
+        popef.Reader().parseFile(path)
+
+
+class Pipe(io.BytesIO):
+    """A sink that cannot seek."""
+
+    def seekable(self):
+        return False
+
+    def seek(self, *_):
+        raise OSError("a pipe cannot seek")
+
+
+def test_a_sink_that_cannot_seek_gets_the_same_bytes():
+    sink = Pipe()
+    write_whole(sink)
+    assert sink.getvalue() == whole()
+
+
+def test_a_file_in_append_mode_gets_whole_blobs(tmp_path):
+    path = tmp_path / "m.popef"
+    with path.open("ab") as file:
+        write_whole(file)
+    assert path.read_bytes() == whole()
+
+
+def test_file_writers_append_to_what_is_there(tmp_path):
+    path = tmp_path / "m.popef"
+    write_whole(path)
+    with popef.FileWriter(path, popef.FileWriter.Mode.APPEND) as writer:
+        with pytest.raises(popef.PopefError, match="expected a new name, got 'e' again"):
+            writer.createExecutable("e")
+        with writer.createOpaqueBlob("poptorch", "e") as blob:
+            blob.write(b"pickle")
+    assert path.read_bytes()[: len(whole())] == whole()
+    assert [opaque.name for opaque in build(path).opaques] == ["popart", "poptorch"]
+    with popef.FileWriter(path) as writer:
+        writer.writeMetadata(popef.Metadata())
+    assert len(parse(path.read_bytes()).blobs()) == 1
+
+
+def test_zstd_executables_are_inflated():
+    zstandard = pytest.importorskip("zstandard")
+    code = b"machine code " * 1000
+    reader = parse(raw_executable(zstandard.compress(code), len(code)))
+    assert bytes(reader.executables()[0].executable()) == code
+
+
+@pytest.mark.parametrize(("code", "width"), [(2, 1), (3, 2), (4, 4), (5, 8)])
+def test_lists_of_integers_of_any_width_are_read(code, width):
+    """The newer API says uint32_t, the listing prints 64 bits: a list pointer carries its own width."""
+    from popef.codec import decode_message
+    from popef.errors import Limits
+    from popef.schema import PROGRAM_FLOW
+
+    numbers = [1, 0, 127]
+    data = b"".join(number.to_bytes(width, "little") for number in numbers)
+    data += bytes(-len(data) % 8)
+    words = [3 << 48, 1 | 2 << 2 | code << 32 | len(numbers) << 35, 0, 0, *struct.unpack(f"<{len(data) // 8}Q", data)]
+    message = header_message(*words)
+    values, _ = decode_message(lambda at, size: message[at : at + size], 0, len(message), "test", Limits(), PROGRAM_FLOW)
+    assert values == {"load": numbers, "main": [], "save": []}
