@@ -30,6 +30,8 @@ LIBRARY, UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"
 START_SECONDS = 300
 STOP_SECONDS = 45
 """More than Triton's own --exit-timeout-secs of 30."""
+STOP_UNREADY_SECONDS = 10
+"""A server that is told to stop while it loads models may never notice."""
 
 
 def find_triton() -> Path:
@@ -119,6 +121,7 @@ class TritonServer:
         self._options = list(options)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._was_ready = False
 
     def __enter__(self) -> TritonServer:
         if not self.model_repository.is_dir():
@@ -222,6 +225,7 @@ class TritonServer:
             if time.monotonic() > deadline:
                 raise ServerError(f"tritonserver was not ready after {START_SECONDS} s{self._log_tail()}")
             time.sleep(0.1)
+        self._was_ready = True
 
     def _log_tail(self) -> str:
         if self._log is None or not self._log.exists():
@@ -230,14 +234,14 @@ class TritonServer:
         return f"; the end of {self._log}:\n" + "\n".join(lines)
 
     def _stop(self) -> int | None:
-        """SIGINT, then SIGKILL to the whole process group after STOP_SECONDS: no server, stub or child stays."""
+        """SIGINT, and after a while SIGKILL to the whole process group: no server, stub or child stays."""
         process = self._process
         if process is None:
             return None
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(STOP_SECONDS)
+                process.wait(STOP_SECONDS if self._was_ready else STOP_UNREADY_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         return process.wait()

@@ -25,16 +25,26 @@ def run(*arguments, **options):
 
 
 def processes_of(group):
-    """Processes of a session, by /proc."""
+    """Living processes of a session, by /proc; the dead that nobody has waited for yet do not count."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            session = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[3])
-        except (OSError, IndexError):
+            state, _, _, session = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+        except (OSError, ValueError):
             continue
-        if session == group:
+        if int(session) == group and state != "Z":
             found.append(folder.name)
     return found
+
+
+def all_gone(groups):
+    """Whether no process of these sessions lives; a killed one may need a moment."""
+    deadline = time.monotonic() + 5
+    while any(processes_of(int(group)) for group in groups):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 @pytest.fixture
@@ -61,7 +71,7 @@ def test_serve_prints_its_urls_and_leaves_nothing_behind(small_repository):
         assert process.wait(60) == 0
     finally:
         process.kill()
-    assert not any(processes_of(int(child)) for child in children)
+    assert all_gone(children)
     assert set(os.listdir("/dev/shm")) <= segments
 
 
@@ -81,7 +91,7 @@ def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
         assert "Traceback" not in process.stderr.read()
     finally:
         process.kill()
-    assert not any(processes_of(int(child)) for child in children)
+    assert all_gone(children)
     assert set(os.listdir("/dev/shm")) <= segments
 
 
