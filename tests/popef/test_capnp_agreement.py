@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import capnp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from popef.errors import Limits
 from popef.headers import from_values
 from popef.schema import Struct
 
-capnp = pytest.importorskip("capnp")
 capnp.remove_import_hook()
 REFERENCE = capnp.load(str(Path(__file__).with_name("popef.capnp")))
 

@@ -8,6 +8,7 @@ import zlib
 
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -344,7 +345,6 @@ def test_file_writers_append_to_what_is_there(tmp_path):
 
 
 def test_zstd_executables_are_inflated():
-    zstandard = pytest.importorskip("zstandard")
     code = b"machine code " * 1000
     reader = parse(raw_executable(zstandard.compress(code), len(code)))
     assert bytes(reader.executables()[0].executable()) == code
