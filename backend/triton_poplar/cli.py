@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -45,7 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(options: argparse.Namespace) -> int:
     doctor.require()
     with _server(options, log=None) as server:
-        name = _first_model(options.model_repository)
+        failed = server.failed_models()
+        for model, reason in sorted(failed.items()):
+            print(f"poplar-triton: model {model!r} is not served: {reason.partition(chr(10))[0]}", file=sys.stderr)
+        name = _first_model(options.model_repository, failed)
         print(f"\nHTTP     http://{server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}")
         print(f"Try: curl -s http://{server.http_url}/v2/models/{name}\nCtrl-C stops the server.\n", flush=True)
         try:
@@ -114,8 +117,9 @@ def _server(options: argparse.Namespace, log: Path | None) -> TritonServer:
     )
 
 
-def _first_model(repository: Path) -> str:
-    return min((file.parent.name for file in repository.glob("*/config.pbtxt")), default="MODEL")
+def _first_model(repository: Path, failed: Collection[str]) -> str:
+    names = {file.parent.name for file in repository.glob("*/config.pbtxt")}
+    return min(names.difference(failed), default="MODEL")
 
 
 def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:

@@ -8,12 +8,12 @@ import os
 import platform
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from triton_poplar.errors import ServerError
-from triton_poplar.server import backend_file, find_stub, find_triton
+from triton_poplar.server import backend_file, find_stub, find_triton, make_environment
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)
@@ -73,11 +73,11 @@ def _examine_libpython() -> Finding:
     subject = "libpython"
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     try:
-        stub = find_stub(find_triton())
+        triton = find_triton()
+        stub = find_stub(triton)
     except ServerError:
         return Finding(subject, "not looked for: no server")
-    library = sysconfig.get_config_var("LIBDIR") or ""
-    environment = {**os.environ, "LD_LIBRARY_PATH": f"{library}{os.pathsep}{os.environ.get('LD_LIBRARY_PATH', '')}"}
+    environment = make_environment(Path(sys.executable).parent, triton)
     try:
         linked = subprocess.run(["ldd", str(stub)], env=environment, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:

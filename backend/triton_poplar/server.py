@@ -7,6 +7,7 @@ stub and utilities beside model.py take priority over those of the generic pytho
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -102,6 +103,8 @@ def choose_port(port: int, what: str) -> int:
 class TritonServer:
     """A real tritonserver on a model repository, as a context manager: ready on entry, gone on exit.
 
+    Ready means that every model is loaded or has failed to load; the others are served.
+
     `model_repository` is a folder of model folders; ports of 0 mean any free one; `options` go to tritonserver as they are;
     `log` is a file for its output (None: inherited). Listens on 127.0.0.1 unless `options` say otherwise.
     """
@@ -167,11 +170,18 @@ class TritonServer:
         return self._process.poll() if self._process is not None else None
 
     def is_ready(self) -> bool:
-        """Whether all models are loaded and the server answers."""
+        """Whether the server answers, which it does once it has tried to load every model."""
         url = f"http://{self.http_url}/v2/health/ready"
         with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
             return bool(answer.status == 200)
         return False
+
+    def failed_models(self) -> dict[str, str]:
+        """The models that did not load, and Triton's reason for each."""
+        request = urllib.request.Request(f"http://{self.http_url}/v2/repository/index", b"{}")
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            index = json.load(answer)
+        return {model["name"]: model.get("reason", "") for model in index if model.get("state") == "UNAVAILABLE"}
 
     def _start(self, folder: Path) -> None:
         triton = find_triton()
@@ -191,6 +201,9 @@ class TritonServer:
             f"--grpc-address={HOST}",
             f"--metrics-address={HOST}",
             f"--backend-config=python,shm-region-prefix-name={self._prefix}",
+            # A model that does not load must not take the others with it; `failed_models` says which.
+            "--exit-on-error=false",
+            "--strict-readiness=false",
             *self._options,
         ]
         environment = make_environment(link_interpreter(interpreter), triton)

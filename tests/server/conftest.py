@@ -21,8 +21,6 @@ from triton_poplar.server import TritonServer, backend_file
 
 import popef
 
-EVEN_IF_MODELS_FAIL = ("--exit-on-error=false", "--strict-readiness=false")
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -252,7 +250,7 @@ def broken_models(repository: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def server(repository: Path, broken_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
     log = tmp_path_factory.mktemp("log") / "tritonserver.log"
-    with TritonServer(repository, options=EVEN_IF_MODELS_FAIL, log=log) as running:
+    with TritonServer(repository, log=log) as running:
         running.log = log  # type: ignore[attr-defined]
         yield running
 

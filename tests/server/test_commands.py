@@ -53,11 +53,14 @@ def small_repository(tmp_path):
     return tmp_path / "repository"
 
 
-def test_serve_prints_its_urls_and_leaves_nothing_behind(small_repository):
+def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(small_repository, tmp_path):
+    (write_model(small_repository / "broken", linear_model()) / "1/executable.popef").write_bytes(b"garbage")
+    errors = tmp_path / "errors"
     segments = set(os.listdir("/dev/shm"))
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
     command = [*COMMAND, "serve", str(small_repository), *ports, "--", "--log-verbose=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with errors.open("w") as sink:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=sink, text=True)
     try:
         lines = ""
         while "Ctrl-C" not in lines:
@@ -71,6 +74,7 @@ def test_serve_prints_its_urls_and_leaves_nothing_behind(small_repository):
         assert process.wait(60) == 0
     finally:
         process.kill()
+    assert "model 'broken' is not served: Internal: ModelConfigError" in errors.read_text()
     assert all_gone(children)
     assert set(os.listdir("/dev/shm")) <= segments
 

@@ -138,6 +138,7 @@ def test_broken_models_say_why_and_the_others_serve(server, broken_models, http)
         assert message in index[name]["reason"], f"{name}: {index[name]['reason']}"
         assert message in log
     assert all(index[name]["state"] == "READY" for name in index if name not in broken_models)
+    assert set(server.failed_models()) == set(broken_models)
     with pytest.raises(InferenceServerException, match="no available versions"):
         infer(http, "garbage", {"x": ROW})
 
