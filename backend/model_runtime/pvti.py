@@ -1,0 +1,259 @@
+"""Records tracepoints and graphs into a Chrome trace that Perfetto (https://ui.perfetto.dev) opens.
+
+What libpvti does for users of the real library, under its names where it has them (`PVTI_OPTIONS`, `Tracepoint`, `Graph`,
+`addSeries`). Its channels and its `.pvti` file are not simulated. What is worth recording is the business of the callers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import json
+import logging
+import math
+import os
+import re
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import SupportsFloat
+
+_log = logging.getLogger("model_runtime")
+
+Args = Mapping[str, object]
+_Thread = tuple[int, str]
+# Sequence number, phase, name, start in ns, duration in ns, thread, args. A plain tuple: a NamedTuple takes longer to make.
+_Event = tuple[int, str, str, int, int, _Thread, Args | None]
+
+_CAPACITY = 200_000  # about 75 MB of events with one argument each, 20 MB of file
+_SLICE, _COUNTER, _INSTANT = "X", "C", "i"  # "ph" in the Trace Event Format
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_local = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `PVTI_OPTIONS` says: `enable` and `directory` are libpvti's, with its defaults; `file` is ours."""
+
+    enable: bool = True
+    directory: str = ""
+    file: str = ""
+
+
+def parse_options(text: str) -> Options:
+    """Options from a JSON object; other keys, libpvti's `channels` and `duration` among them, are logged and ignored.
+
+    Raises ValueError for anything malformed.
+    """
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a JSON object, found {text}")
+    enable = {"true": True, "false": False}.get(str(found.pop("enable", True)).lower())
+    paths = {key: found.pop(key, "") for key in ("directory", "file")}
+    if enable is None or not all(isinstance(path, str) for path in paths.values()):
+        raise ValueError(f"expected true or false for enable, strings for directory and file, found {text}")
+    if found:
+        _log.warning("PVTI_OPTIONS: ignoring %s; known are enable, directory and file", ", ".join(map(repr, found)))
+    return Options(enable, **paths)
+
+
+@dataclass(slots=True)
+class Tracepoint:
+    """The slice between entering and leaving a `with` block, on the thread that runs it; made by `Trace.tracepoint`."""
+
+    _trace: Trace
+    _label: str
+    _args: Args
+    _start_ns: int = 0
+
+    def __enter__(self) -> None:
+        self._start_ns = time.perf_counter_ns()
+
+    def __exit__(self, *_: object) -> None:
+        self._trace.add_slice(self._label, self._start_ns, time.perf_counter_ns(), self._args)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line of a graph; made by `Graph.addSeries`."""
+
+    _trace: Trace
+    _graph: str
+    _name: str
+
+    def add(self, value: SupportsFloat, time_ns: int | None = None) -> None:
+        """Add a value in the graph's unit, now or at `time_ns` (`time.perf_counter_ns`); NaN and infinities are left out."""
+        number = float(value)
+        if math.isfinite(number):  # JSON has no others
+            start_ns = time.perf_counter_ns() if time_ns is None else time_ns
+            self._trace._record(_COUNTER, self._graph, start_ns, 0, {self._name: number})
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Series that share a unit; made by `Trace.graph`."""
+
+    _trace: Trace
+    _name: str
+    _unit: str
+
+    def addSeries(self, name: str) -> Series:
+        """A series of that name; two of one name are one line."""
+        title = f"{self._name} ({self._unit})" if self._unit else self._name  # the format has no place for units
+        return Series(self._trace, title, name)
+
+
+class Trace:
+    """The last `capacity` events of one model instance, written to one file; every method may be called from any thread.
+
+    Callers hold `Trace | None` and record where it is not None. Leaving the interpreter closes a trace that is open.
+    """
+
+    def __init__(self, name: str, options: Options | None = None, capacity: int = _CAPACITY) -> None:
+        self._name = name
+        self._path = _choose_path(name, options or Options())
+        self._claimed = False
+        self._closed = False
+        self._pid = os.getpid()
+        self._sequence = itertools.count()
+        self._events: deque[_Event] = deque(maxlen=capacity)
+        self._graphs: dict[str, Graph] = {}
+        self._lock = threading.Lock()
+        atexit.register(self.close)
+
+    @classmethod
+    def from_environment(cls, name: str, environ: Mapping[str, str] = os.environ) -> Trace | None:
+        """The trace that `PVTI_OPTIONS` asks for; None where it is unset or says no, or, with a warning, is malformed."""
+        text = environ.get("PVTI_OPTIONS", "")
+        if not text.strip():
+            return None
+        try:
+            options = parse_options(text)
+            return cls(name, options) if options.enable else None
+        except (ValueError, RecursionError, OSError) as error:
+            # libpvti captures with its defaults then; not to fill a server's disk by a typing error is safer.
+            _log.warning('PVTI_OPTIONS: %s; nothing is traced. Expected for example \'{"enable":"true"}\'', error)
+            return None
+
+    def tracepoint(self, label: str, /, **args: object) -> Tracepoint:
+        """A context manager that records its block as a slice; `args` show beside the label."""
+        return Tracepoint(self, label, args)
+
+    def add_slice(self, label: str, start_ns: int, end_ns: int, args: Args | None = None) -> None:
+        """Record a slice of this thread by its times of `time.perf_counter_ns`; `args` must stay unchanged."""
+        self._record(_SLICE, label, start_ns, end_ns - start_ns, args)
+
+    def instant(self, label: str) -> None:
+        """Record that something happened now on this thread."""
+        self._record(_INSTANT, label, time.perf_counter_ns(), 0, None)
+
+    def graph(self, name: str, unit: str = "") -> Graph:
+        """The graph of that name, made with `unit` the first time."""
+        return self._graphs.setdefault(name, Graph(self, name, unit))
+
+    def write(self) -> Path | None:
+        """Write what is recorded so far, in place of what this trace wrote before; None where that fails, which is logged.
+
+        The file appears whole, under a name that nothing had before.
+        """
+        if os.getpid() != self._pid:  # a fork has a copy of the events, not the right to the file
+            return None
+        with self._lock:
+            try:
+                self._replace_file()
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+                _log.warning("PVTI trace of %s: cannot write %s: %s", self._name, self._path, error)
+                return None
+            return self._path
+
+    def close(self) -> None:
+        """Write for the last time and let go of the memory; does nothing the second time."""
+        if not self._closed:
+            self._closed = True
+            atexit.unregister(self.close)
+            self.write()
+
+    def _record(self, phase: str, name: str, start_ns: int, duration_ns: int, args: Args | None) -> None:
+        # Both next() and append() are atomic: recording takes no lock.
+        self._events.append((next(self._sequence), phase, name, start_ns, duration_ns, _this_thread(), args))
+
+    def _replace_file(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._path.parent, prefix=".pvti-") as directory:
+            part = Path(directory, "part")
+            with part.open("w", encoding="ascii") as file:
+                file.writelines(self._iter_lines(self._events.copy()))
+            if not self._claimed:
+                self._path, self._claimed = _claim(self._path), True
+            os.replace(part, self._path)
+
+    def _iter_lines(self, events: deque[_Event]) -> Iterator[str]:
+        full = len(events) == self._events.maxlen
+        dropped = max(event[0] for event in events) + 1 - len(events) if full else 0
+        other = {"name": self._name, "clock": "time.perf_counter_ns", "dropped_events": dropped}
+        # The kernel gives the numbers of dead threads to new ones; a number can have one name only, so the last.
+        threads = {tid: name for *_, (tid, name), _ in events}
+        yield f'{{"displayTimeUnit":"ns","otherData":{_encode(other)},"traceEvents":[\n'
+        yield _encode(_describe_name("process_name", self._pid, self._pid, self._name))
+        for tid, name in threads.items():
+            yield ",\n" + _encode(_describe_name("thread_name", self._pid, tid, name))
+        for event in events:
+            yield ",\n" + _encode(_describe_event(event, self._pid))
+        yield "\n]}\n"
+
+
+def _this_thread() -> _Thread:
+    try:
+        thread: _Thread = _local.thread
+    except AttributeError:
+        thread = _local.thread = (threading.get_native_id(), threading.current_thread().name)
+    return thread
+
+
+def _describe_name(what: str, pid: int, tid: int, name: str) -> dict[str, object]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _describe_event(event: _Event, pid: int) -> dict[str, object]:
+    """The event in the Trace Event Format, whose times are in microseconds."""
+    _, phase, name, start_ns, duration_ns, (tid, _), args = event
+    fields: dict[str, object] = {"ph": phase, "name": name, "pid": pid, "tid": tid, "ts": start_ns / 1000}
+    if phase == _SLICE:
+        fields["dur"] = duration_ns / 1000
+    if phase == _INSTANT:
+        fields["s"] = "t"  # scope: the thread
+    if args:
+        fields["args"] = {key: _plain(value) for key, value in args.items()}
+    return fields
+
+
+def _plain(value: object) -> object:
+    finite = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if finite else str(value)
+
+
+def _choose_path(name: str, options: Options) -> Path:
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:100]  # a file name has 255 bytes on Linux
+    path = Path(f"{safe}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid()}.json")
+    if options.file:
+        file = Path(options.file)
+        path = file.parent / f"{file.stem}_{safe}{file.suffix}"
+    return Path(options.directory, path).absolute()  # the working directory may change before the trace is written
+
+
+def _claim(path: Path) -> Path:
+    """An empty file that nobody had: `path`, or else `path` with the first free number from 2."""
+    candidate, number = path, 1
+    while True:
+        try:
+            candidate.touch(exist_ok=False)
+        except FileExistsError:
+            number += 1
+            candidate = path.parent / f"{path.stem}_{number}{path.suffix}"
+        else:
+            return candidate
