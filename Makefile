@@ -38,7 +38,7 @@ check: .venv/dev
 	$(BIN)/lint-imports
 
 bench: .venv/dev models
-	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
 
 # protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
 proto: .venv/python

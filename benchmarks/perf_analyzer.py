@@ -6,6 +6,7 @@ import csv
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,54 +15,100 @@ from triton_poplar.server import find_triton
 
 PACKAGE = "tritonclient==2.50.0"
 CACHE = Path(__file__).parents[1] / ".cache" / "perf_analyzer"
-LIBRARIES = ("libb64", "libcudart")
+LIBRARIES = {"libb64": "libb64.so.0d", "libcudart": "libcudart.so.12"}
 """What the program links beside the system's; the server's wheel has both under mangled names."""
+PARTS = {
+    "Client Send": "client send",
+    "Network+Server Send/Recv": "network, server",
+    "Server Queue": "queue",
+    "Server Compute Input": "input",
+    "Server Compute Infer": "infer",
+    "Server Compute Output": "output",
+    "Client Recv": "client receive",
+}
+"""The columns that say where a request's time goes, and our names for them."""
+TOO_SHORT = (
+    "No valid requests recorded",
+    "Failed to obtain stable measurement",
+    "failed to find the requested model version",
+)
+"""Its words for too few answers in a window; the last ones when the server's statistics are still empty."""
+NUM_WINDOWS = 3
+"""Of a measurement; perf_analyzer takes no fewer."""
+LARGEST_WINDOW_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What perf_analyzer saw at one concurrency."""
+    """What perf_analyzer saw at one concurrency; `parts_us` is the mean time of a request by where it went."""
 
     per_second: float
     p50_us: float
     p99_us: float
+    parts_us: dict[str, float]
 
 
 def prepare() -> Path:
-    """The program, downloaded and unpacked once."""
+    """The program, downloaded and unpacked once, with the libraries of the server that is installed now."""
     program = CACHE / "perf_analyzer"
-    if program.exists():
-        return program
-    CACHE.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(CACHE), PACKAGE]
-    subprocess.run(command, check=True)
-    (wheel,) = CACHE.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        (member,) = (name for name in archive.namelist() if name.endswith("/perf_analyzer"))
-        program.write_bytes(archive.read(member))
-    program.chmod(0o755)
+    if not program.exists():
+        _unpack(program)
     wheel_libraries = find_triton().parent.parent / "nvidia_pytriton.libs"
-    for name, soname in zip(LIBRARIES, ("libb64.so.0d", "libcudart.so.12"), strict=True):
+    for name, soname in LIBRARIES.items():
         (mangled,) = wheel_libraries.glob(f"{name}-*")
         (CACHE / soname).unlink(missing_ok=True)
         (CACHE / soname).symlink_to(mangled)
     return program
 
 
-def measure(
-    url: str, model: str, concurrency: int, *, rows: int = 1, seconds: float = 2, options: tuple[str, ...] = ()
-) -> Measurement:
-    """Load `model` over gRPC with random inputs for about three windows of `seconds`."""
-    result = CACHE / "result.csv"
-    command = [
-        *(str(prepare()), "-m", model, "-u", url, "-i", "grpc", "-b", str(rows)),
-        *("--concurrency-range", str(concurrency), "-p", str(int(seconds * 1000)), "-r", "3", "-s", "999"),
-        *("-f", str(result), *options),
-    ]
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(CACHE)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    if done.returncode:
-        raise RuntimeError(f"perf_analyzer: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+def _unpack(program: Path) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
+        subprocess.run(command, check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        part = Path(folder, program.name)
+        with zipfile.ZipFile(wheel) as archive:
+            (member,) = (name for name in archive.namelist() if name.endswith("/perf_analyzer"))
+            part.write_bytes(archive.read(member))
+        part.chmod(0o755)
+        part.replace(program)
+
+
+def measure(url: str, model: str, concurrency: int, input_data: Path, seconds: float) -> Measurement:
+    """Load `model` over gRPC with the requests in `input_data` for NUM_WINDOWS windows of `seconds`, longer ones for a model
+    that answers nothing in so short a time. RuntimeError, with the program's words, when a request fails."""
+    while True:
+        done, result = _run(url, model, concurrency, input_data, seconds)
+        if result is not None:
+            return result
+        words = done.stdout + done.stderr
+        if seconds > LARGEST_WINDOW_SECONDS or not any(message in words for message in TOO_SHORT):
+            raise RuntimeError(f"perf_analyzer on {model}: {words[-2000:]}")
+        seconds *= 2
+
+
+def _run(
+    url: str, model: str, concurrency: int, input_data: Path, seconds: float
+) -> tuple[subprocess.CompletedProcess[str], Measurement | None]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "result.csv")
+        command = [
+            *(str(CACHE / "perf_analyzer"), "-m", model, "-u", url, "-i", "grpc", "--input-data", str(input_data)),
+            # Stable within 999 %: always NUM_WINDOWS windows.
+            *("--concurrency-range", str(concurrency), "-p", str(int(seconds * 1000)), "-r", str(NUM_WINDOWS), "-s", "999"),
+            *("-f", str(result)),
+        ]
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(CACHE)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        return done, _read(result) if done.returncode == 0 and result.exists() else None
+
+
+def _read(result: Path) -> Measurement | None:
     with result.open() as file:
-        (row,) = csv.DictReader(file)
-    return Measurement(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]))
+        rows = list(csv.DictReader(file))
+    if not rows:
+        return None
+    (row,) = rows
+    parts = {name: float(row[column]) for column, name in PARTS.items()}
+    return Measurement(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), parts)

@@ -1,0 +1,119 @@
+"""Prints what the rounds measured: medians, ratios with their spread, goals, and where the time goes where one is missed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from perf_analyzer import PARTS, Measurement
+from rich.console import Console
+from rich.table import Table
+from rounds import Comparison, Goal, Round, Subject
+
+FILE_WIDTH = 160
+"""Of a table that goes into a file: the widest row fits."""
+
+
+def make_console() -> Console:
+    """A terminal's own width; elsewhere FILE_WIDTH."""
+    console = Console()
+    return console if console.is_terminal else Console(width=FILE_WIDTH)
+
+
+def make_table(title: str, *columns: str) -> Table:
+    """A table of figures."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def print_report(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]], console: Console) -> None:
+    """A row per model and concurrency, and the breakdown of those that missed a goal."""
+    console.print(_ratio_table(f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)", comparisons, found))
+    console.print("Baselines: their second measurement of a round over their first, which is the resolution.")
+    missed = _missed_table(comparisons, found)
+    if missed.row_count:
+        console.print(missed)
+
+
+def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
+    """The median, then the least and the greatest; all cut towards missing the goal, never rounded to meet it."""
+    cut = round if goal is None else math.ceil if goal.at_most else math.floor
+    # Ten digits first: 0.29 * 100 is 28.999999999999996.
+    median, least, greatest = (
+        cut(round(ratio * 100, 10)) / 100 for ratio in (statistics.median(ratios), min(ratios), max(ratios))
+    )
+    return f"{median:.2f} ({least:.2f}..{greatest:.2f})"
+
+
+def describe_goal(ratios: Sequence[float], goal: Goal | None) -> str:
+    """The bound and whether the median of `ratios` keeps it, in rich's markup; empty without a goal."""
+    if goal is None:
+        return ""
+    verdict = "[green]met[/]" if goal.is_met(statistics.median(ratios)) else "[red]missed[/]"
+    return f"{'≤' if goal.at_most else '≥'} {goal.bound:.2f} {verdict}"
+
+
+def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
+    figures = ("requests/s", "p50 us", "p99 us", "throughput ratio", "goal", "p99 ratio", "goal")
+    table = make_table(title, "requests", "at once", "model", *figures)
+    for comparison, rounds in zip(comparisons, found, strict=True):
+        for index, subject in enumerate(comparison.subjects):
+            runs = _runs(rounds, index)
+            throughputs, p99s = _ratios(rounds, index, _throughput), _ratios(rounds, index, _p99)
+            table.add_row(
+                *(comparison.what, str(comparison.concurrency), comparison.label(index)),
+                *(_median(runs, figure) for figure in (_throughput, _p50, _p99)),
+                *(describe_ratio(throughputs, subject.throughput), describe_goal(throughputs, subject.throughput)),
+                *(describe_ratio(p99s, subject.p99), describe_goal(p99s, subject.p99)),
+            )
+        table.add_section()
+    return table
+
+
+def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
+    """Beside each model that missed a goal its baseline."""
+    title = "goals missed: where a request's time goes, us (perf_analyzer's means, medians over the rounds)"
+    table = make_table(title, "requests", "at once", "model", *PARTS.values())
+    for comparison, rounds in zip(comparisons, found, strict=True):
+        missed = [index for index, subject in enumerate(comparison.subjects) if _has_missed(subject, rounds, index)]
+        for index in [0, *missed] if missed else []:
+            runs = _runs(rounds, index)
+            parts = (f"{statistics.median(run.parts_us[part] for run in runs):.0f}" for part in PARTS.values())
+            table.add_row(comparison.what, str(comparison.concurrency), comparison.label(index), *parts)
+        table.add_section()
+    return table
+
+
+def _has_missed(subject: Subject, rounds: Sequence[Round], index: int) -> bool:
+    pairs = ((subject.throughput, _throughput), (subject.p99, _p99))
+    return any(goal and not goal.is_met(statistics.median(_ratios(rounds, index, figure))) for goal, figure in pairs)
+
+
+def _ratios(rounds: Sequence[Round], index: int, figure: Callable[[Measurement], float]) -> list[float]:
+    return [each.ratios(figure)[index] for each in rounds]
+
+
+def _runs(rounds: Sequence[Round], index: int) -> list[Measurement]:
+    """All measurements of a subject; of the baseline there are two a round."""
+    if index == 0:
+        return [run for each in rounds for run in (each.before, each.after)]
+    return [each.runs[index - 1] for each in rounds]
+
+
+def _median(runs: Sequence[Measurement], figure: Callable[[Measurement], float]) -> str:
+    return f"{statistics.median(map(figure, runs)):.0f}"
+
+
+def _throughput(run: Measurement) -> float:
+    return run.per_second
+
+
+def _p50(run: Measurement) -> float:
+    return run.p50_us
+
+
+def _p99(run: Measurement) -> float:
+    return run.p99_us

@@ -1,0 +1,182 @@
+"""Model folders for the benchmarks: the poplar models, and the Python models of a few lines that they are compared with."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf import text_format
+from poprt import Compiler, Converter
+from poprt.triton_model import write_triton_model
+from rich.console import Console
+from triton_poplar import recipes
+from triton_poplar.server import TritonServer
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+from tritonclient.utils import np_to_triton_dtype
+
+EXAMPLES = Path(__file__).parents[1] / "model_repository"
+CACHE = recipes.default_cache(EXAMPLES)
+BATCH_SIZE = 16
+"""Compiled batch of the models made here."""
+
+FLOOR = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        Response, Tensor = pb_utils.InferenceResponse, pb_utils.Tensor
+        return [Response([Tensor("y", request.inputs()[0].as_numpy())]) for request in requests]
+"""
+"""The leanest Python-backend model: an identity."""
+ONNXRUNTIME = """
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = {threads}
+        self.session = onnxruntime.InferenceSession({file!r}, options)
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            inputs = {{tensor.name(): tensor.as_numpy() for tensor in request.inputs()}}
+            arrays = self.session.run({outputs!r}, inputs)
+            tensors = [pb_utils.Tensor(name, array) for name, array in zip({outputs!r}, arrays)]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        return responses
+"""
+"""What a user writes who has an ONNX file and no IPU."""
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The configuration of the model in `folder`."""
+    return text_format.Parse((folder / "config.pbtxt").read_text(), ModelConfig())
+
+
+def write_config(folder: Path, config: ModelConfig) -> ModelConfig:
+    """Give the model in `folder` this configuration, which gets the folder's name and is returned."""
+    config.name = folder.name
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
+    return config
+
+
+def write_poplar_model(folder: Path, model: onnx.ModelProto) -> ModelConfig:
+    """Compile `model`, whose tensors have a free leading dimension, to a batch of BATCH_SIZE; returns its configuration."""
+    write_triton_model(Compiler.compile(Converter(batch_size=BATCH_SIZE).convert(model)), folder)
+    return read_config(folder)
+
+
+def write_asynchronous_twin(folder: Path, original: Path) -> ModelConfig:
+    """The poplar model in `original` once more, in the backend's asynchronous mode."""
+    shutil.copytree(original, folder)
+    config = read_config(folder)
+    del config.parameters["synchronous_execution"]
+    return write_config(folder, config)
+
+
+def build_examples() -> list[recipes.Recipe]:
+    """The recipes of the example models, which are compiled if they are not."""
+    recipes.build(EXAMPLES, console=Console(stderr=True))
+    return recipes.read_recipes(EXAMPLES)
+
+
+def copy_example(name: str, folder: Path) -> ModelConfig:
+    """A compiled example model."""
+    shutil.copytree(EXAMPLES / name, folder)
+    return write_config(folder, read_config(folder))
+
+
+def write_float_twin(folder: Path, recipe: recipes.Recipe) -> ModelConfig:
+    """The example model of a recipe compiled in fp32 instead of fp16."""
+    shutil.copytree(recipe.directory, folder, ignore=shutil.ignore_patterns("*.popef"))
+    fields = json.loads((folder / "recipe.json").read_text())
+    fields["poprt"] = ["fp32" if argument == "fp16" else argument for argument in fields["poprt"]]
+    (folder / "recipe.json").write_text(json.dumps(fields))
+    config = read_config(folder)
+    for tensor in (*config.input, *config.output):
+        tensor.data_type = DataType.TYPE_FP32 if tensor.data_type == DataType.TYPE_FP16 else tensor.data_type
+    write_config(folder, config)
+    recipes.build(folder.parent, only=[folder.name], cache=CACHE)
+    return config
+
+
+def write_python_model(folder: Path, like: ModelConfig, source: str) -> ModelConfig:
+    """A model of the python backend with the tensors, batching and instances of `like`."""
+    config = ModelConfig()
+    config.CopyFrom(like)
+    config.backend = "python"
+    config.parameters.clear()
+    write_config(folder, config)
+    (folder / "1" / "model.py").write_text(source)
+    return config
+
+
+def write_onnxruntime_model(folder: Path, like: ModelConfig, names: Mapping[str, str], file: Path) -> ModelConfig:
+    """The user's model on the ONNX file `file`, for the requests of the poplar model with the configuration `like`.
+
+    `names` gives the tensors' names in `like` by those in the file. Instances share the cores as poplar's do.
+    """
+    originals = {friendly: name for name, friendly in names.items()}
+    types = _tensor_types(file)
+    config = ModelConfig()
+    config.CopyFrom(like)
+    for tensor in (*config.input, *config.output):
+        tensor.name = originals[tensor.name]
+        tensor.data_type = types[tensor.name]
+    for output in config.output:
+        output.label_filename = ""
+    threads = max(1, len(os.sched_getaffinity(0)) // count_instances(config))
+    outputs = [tensor.name for tensor in config.output]
+    return write_python_model(folder, config, ONNXRUNTIME.format(threads=threads, file=str(file.resolve()), outputs=outputs))
+
+
+def _tensor_types(file: Path) -> dict[str, int]:
+    """Triton's data types of an ONNX file's inputs and outputs."""
+    graph = onnx.load(file, load_external_data=False).graph
+    types = {}
+    for value in (*graph.input, *graph.output):
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        types[value.name] = DataType.Value(f"TYPE_{np_to_triton_dtype(dtype)}")
+    return types
+
+
+def read_names(folder: Path) -> dict[str, str]:
+    """The friendly names of a poplar model's tensors by those in its ONNX file."""
+    names: dict[str, str] = json.loads((folder / "1" / "name_map.json").read_text())
+    return names
+
+
+def count_instances(config: ModelConfig) -> int:
+    """The instances of a model on a machine without a GPU; Triton's default is one."""
+    return sum(group.count or 1 for group in config.instance_group) or 1
+
+
+def set_instances(config: ModelConfig, count: int) -> None:
+    """Have `count` instances of a model."""
+    del config.instance_group[:]
+    config.instance_group.add(count=count, kind=ModelInstanceGroup.KIND_CPU)
+
+
+@contextmanager
+def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
+    """A server with every model of `repository`; SystemExit says which did not load, or what the machine lacks."""
+    if int(np.__version__.split(".")[0]) >= 2:
+        raise SystemExit(
+            f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the stub's binding "
+            "misreads the arrays of numpy 2; run `make clean`, then `make PYTHON=python3.11 bench`"
+        )
+    with TritonServer(repository, log=log) as server:
+        for name, reason in server.failed_models().items():
+            raise SystemExit(f"benchmarks: {name} does not load: {reason}; try `poplar-triton build --force model_repository`")
+        yield server

@@ -1,0 +1,71 @@
+"""ONNX models made for measuring: an identity, and two small networks with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+Weights = npt.NDArray[Any]
+Layer = tuple[list[NodeProto], dict[str, Weights]]
+"""Nodes from tensor to tensor, and their weights by name."""
+
+_generator = np.random.default_rng(0)
+
+
+def make_nothing(width: int) -> ModelProto:
+    """A model that answers rows of `width` INT32 with themselves."""
+    return _make_model("nothing", TensorProto.INT32, [width], [width], [([helper.make_node("Identity", ["x"], ["y"])], {})])
+
+
+def make_mlp() -> ModelProto:
+    """Layers of 1024, 1024 and 10; 2.1 million multiply-adds a row, bound by reading the weights, which joined rows share."""
+    layers = [_dense("x", "h", 1024, 1024), _dense("h", "g", 1024, 1024), _dense("g", "y", 1024, 10)]
+    return _make_model("mlp", TensorProto.FLOAT, [1024], [10], layers)
+
+
+def make_convnet() -> ModelProto:
+    """Three convolutions on pictures of 28x28; 7.5 million multiply-adds a row, bound by arithmetic, which is not shared."""
+    layers = [_convolution("x", "h", 1, 32, 1), _convolution("h", "g", 32, 64, 2), _convolution("g", "f", 64, 128, 2)]
+    pool = [helper.make_node("GlobalAveragePool", ["f"], ["pool"]), helper.make_node("Flatten", ["pool"], ["flat"])]
+    return _make_model("convnet", TensorProto.FLOAT, [1, 28, 28], [10], [*layers, (pool, {}), _dense("flat", "y", 128, 10)])
+
+
+def _dense(source: str, target: str, width: int, units: int) -> Layer:
+    weights = f"{target}.weights"
+    nodes = [
+        helper.make_node("MatMul", [source, weights], [f"{target}.sums"]),
+        helper.make_node("Relu", [f"{target}.sums"], [target]),
+    ]
+    return nodes, {weights: _make_weights(width, units)}
+
+
+def _convolution(source: str, target: str, channels: int, filters: int, stride: int) -> Layer:
+    weights = f"{target}.weights"
+    nodes = [
+        helper.make_node("Conv", [source, weights], [f"{target}.sums"], pads=[1] * 4, strides=[stride] * 2),
+        helper.make_node("Relu", [f"{target}.sums"], [target]),
+    ]
+    return nodes, {weights: _make_weights(filters, channels, 3, 3)}
+
+
+def _make_weights(*shape: int) -> Weights:
+    """Scaled so that values neither grow nor vanish from layer to layer."""
+    fan_in = shape[0] if len(shape) == 2 else np.prod(shape[1:])
+    weights: Weights = _generator.standard_normal(shape) * np.sqrt(2 / fan_in)
+    return weights.astype(np.float32)
+
+
+def _make_model(name: str, element: int, inputs: list[int], outputs: list[int], layers: Sequence[Layer]) -> ModelProto:
+    """From x to y, both with a free leading dimension."""
+    graph = helper.make_graph(
+        [node for nodes, _ in layers for node in nodes],
+        name,
+        [helper.make_tensor_value_info("x", element, ["n", *inputs])],
+        [helper.make_tensor_value_info("y", element, ["n", *outputs])],
+        [numpy_helper.from_array(value, key) for _, weights in layers for key, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
