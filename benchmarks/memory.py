@@ -1,0 +1,176 @@
+"""What a second instance of a model adds in private memory, in units of its weights.
+
+Private is what is given back when a process goes: Private_Dirty and Private_Clean of the instances' stub processes, read
+while two of them share what can be shared (alone, a process has even its mapped files to itself). A model without weights
+in the same place says what is not the weights' doing: interpreter, libraries and the server's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import inputs
+import perf_analyzer
+import report
+import repository
+import rounds
+import synthetic
+from rich.table import Table
+from rounds import Goal
+
+STUB = "triton_python_backend_stub"
+SETTLE_SECONDS = 10
+GOAL = 0.4
+NUM_ROWS = 8
+WEIGHTLESS = "weightless"
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """Private bytes of an instance, the mean over a server's instances: when they were loaded, when they had served."""
+
+    loaded: float
+    served: float
+
+
+def find_children(process: int) -> list[int]:
+    """The process ids of a process's children."""
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text().split())
+
+
+def find_stubs(server: int) -> list[int]:
+    """The process ids of a server's instances."""
+    return [child for child in find_children(server) if STUB in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def read_private_bytes(process: int) -> int:
+    """The private memory of a process and of those that it started, now."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+    kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+    own = (kilobytes["Private_Dirty"] + kilobytes["Private_Clean"]) * 1024
+    return own + sum(map(read_private_bytes, find_children(process)))
+
+
+def read_instances(server: int, count: int) -> float:
+    """The mean over a server's `count` instances; waits for the stub that completed the configuration to go."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while len(stubs := find_stubs(server)) != count:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"benchmarks: expected {count} processes {STUB} below {server}, found {len(stubs)}")
+        time.sleep(0.1)
+    return statistics.mean(map(read_private_bytes, stubs))
+
+
+def visit(folder: Path, instances: int, options: argparse.Namespace) -> Visit:
+    """Serve the model in `folder`, alone, from so many instances."""
+    config = repository.read_config(folder)
+    repository.set_instances(config, instances)
+    repository.write_config(folder, config)
+    data = inputs.write_inputs(folder.parents[1], config, inputs.make_rows(config, NUM_ROWS))
+    with repository.serve(folder.parent, folder.parents[1] / "log") as server:
+        loaded = read_instances(server.pid, instances)
+        for concurrency in options.concurrency:
+            perf_analyzer.measure(server.grpc_url, config.name, concurrency, data, options.seconds)
+        return Visit(loaded, read_instances(server.pid, instances))
+
+
+def weights_bytes(model: str) -> int:
+    """The size of an example's weights.popef, all but a few kilobytes of it weights; 0 without one."""
+    file = repository.EXAMPLES / model / "1" / "weights.popef"
+    return file.stat().st_size if file.is_file() else 0
+
+
+def parse_parameter(text: str) -> tuple[str, str]:
+    """KEY=VALUE, for argparse."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
+    return key, value
+
+
+def write_models(folder: Path, model: str, parameters: Sequence[tuple[str, str]]) -> tuple[Path, Path]:
+    """The model without weights and the example, in repositories of their own."""
+    weightless, example = folder / "weightless" / WEIGHTLESS, folder / "example" / model
+    repository.write_poplar_model(weightless, synthetic.make_nothing(1))
+    config = repository.copy_example(model, example)
+    for key, value in parameters:
+        config.parameters[key].string_value = value
+    repository.write_config(example, config)
+    return weightless, example
+
+
+def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
+    """What was read."""
+    table = report.make_table("private memory of an instance, MiB (least..greatest)", "model", "instances", "loaded", "served")
+    for (model, instances), visits in seen.items():
+        sizes = ([each.loaded / MIB for each in visits], [each.served / MIB for each in visits])
+        table.add_row(model, str(instances), *map(report.describe_ratio, sizes))
+    return table
+
+
+def make_ratio_table(title: str, example: list[Visit], weightless: list[Visit], weights: int, goal: Goal) -> Table:
+    """What a second instance adds, as a whole and beyond one of a model without weights, beside the goal."""
+    loaded, served = ([_in_weights(visits, state, weights) for visits in (example, weightless)] for state in (_loaded, _served))
+    table = report.make_table(title, "private memory", "loaded", "goal", "served")
+    table.add_row("all of it", report.describe_ratio(loaded[0]), "", report.describe_ratio(served[0]))
+    beyond = [[one - other for one, other in zip(*pair, strict=True)] for pair in (loaded, served)]
+    figures = (report.describe_ratio(beyond[0], goal), report.describe_goal(beyond[0], goal), report.describe_ratio(beyond[1]))
+    table.add_row("beyond a model without weights", *figures)
+    return table
+
+
+def _in_weights(visits: Sequence[Visit], state: Callable[[Visit], float], weights: int) -> list[float]:
+    return [state(visit) / weights for visit in visits]
+
+
+def _loaded(visit: Visit) -> float:
+    return visit.loaded
+
+
+def _served(visit: Visit) -> float:
+    return visit.served
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", help="example model with a weights.popef (default: that with the largest)")
+    parser.add_argument(
+        "--parameter", type=parse_parameter, action="append", default=[], metavar="KEY=VALUE", help="to set in config.pbtxt"
+    )
+    parser.add_argument(
+        "--goal", type=float, default=GOAL, help="the most of its weights an instance may add (default %(default)s)"
+    )
+    options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)
+    console = report.make_console()
+    perf_analyzer.prepare()
+    models = [recipe.model for recipe in repository.build_examples()]
+    model = options.model or max(models, key=weights_bytes)
+    weights = weights_bytes(model)
+    if not weights:
+        parser.error(f"{model} has no weights.popef; choose one of {', '.join(filter(weights_bytes, models)) or 'none'}")
+    with tempfile.TemporaryDirectory() as name:
+        folders = write_models(Path(name), model, options.parameter)
+        seen: dict[tuple[str, int], list[Visit]] = {}
+        for _ in range(options.rounds):
+            for folder, instances in itertools.product(folders, (1, 2)):
+                seen.setdefault((folder.name, instances), []).append(visit(folder, instances, options))
+    given = "".join(f", {key}={value}" for key, value in options.parameter)
+    title = f"what a second instance of {model} adds, in units of its {weights / MIB:.1f} MiB of weights{given}"
+    goal = Goal(options.goal, at_most=True)
+    console.print(make_size_table(seen))
+    console.print(make_ratio_table(title, seen[model, 2], seen[WEIGHTLESS, 2], weights, goal))
+    console.print(f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of the runs, which")
+    console.print("grows with the compiled batch and not with the weights.")
+
+
+if __name__ == "__main__":
+    main()
