@@ -3,6 +3,7 @@
 The names are those of the real `popef` package, so programs written for it run against this one.
 """
 
+from .anchors import batch_size, replica_shape, user_anchors
 from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
 from .enums import BlobType, DataType, TensorType
 from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
@@ -39,6 +40,9 @@ __all__ = [
     "TensorType",
     "UnsupportedError",
     "Writer",
+    "batch_size",
     "numpyDTypeToPopefType",
     "popefTypeToNumpyDType",
+    "replica_shape",
+    "user_anchors",
 ]

@@ -1,25 +1,64 @@
-"""Loads and runs PopEF models: sessions, queues, devices. Names and spelling are the real library's.
+"""Loads and runs PopEF models: runners, sessions, queues, devices. Names and spelling are the real library's.
 
 What runs is the simulated IPU of `simipu`. Nothing here knows Triton.
 """
 
+from model_runtime import predicate_factory
 from model_runtime.descriptions import DataDesc, InputDesc, OutputDesc
-from model_runtime.devices import DeviceManager, DeviceWaitConfig
-from model_runtime.errors import ModelRuntimeError
-from model_runtime.queues import InputQueue, OutputQueue, QueueManager, TensorMemory
-from model_runtime.session import Session, SessionConfig
+from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, DeviceWaitStrategy
+from model_runtime.environment import host_sync_timeout_seconds
+from model_runtime.errors import ModelRuntimeError, StoppedError
+from model_runtime.pipeline import Pipeline
+from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
+from model_runtime.queues import InputQueue, InputRingBuffer, OutputQueue, OutputSlot, QueueManager
+from model_runtime.runner import (
+    ConstTensorMemoryView,
+    InputMemory,
+    InputMemoryView,
+    ModelRunner,
+    ModelRunnerConfig,
+    OutputFutureMemory,
+    OutputMemory,
+    OutputMemoryView,
+    PopefPaths,
+    TensorMemory,
+    TensorMemoryView,
+)
+from model_runtime.session import LaunchPolicy, Run, Session, SessionConfig
 
 __all__ = [
+    "AnchorCallbackPolicy",
+    "AnchorCallbackPredicate",
+    "ConstTensorMemoryView",
     "DataDesc",
+    "Device",
     "DeviceManager",
     "DeviceWaitConfig",
+    "DeviceWaitStrategy",
     "InputDesc",
+    "InputMemory",
+    "InputMemoryView",
     "InputQueue",
+    "InputRingBuffer",
+    "LaunchPolicy",
+    "ModelRunner",
+    "ModelRunnerConfig",
     "ModelRuntimeError",
     "OutputDesc",
+    "OutputFutureMemory",
+    "OutputMemory",
+    "OutputMemoryView",
     "OutputQueue",
+    "OutputSlot",
+    "Pipeline",
+    "PopefPaths",
     "QueueManager",
+    "Run",
     "Session",
     "SessionConfig",
+    "StoppedError",
     "TensorMemory",
+    "TensorMemoryView",
+    "host_sync_timeout_seconds",
+    "predicate_factory",
 ]

@@ -21,6 +21,7 @@ class DataDesc:
     data_type: popef.DataType
 
     def numpy_data_type(self) -> np.dtype[Any]:
+        """The element type as numpy has it."""
         return np.dtype(popef.popefTypeToNumpyDType(self.data_type))
 
 
@@ -32,9 +33,9 @@ class OutputDesc(DataDesc):
     """A tensor that every request gets."""
 
 
-def describe_anchor(anchor: popef.Anchor) -> DataDesc:
-    """The description of an anchor: InputDesc or OutputDesc after its type."""
+def describe_anchor(metadata: popef.Metadata, anchor: popef.Anchor) -> DataDesc:
+    """The description of an anchor, InputDesc or OutputDesc after its type, for one batch of one replica."""
     kind = InputDesc if anchor.type() == popef.TensorType.INPUT else OutputDesc
-    info = anchor.tensorInfo()
-    dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
-    return kind(anchor.name(), math.prod(info.shape()) * dtype.itemsize, tuple(info.shape()), info.dataType())
+    data_type, shape = anchor.tensorInfo().dataType(), popef.replica_shape(metadata, anchor)
+    dtype = np.dtype(popef.popefTypeToNumpyDType(data_type))
+    return kind(anchor.name(), math.prod(shape) * dtype.itemsize, shape, data_type)

@@ -1,5 +1,12 @@
 """The errors of the runtime."""
 
 
-class ModelRuntimeError(Exception):
-    """A model cannot be bound to a device, loaded or fed; the message says what was expected and found."""
+class ModelRuntimeError(RuntimeError):
+    """A model cannot be bound to a device, loaded or fed; the message says what was expected and found.
+
+    A RuntimeError, which is what the real library's Python binding raises.
+    """
+
+
+class StoppedError(ModelRuntimeError):
+    """A request was given up because its session or runner was stopped before its rows were computed."""

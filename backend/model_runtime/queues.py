@@ -7,10 +7,11 @@ of a request, so that every queue sees the same rows in the same order.
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import Condition
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,8 +25,8 @@ Callback = Callable[[], None]
 Queue = TypeVar("Queue")
 
 
-class TensorMemory:
-    """An output whose memory the runtime owns: `array` has shape (rows, *row shape) once all rows are written.
+class OutputSlot:
+    """A place for an output whose memory the runtime provides: `array` has shape (rows, *row shape) once all rows are written.
 
     Where one run computes all rows of the request, it is a view of that run's result: nothing is copied.
     """
@@ -36,16 +37,21 @@ class TensorMemory:
         self.array: Array | None = None
 
 
+Place = Array | OutputSlot | None
+"""Where an output's rows go: the caller's array, memory that the runtime provides, or nowhere."""
+
+
 @dataclass(slots=True)
 class _Input:
     data: Array
     taken: int
     callback: Callback | None
+    alone: bool
 
 
 @dataclass(slots=True)
 class _Output:
-    place: Array | TensorMemory | None
+    place: Place
     rows: int
     written: int
     callback: Callback | None
@@ -54,14 +60,20 @@ class _Output:
 class InputQueue:
     """The rows waiting for one input anchor."""
 
-    def __init__(self, anchor: popef.Anchor, row_shape: tuple[int, ...], lock: Lock) -> None:
+    def __init__(self, anchor: popef.Anchor, row_shape: tuple[int, ...], rows_per_run: int, lock: Condition) -> None:
         self._name = anchor.name()
         self._info = anchor.tensorInfo()
         self._row_shape = row_shape
         self._dtype = np.dtype(popef.popefTypeToNumpyDType(self._info.dataType()))
+        self._rows_per_run = rows_per_run
         self._lock = lock
         self._entries: deque[_Input] = deque()
-        self._waiting = 0
+        self.enqueued_at_ns = 0
+        """When the last rows came, on the clock of time.monotonic_ns."""
+        self.rows_enqueued = 0
+        """Rows ever enqueued."""
+        self.rows_read = 0
+        """Rows ever read, or forgotten."""
 
     def tensorInfo(self) -> popef.TensorInfo:
         """Shape (of the compiled batch) and type of the anchor."""
@@ -69,20 +81,27 @@ class InputQueue:
 
     def readAvailable(self) -> int:
         """Rows enqueued and not yet read."""
-        return self._waiting
+        return self.rows_enqueued - self.rows_read
 
-    def enqueue(self, data: Array, callback: Callback | None = None) -> None:
+    def enqueue(self, data: Array, callback: Callback | None = None, *, alone: bool = False) -> None:
         """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they are read.
 
-        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type.
+        `callback` is called when the first row is read. Rows that are `alone` join no others. Raises ModelRuntimeError
+        for another shape or type.
         """
         if data.shape[1:] != self._row_shape or data.dtype != self._dtype or not len(data):
             raise ModelRuntimeError(
                 f"input {self._name!r}: expected {self._dtype.name} rows of shape {self._row_shape}, at least one; "
                 f"found {data.dtype.name} of shape {data.shape}"
             )
-        self._entries.append(_Input(data, 0, callback))
-        self._waiting += len(data)
+        with self._lock:
+            waiting = self.readAvailable()
+            self._entries.append(_Input(data, 0, callback, alone))
+            self.rows_enqueued += len(data)
+            self.enqueued_at_ns = time.monotonic_ns()
+            # Whoever waits for a whole run need not look at every row.
+            if not waiting or waiting + len(data) >= self._rows_per_run:
+                self._lock.notify()
 
     def read(self, most: int) -> Array:
         """Take up to `most` rows: a view where one request has them, else a copy that joins several."""
@@ -95,10 +114,16 @@ class InputQueue:
             raise ModelRuntimeError(f"input queue {self._name!r} is empty; enqueue rows before running the main program")
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
+    def is_alone(self) -> bool:
+        """Whether the first rows that wait join no others."""
+        return bool(self._entries) and self._entries[0].alone
+
     def _take(self, most: int, started: list[Callback]) -> list[Array]:
-        pieces = []
+        pieces: list[Array] = []
         while most and self._entries:
             entry = self._entries[0]
+            if entry.alone and pieces:
+                break
             if not entry.taken and entry.callback is not None:
                 started.append(entry.callback)
             rows = min(most, len(entry.data) - entry.taken)
@@ -108,19 +133,21 @@ class InputQueue:
             if entry.taken == len(entry.data):
                 self._entries.popleft()
             most -= rows
-            self._waiting -= rows
+            self.rows_read += rows
+            if entry.alone:
+                break
         return pieces
 
-    def disconnect(self) -> None:
-        """Forget all waiting rows."""
+    def forget(self) -> None:
+        """Drop all waiting rows."""
         self._entries.clear()
-        self._waiting = 0
+        self.rows_read = self.rows_enqueued
 
 
 class OutputQueue:
     """The places waiting for rows of one output anchor."""
 
-    def __init__(self, anchor: popef.Anchor, lock: Lock) -> None:
+    def __init__(self, anchor: popef.Anchor, lock: Condition) -> None:
         self._name = anchor.name()
         self._info = anchor.tensorInfo()
         self._lock = lock
@@ -130,14 +157,15 @@ class OutputQueue:
         """Shape (of the compiled batch) and type of the anchor."""
         return self._info
 
-    def enqueue(self, place: Array | TensorMemory | None, rows: int, callback: Callback | None = None) -> None:
-        """Where the next `rows` rows go: the caller's array, memory that the runtime fills in, or None to drop them.
+    def enqueue(self, place: Place, rows: int, callback: Callback | None = None) -> None:
+        """Where the next `rows` rows go: the caller's array, memory that the runtime provides, or None to drop them.
 
         `callback` is called once, after the last of them is written.
         """
         if isinstance(place, np.ndarray) and len(place) != rows:
             raise ModelRuntimeError(f"output {self._name!r}: the array has {len(place)} rows, the request {rows}")
-        self._entries.append(_Output(place, rows, 0, callback))
+        with self._lock:
+            self._entries.append(_Output(place, rows, 0, callback))
 
     def write(self, values: Array) -> None:
         """Hand out computed rows to the places in order."""
@@ -158,15 +186,15 @@ class OutputQueue:
         for callback in finished:
             callback()
 
-    def disconnect(self) -> None:
-        """Forget all waiting places."""
+    def forget(self) -> None:
+        """Drop all waiting places."""
         self._entries.clear()
 
 
 def _store(entry: _Output, values: Array) -> None:
     rows = len(values)
     place = entry.place
-    if isinstance(place, TensorMemory):
+    if isinstance(place, OutputSlot):
         if rows == entry.rows:
             place.array = values
         else:
@@ -178,16 +206,48 @@ def _store(entry: _Output, values: Array) -> None:
     entry.written += rows
 
 
-class QueueManager:
-    """One queue per user anchor of a session, made by `Session.createQueueManager` only."""
+class InputRingBuffer:
+    """What a timeout callback sees of an input: how much of it the device could still read."""
 
-    def __init__(self, inputs: Sequence[popef.Anchor], outputs: Sequence[popef.Anchor], batch_size: int) -> None:
-        self.lock = Lock()
-        skipped = 1 if batch_size else 0
+    def __init__(self, queues: QueueManager) -> None:
+        self._queues = queues
+
+    def readAvailable(self) -> int:
+        """Whole runs' worth of rows that wait: 0 while the device is short of input."""
+        return self._queues.readAvailable() // self._queues.rows_per_run
+
+
+TimeoutCallback = Callable[[InputRingBuffer], Any]
+
+
+class QueueManager:
+    """One queue per user anchor of a session, made by `Session.createQueueManager` only.
+
+    A run takes up to `rows_per_run` rows. While fewer wait it does not start, until `timeout_ns` after the last of them
+    came, when `timeout_callback` is called, which decides (`flushAll`); without one everything is flushed. A `timeout_ns`
+    of 0 waits for ever, None not at all.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, tuple[popef.Anchor, tuple[int, ...]]],
+        outputs: Sequence[popef.Anchor],
+        rows_per_run: int,
+        *,
+        timeout_callback: TimeoutCallback | None = None,
+        timeout_ns: int | None = None,
+    ) -> None:
+        self.lock = Condition()
+        """Guards the queues (re-entrant): held by whoever enqueues the several tensors of a request."""
+        self.rows_per_run = rows_per_run
         self._inputs = {
-            anchor.name(): InputQueue(anchor, tuple(anchor.tensorInfo().shape()[skipped:]), self.lock) for anchor in inputs
+            name: InputQueue(anchor, row_shape, rows_per_run, self.lock) for name, (anchor, row_shape) in inputs.items()
         }
         self._outputs = {anchor.name(): OutputQueue(anchor, self.lock) for anchor in outputs}
+        self._timeout_callback = timeout_callback
+        self._timeout_ns = timeout_ns
+        self._flush_to = 0
+        self._disconnected = False
 
     def inputQueue(self, name: str) -> InputQueue:
         """The queue of an input anchor."""
@@ -199,15 +259,81 @@ class QueueManager:
 
     def readAvailable(self) -> int:
         """Rows that every input queue has waiting."""
-        return min((queue.readAvailable() for queue in self._inputs.values()), default=0)
+        return min([queue.readAvailable() for queue in self._inputs.values()], default=0)
+
+    @property
+    def rows_enqueued(self) -> int:
+        """Rows ever enqueued to every input."""
+        return min([queue.rows_enqueued for queue in self._inputs.values()], default=0)
+
+    @property
+    def rows_read(self) -> int:
+        """Rows ever read, or forgotten, from any input."""
+        return max([queue.rows_read for queue in self._inputs.values()], default=0)
+
+    @property
+    def is_disconnected(self) -> bool:
+        """Whether `disconnectAll` ended the queues."""
+        return self._disconnected
+
+    def flushAll(self) -> None:
+        """Let what waits now be run without waiting for more; what is missing of the batch is dummy data."""
+        with self.lock:
+            self._flush_to = self.rows_enqueued
+            self.lock.notify_all()
 
     def disconnectAll(self) -> None:
-        """Forget everything that waits: rows and places."""
+        """Forget everything that waits, rows and places, and have nobody wait for rows again."""
         with self.lock:
-            for waiting in self._inputs.values():
-                waiting.disconnect()
-            for places in self._outputs.values():
-                places.disconnect()
+            self._disconnected = True
+            self.forget()
+            self.lock.notify_all()
+
+    def forget(self) -> None:
+        """Drop everything that waits; hold the lock."""
+        for waiting in self._inputs.values():
+            waiting.forget()
+        for places in self._outputs.values():
+            places.forget()
+
+    def wait(self) -> bool:
+        """Wait until a run may start: True, or False when the queues were disconnected.
+
+        That is when a whole run's rows wait, or some and they are flushed, or they join no others.
+        """
+        with self.lock:
+            looked_ns = time.monotonic_ns()
+            while not self._disconnected:
+                rows = self.readAvailable()
+                if rows >= self.rows_per_run or (rows and self._may_run_incomplete()):
+                    return True
+                if not rows or not self._timeout_ns:
+                    self.lock.wait()
+                    looked_ns = time.monotonic_ns()
+                    continue
+                idle_since_ns = max(looked_ns, *(queue.enqueued_at_ns for queue in self._inputs.values()))
+                remaining_ns = idle_since_ns + self._timeout_ns - time.monotonic_ns()
+                if remaining_ns > 0:
+                    self.lock.wait(remaining_ns / 1e9)
+                else:
+                    self._time_out()
+                    looked_ns = time.monotonic_ns()
+            return False
+
+    def _may_run_incomplete(self) -> bool:
+        if self._timeout_ns is None or self._flush_to > self.rows_read:
+            return True
+        return any(queue.is_alone() for queue in self._inputs.values())
+
+    def _time_out(self) -> None:
+        if self._timeout_callback is None:
+            self._flush_to = self.rows_enqueued
+            return
+        self.lock.release()
+        try:
+            self._timeout_callback(InputRingBuffer(self))
+        finally:
+            self.lock.acquire()
 
 
 def _find(queues: dict[str, Queue], name: str, kind: str) -> Queue:

@@ -2,84 +2,209 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
+from os import PathLike
 
 import numpy as np
-from simipu import Device, Direction, Engine, Executable, Program, ProgramKind, Stream
-from simipu.engine import ReadCallback, batch_size
+from simipu import Direction, Engine, Executable, GraphOptions, Program, ProgramKind, Stream
+from simipu.engine import ReadCallback, WriteCallback
 
 import popef
-from model_runtime.devices import DeviceManager, DeviceWaitConfig
+from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, model_target
+from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError
-from model_runtime.queues import QueueManager
+from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
+from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
+from model_runtime.queues import Array, QueueManager, TimeoutCallback
+
+Path = str | PathLike[str]
+
+
+class LaunchPolicy(IntEnum):
+    """When a session takes a device."""
+
+    Immediate = 0
+    """In its constructor."""
+    Deferred = 1
+    """When the user calls bindToDevice."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionConfig:
-    """check_package_hash: refuse an executable of another generation of the simulator. wait_config: see
-    DeviceWaitConfig. num_threads (ours): threads that one operator may use, 0 for all cores."""
+    """How a session is made.
+
+    check_package_hash: refuse an executable of another generation of the simulator. policy, wait_config: when to take a
+    device, and how long to wait for one. Ours: `device_manager` is the machine that has the devices; `graph_options` say how
+    ONNX Runtime computes; `isolated` has it compute in a child process; `paced` lets no row leave before its modelled time
+    has passed; `executable` stands in for one in the PopEF file that cannot be simulated.
+    """
 
     check_package_hash: bool = True
+    policy: LaunchPolicy = LaunchPolicy.Immediate
     wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
-    num_threads: int = 0
+    device_manager: DeviceManager = field(default_factory=DeviceManager)
+    graph_options: GraphOptions = field(default_factory=lambda: GraphOptions(limit_seconds=host_sync_timeout_seconds()))
+    isolated: bool = False
+    paced: bool = False
+    executable: Executable | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one run of the main programs did. Times are of time.perf_counter_ns; cycles are modelled."""
+
+    start_ns: int
+    end_ns: int
+    rows: int
+    capacity: int
+    """Rows that the run had place for."""
+    cycles: int
+    seconds: float
+    """The modelled cycles at the chip's clock."""
 
 
 class Session:
-    """Runs one model. Not thread safe: one thread runs programs.
+    """Runs one model. Programs are run by one thread at a time.
 
     Raises LoadError or ModelRuntimeError when the executable, its metadata and its weights do not fit together.
     """
 
-    def __init__(self, model: popef.Model, config: SessionConfig | None = None) -> None:
-        config = config or SessionConfig()
-        self._model = model
-        payload = model.executable.executable()
-        self._executable = Executable.deserialize(payload, check_package_hash=config.check_package_hash)
-        _check_anchors(model.metadata, self._executable)
-        device = DeviceManager().getDevice(model, config.wait_config)
-        self._engine = Engine(self._executable, device, num_threads=config.num_threads)
-        flow = model.metadata.programFlow()
+    def __init__(self, model: popef.Model | Path | Sequence[Path], config: SessionConfig | None = None) -> None:
+        self._config = config or SessionConfig()
+        self._model = model if isinstance(model, popef.Model) else read_model(model)
+        self._executable = self._config.executable or Executable.deserialize(
+            self._model.executable.executable(), check_package_hash=self._config.check_package_hash
+        )
+        metadata = self._model.metadata
+        _check_target(metadata, self._executable)
+        _check_anchors(metadata, self._executable)
+        flow = metadata.programFlow()
         self._load, self._main, self._save = (list(flow.load()), list(flow.main()), list(flow.save()))
         if not self._main:
             raise ModelRuntimeError(f"model {self._executable.name!r} has no main program in its program flow")
+        self.batch_size = popef.batch_size(stream.shape for stream in self._executable.program(self._main[0]).streams)
+        """Rows of the batch that one replica was compiled for; 0 where the tensors share no leading dimension."""
+        iterations = _iterations(metadata)
+        self.rows_per_run = max(1, self.batch_size) * _replicas(metadata) * iterations
+        """Rows that one run has place for: compiled batch times replicas times device iterations."""
+        self.cycles = sum(self._executable.cycles(index) for index in self._main) * iterations
+        """Modelled cycles of one run of the main programs; replicas run side by side."""
+        self._reads: dict[str, ReadCallback] = {}
+        self._writes: dict[str, WriteCallback] = {}
+        self._queues: QueueManager | None = None
+        self._device: Device | None = None
+        self._engine: Engine | None = None
+        self._stopped = False
+        self.observer: Callable[[Run], None] | None = None
+        """Called after each run of the main programs, in the thread that ran them."""
+        if self._config.policy is LaunchPolicy.Immediate:
+            self.bindToDevice()
 
     def model(self) -> popef.Model:
+        """The PopEF model."""
         return self._model
 
     @property
     def executable(self) -> Executable:
+        """What the engine runs."""
         return self._executable
 
     @property
     def device(self) -> Device:
-        return self._engine.device
+        """The device that the session is bound to."""
+        if self._device is None:
+            raise ModelRuntimeError("the session is bound to no device; call bindToDevice first")
+        return self._device
 
-    @property
-    def batch_size(self) -> int:
-        """Rows of the compiled batch; 0 for a model whose tensors share no leading dimension."""
-        return batch_size(self._executable.program(self._main[0]))
+    def bindToDevice(self, device: Device | None = None) -> None:
+        """Take `device`, or one that the model asks for, and put the executable on it; weights are loaded by the programs."""
+        if device is None:
+            metadata = self._model.metadata
+            needed = self._executable.target.with_ipus(max(metadata.numIpus(), self._executable.target.num_ipus))
+            device = self._config.device_manager.attach(needed, self._config.wait_config)
+        self.unloadFromDevice()
+        device.bind(self)
+        self._device = device
+        self._engine = Engine(
+            self._executable,
+            device.device(),
+            replication_factor=_replicas(self._model.metadata),
+            device_iterations=_iterations(self._model.metadata),
+            graph_options=self._config.graph_options,
+            isolated=self._config.isolated,
+            paced=self._config.paced,
+        )
+        for handle, read in self._reads.items():
+            self._engine.connect_input(handle, read)
+        for handle, write in self._writes.items():
+            self._engine.connect_output(handle, write)
 
-    @property
-    def cycles(self) -> int:
-        """Modelled cycles of one run of the main programs."""
-        return sum(self._executable.cycles(index) for index in self._main)
+    def unloadFromDevice(self) -> None:
+        """Give up device and weights; handlers and queues stay for the next bindToDevice."""
+        if self._engine is not None:
+            self._engine.unload()
+        self._engine = self._device = None
 
     def getUserInputAnchors(self) -> list[popef.Anchor]:
         """Anchors that every run of the main programs reads from the user."""
-        return user_anchors(self._model.metadata, popef.TensorType.INPUT)
+        return popef.user_anchors(self._model.metadata, popef.TensorType.INPUT)
 
     def getUserOutputAnchors(self) -> list[popef.Anchor]:
         """Anchors that every run of the main programs writes for the user."""
-        return user_anchors(self._model.metadata, popef.TensorType.OUTPUT)
+        return popef.user_anchors(self._model.metadata, popef.TensorType.OUTPUT)
 
-    def createQueueManager(self) -> QueueManager:
-        """Connect every user anchor to a queue."""
-        inputs, outputs = self.getUserInputAnchors(), self.getUserOutputAnchors()
-        queues = QueueManager(inputs, outputs, self.batch_size)
-        for anchor in inputs:
-            self._engine.connect_input(anchor.handle(), queues.inputQueue(anchor.name()).read)
-        for anchor in outputs:
-            self._engine.connect_output(anchor.handle(), queues.outputQueue(anchor.name()).write)
+    def setUserInputHandler(
+        self, handler: Callable[[popef.Anchor], Callable[[Array], None]], predicate: AnchorCallbackPredicate | None = None
+    ) -> None:
+        """Connect input anchors to the user's callbacks: `handler(anchor)` makes the one that fills an array of the compiled
+        shape (one batch of one replica) before each run. `predicate` chooses the anchors; default: the main programs'."""
+        for anchor, policy in self._choose(popef.TensorType.INPUT, predicate):
+            if policy is AnchorCallbackPolicy.BIND_USER_CB:
+                self._connect_input(anchor, _fill(self._stream(anchor), handler(anchor), bool(self.batch_size)))
+            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
+                self._connect_input(anchor, _fill(self._stream(anchor), lambda array: None, bool(self.batch_size)))
+
+    def setUserOutputHandler(
+        self, handler: Callable[[popef.Anchor], Callable[[Array], None]], predicate: AnchorCallbackPredicate | None = None
+    ) -> None:
+        """Connect output anchors: `handler(anchor)` makes the callback that takes the rows of each run."""
+        batched = bool(self.batch_size)
+        for anchor, policy in self._choose(popef.TensorType.OUTPUT, predicate):
+            if policy is AnchorCallbackPolicy.BIND_USER_CB:
+                self._connect_output(anchor, handler(anchor) if batched else _take_only_row(handler(anchor)))
+            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
+                self._connect_output(anchor, lambda rows: None)
+
+    def createQueueManager(
+        self,
+        num_buffers: int = 2,
+        timeout_callback: TimeoutCallback | None = None,
+        timeout_ns: int | None = None,
+        input_predicate: AnchorCallbackPredicate | None = None,
+        output_predicate: AnchorCallbackPredicate | None = None,
+    ) -> QueueManager:
+        """Connect every anchor that the predicates choose to a queue; default: those of the main programs.
+
+        `timeout_ns`: see QueueManager. `num_buffers`, the slots of the real library's ring buffers, must be at least 1 and
+        changes nothing here: rows are read where the caller has them, when the device asks for them.
+        """
+        if num_buffers < 1:
+            raise ModelRuntimeError(f"num_buffers must be at least 1, found {num_buffers}")
+        chosen_inputs = self._bind_empty(popef.TensorType.INPUT, input_predicate)
+        chosen_outputs = self._bind_empty(popef.TensorType.OUTPUT, output_predicate)
+        skipped = 1 if self.batch_size else 0
+        inputs = {a.name(): (a, popef.replica_shape(self._model.metadata, a)[skipped:]) for a in chosen_inputs}
+        queues = QueueManager(
+            inputs, chosen_outputs, self.rows_per_run, timeout_callback=timeout_callback, timeout_ns=timeout_ns
+        )
+        for anchor in chosen_inputs:
+            self._connect_input(anchor, queues.inputQueue(anchor.name()).read)
+        for anchor in chosen_outputs:
+            self._connect_output(anchor, queues.outputQueue(anchor.name()).write)
+        self._queues = queues
         return queues
 
     def runLoadPrograms(self) -> None:
@@ -87,31 +212,120 @@ class Session:
 
         Raises ModelRuntimeError naming the weights for which no file holds tensor data.
         """
+        engine = self._bound()
         data = {tensor.info.name(): tensor for tensor in self._model.tensors}
         for index in self._load:
             for stream in self._executable.program(index).streams:
+                if stream.handle in self._reads:
+                    continue
                 if stream.tensor not in data:
                     missing = sorted(s.tensor for s in self._executable.program(index).streams if s.tensor not in data)
                     raise ModelRuntimeError(
                         f"model {self._executable.name!r} loads {len(missing)} weights that no PopEF file holds, the first "
                         f"being {missing[0]!r}; give weights.popef (parameter weights_path)"
                     )
-                self._engine.connect_input(stream.handle, _deliver(data[stream.tensor]))
-            self._engine.run(index)
+                engine.connect_input(stream.handle, _deliver(data[stream.tensor]))
+            engine.run(index)
         for index in self._main:
-            self._engine.load(index)
+            engine.load(index)
 
     def runMainPrograms(self) -> int:
-        """Run the main programs once: up to one compiled batch of the rows that wait. The rows computed."""
+        """Run the main programs once; the rows computed, 0 after `stop` or when the queues were disconnected.
+
+        With queues it waits for rows first, as their timeout says.
+        """
+        engine = self._bound()
+        if self._stopped or (self._queues is not None and not self._queues.wait()):
+            return 0
+        start_ns = time.perf_counter_ns()
         rows = 0
         for index in self._main:
-            rows = self._engine.run(index)
+            rows = engine.run(index)
+        if self.observer is not None:
+            seconds = engine.device.target.seconds(self.cycles)
+            self.observer(Run(start_ns, time.perf_counter_ns(), rows, self.rows_per_run, self.cycles, seconds))
         return rows
 
     def runSavePrograms(self) -> None:
         """Run the save programs once."""
         for index in self._save:
-            self._engine.run(index)
+            self._bound().run(index)
+
+    def stop(self) -> None:
+        """Have no further run start, and end the wait for rows: `runMainPrograms` returns 0 from now on."""
+        self._stopped = True
+        if self._queues is not None:
+            self._queues.disconnectAll()
+
+    def _bound(self) -> Engine:
+        if self._engine is None:
+            raise ModelRuntimeError("the session is bound to no device; call bindToDevice first")
+        return self._engine
+
+    def _choose(
+        self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
+    ) -> list[tuple[popef.Anchor, AnchorCallbackPolicy]]:
+        predicate = predicate or _default_predicate(self._model.metadata)
+        return [(anchor, predicate(anchor)) for anchor in self._model.metadata.anchors() if anchor.type() == kind]
+
+    def _bind_empty(self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None) -> list[popef.Anchor]:
+        """Connect the user's anchors that are to be empty; those that are to have a queue come back."""
+        users = {anchor.name() for anchor in popef.user_anchors(self._model.metadata, kind)}
+        chosen = []
+        for anchor, policy in self._choose(kind, predicate):
+            if policy is AnchorCallbackPolicy.BIND_USER_CB:
+                chosen.append(anchor)
+            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB and anchor.name() in users:
+                if kind == popef.TensorType.INPUT:
+                    self._connect_input(anchor, _fill(self._stream(anchor), lambda array: None, bool(self.batch_size)))
+                else:
+                    self._connect_output(anchor, lambda rows: None)
+        return chosen
+
+    def _stream(self, anchor: popef.Anchor) -> Stream:
+        for program in self._executable.programs:
+            for stream in program.streams:
+                if stream.handle == anchor.handle():
+                    return stream
+        raise ModelRuntimeError(f"anchor {anchor.name()!r} has no stream in executable {self._executable.name!r}")
+
+    def _connect_input(self, anchor: popef.Anchor, read: ReadCallback) -> None:
+        self._reads[anchor.handle()] = read
+        if self._engine is not None:
+            self._engine.connect_input(anchor.handle(), read)
+
+    def _connect_output(self, anchor: popef.Anchor, write: WriteCallback) -> None:
+        self._writes[anchor.handle()] = write
+        if self._engine is not None:
+            self._engine.connect_output(anchor.handle(), write)
+
+
+def read_model(paths: Path | Sequence[Path]) -> popef.Model:
+    """The one model in some PopEF files."""
+    reader = popef.Reader()
+    for path in [paths] if isinstance(paths, (str, PathLike)) else paths:
+        reader.parseFile(path)
+    return popef.ModelBuilder(reader).createModel()
+
+
+def _default_predicate(metadata: popef.Metadata) -> AnchorCallbackPredicate:
+    accept, reject = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
+    return orBind(accept, reject, predProgramFlowMain(metadata.programFlow()), predProgramNotAssigned())
+
+
+def _fill(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadCallback:
+    """A stream whose rows the user writes into an array of the compiled shape."""
+
+    def read(most: int) -> Array:
+        array = np.zeros(stream.shape, stream.dtype)
+        fill(array)
+        return array[:most] if batched else array[None]
+
+    return read
+
+
+def _take_only_row(take: Callable[[Array], None]) -> WriteCallback:
+    return lambda rows: take(rows[0])
 
 
 def _deliver(tensor: popef.TensorReader) -> ReadCallback:
@@ -119,22 +333,25 @@ def _deliver(tensor: popef.TensorReader) -> ReadCallback:
     return lambda most: np.asarray(tensor.data())[None]
 
 
-def user_anchors(metadata: popef.Metadata, kind: popef.TensorType) -> list[popef.Anchor]:
-    """The anchors of that type of the main programs, or without program information (older files)."""
-    mains = set(metadata.programFlow().main())
-    return [
-        anchor
-        for anchor in metadata.anchors()
-        if anchor.type() == kind and (not anchor.programs() or mains.intersection(anchor.programs()))
-    ]
+def _replicas(metadata: popef.Metadata) -> int:
+    return max(1, metadata.replicationFactor())
+
+
+def _iterations(metadata: popef.Metadata) -> int:
+    return max(1, metadata.deviceIterations())
+
+
+def _check_target(metadata: popef.Metadata, executable: Executable) -> None:
+    wanted = model_target(metadata)
+    if wanted.ipu_version != executable.target.ipu_version:
+        raise ModelRuntimeError(
+            f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, its metadata says "
+            f"{wanted.ipu_version}; they do not belong together"
+        )
 
 
 def _check_anchors(metadata: popef.Metadata, executable: Executable) -> None:
     """Every user anchor must be a stream of the executable, in shape and type; every main stream an anchor."""
-    if metadata.replicationFactor() > 1:
-        raise ModelRuntimeError(
-            f"model {executable.name!r} has replication factor {metadata.replicationFactor()}; only 1 is supported"
-        )
     programs = _main_programs(metadata, executable)
     streams = {(stream.handle, stream.direction): stream for program in programs for stream in program.streams}
     directions = {
@@ -142,22 +359,29 @@ def _check_anchors(metadata: popef.Metadata, executable: Executable) -> None:
         popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
     }
     for kind, direction in directions.items():
-        for anchor in user_anchors(metadata, kind):
+        for anchor in popef.user_anchors(metadata, kind):
             stream = streams.pop((anchor.handle(), direction), None)
             if stream is None:
                 raise ModelRuntimeError(
                     f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no {direction.name.lower()} stream "
                     f"of executable {executable.name!r}; its metadata belongs to another executable"
                 )
-            _check_anchor(anchor, stream, executable.name)
+            _check_anchor(metadata, anchor, stream, executable.name)
     if streams:
         handle = next(iter(streams))[0]
         raise ModelRuntimeError(f"stream {handle!r} of executable {executable.name!r} has no anchor in the metadata")
 
 
-def _check_anchor(anchor: popef.Anchor, stream: Stream, executable: str) -> None:
+def _check_anchor(metadata: popef.Metadata, anchor: popef.Anchor, stream: Stream, executable: str) -> None:
     info = anchor.tensorInfo()
-    shape, dtype = tuple(info.shape()), np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
+    replicas = _replicas(metadata)
+    if replicas > 1 and (not anchor.isPerReplica() or tuple(info.shape()[:1]) != (replicas,)):
+        raise ModelRuntimeError(
+            f"anchor {anchor.name()!r} of a model with replication factor {replicas}: expected isPerReplica and the replicas "
+            f"as leading dimension, found isPerReplica {anchor.isPerReplica()} and shape {tuple(info.shape())}; tensors that "
+            "all replicas share are not supported"
+        )
+    shape, dtype = popef.replica_shape(metadata, anchor), np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
     if (shape, dtype) != (stream.shape, stream.dtype):
         raise ModelRuntimeError(
             f"anchor {anchor.name()!r} is {dtype.name} of shape {shape} in the metadata, but {stream.dtype.name} of shape "

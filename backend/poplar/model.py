@@ -5,47 +5,163 @@ Works from a backend directory (`backend: "poplar"`) and as model.py in a model'
 
 import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
 import json
+import queue
+import threading
 from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from triton_poplar.auto_complete import complete_config
+from triton_poplar.backend_state import BackendState
 from triton_poplar.dlpack import to_capsule
 from triton_poplar.errors import RequestError
-from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
-from triton_poplar.request import Request
 
 NUMPY_IS_OLD = int(np.__version__.split(".")[0]) < 2
 """The stub's binding to numpy works with numpy 1 only; with numpy 2 tensors go through DLPack capsules."""
+
+PUBLISH_SECONDS = 1.0
+"""How often metrics are published: a call per metric takes 50 us, too long to do it with every request."""
 
 
 class TritonPythonModel:
     """One instance of a model, in a process of its own."""
 
+    @staticmethod
+    def auto_complete_config(auto_complete_model_config):
+        """Fill in what the configuration lacks. Runs in a process of its own whose death would hang the server: nothing
+        but headers is read, in pure Python."""
+        config = auto_complete_model_config.as_dict()
+        for name, value in complete_config(config, Path(pb_utils.get_model_dir())).items():
+            config[name] = value
+        return auto_complete_model_config
+
     def initialize(self, args):
         """Load the model; whatever is raised here becomes the reason that Triton gives for the failed load."""
+        # Not at the top of the file: that would bring ONNX Runtime into the process that completes configurations.
+        from triton_poplar.instance_state import ModelInstanceState
+        from triton_poplar.request import Request
+
+        self._make_request = Request
         version_folder = Path(args["model_repository"], args["model_version"])
-        self._state = ModelState(json.loads(args["model_config"]), version_folder)
+        self._state = ModelState(json.loads(args["model_config"]), version_folder, BackendState.of_server())
+        self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
-        self._instance = ModelInstanceState(self._state, args["model_instance_name"])
+        self._answers = queue.SimpleQueue()
+        self._threads = []
+        if self._state.parameters.synchronous_execution:
+            self.execute = self._execute
+            self._instance = ModelInstanceState(self._state, args["model_instance_name"])
+        else:
+            self.execute = self._hand_over
+            self._instance = ModelInstanceState(self._state, args["model_instance_name"], self._answers.put)
+            self._start(self._send_answers, "responses")
+        self._closed = threading.Event()
+        self._start(self._publish_metrics, "metrics")
 
     def execute(self, requests):
-        """Answer every request: exactly one response each, in their order, whatever fails."""
+        """Answer every request: exactly one response each, whatever fails. `initialize` chooses the way."""
+        raise NotImplementedError
+
+    def finalize(self):
+        """Release the model: what is in flight is answered first."""
+        self._closed.set()
+        self._instance.close()
+        self._answers.put(None)
+        for thread in self._threads:
+            thread.join(10)
+
+    def _execute(self, requests):
+        """Synchronous: a list of responses, in the order of the requests."""
         try:
             taken = [self._take(request) for request in requests]
             self._instance.execute(taken)
             return [_respond(request) for request in taken]
         except Exception as error:  # noqa: BLE001  a defect of ours: every request still gets its answer
-            failure = pb_utils.TritonError(f"poplar backend: {error!r}", pb_utils.TritonError.INTERNAL)
-            return [pb_utils.InferenceResponse(error=failure) for _ in requests]
+            return [_refuse(error) for _ in requests]
 
-    def finalize(self):
-        """Release the model."""
-        self._instance = None
+    def _hand_over(self, requests):
+        """Asynchronous: responses follow through the senders. From the first of them on nothing may be raised, and nothing
+        but None returned: the server would crash."""
+        senders = [request.get_response_sender() for request in requests]
+        try:
+            taken = [self._take(request, sender) for request, sender in zip(requests, senders, strict=True)]
+        except Exception as error:  # noqa: BLE001
+            for sender in senders:
+                _send(sender, _refuse(error))
+            return
+        self._instance.submit(taken)
 
-    def _take(self, request):
+    def _take(self, request, sender=None):
         inputs = {tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()}
-        return Request(self._state, inputs, request.requested_output_names())
+        return self._make_request(self._state, inputs, request.requested_output_names(), sender)
+
+    def _start(self, target, name):
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _send_answers(self):
+        """Send what is ready, in its order, until the model is unloaded."""
+        for request in iter(self._answers.get, None):
+            try:
+                response = _respond(request)
+            except Exception as error:  # noqa: BLE001
+                response = _refuse(error)
+            _send(request.reply, response)
+
+    def _publish_metrics(self):
+        """Bring the instance's sums to Triton's metrics now and then."""
+        try:
+            publisher = _Publisher(self._state, self._instance)
+        except pb_utils.TritonModelException as error:
+            pb_utils.Logger.log_warn(f"[poplar] no metrics: {error}")
+            return
+        while not self._closed.wait(PUBLISH_SECONDS):
+            publisher.publish()
+
+
+class _Publisher:
+    """Sets Triton's custom metrics to an instance's sums."""
+
+    def __init__(self, state, instance):
+        from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS
+
+        self._instance = instance
+        labels = {"model": state.name, "version": state.version, "instance": instance.name}
+        self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
+        errors = _make_family(ERRORS)
+        self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}
+        self._families = [errors]
+        self._published = {}
+
+    def publish(self):
+        """Bring every metric that has changed up to date."""
+        statistics = self._instance.read_statistics()
+        for metric, _, series in self._metrics:
+            self._set(metric.name, series, metric.value(statistics), metric.is_counter)
+        for kind, series in self._errors.items():
+            self._set(kind, series, statistics.errors[kind], True)
+
+    def _set(self, key, series, value, is_counter):
+        before = self._published.get(key, 0)
+        if value != before:
+            self._published[key] = value
+            if is_counter:
+                series.increment(value - before)
+            else:
+                series.set(value)
+
+
+def _make_family(metric):
+    kind = pb_utils.MetricFamily.COUNTER if metric.is_counter else pb_utils.MetricFamily.GAUGE
+    return pb_utils.MetricFamily(name=metric.name, description=metric.help, kind=kind)
+
+
+def _make_metric(metric, labels):
+    """The family too: Triton drops a metric whose family is gone."""
+    family = _make_family(metric)
+    return family, family.Metric(labels=labels)
 
 
 def _view(tensor, dtype):
@@ -61,6 +177,18 @@ def _respond(request):
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
     return pb_utils.InferenceResponse([_make_tensor(name, array) for name, array in outputs.items()])
+
+
+def _refuse(error):
+    """The answer when something of ours is broken."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"poplar backend: {error!r}", pb_utils.TritonError.INTERNAL))
+
+
+def _send(sender, response):
+    try:
+        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+    except pb_utils.TritonModelException as error:
+        pb_utils.Logger.log_warn(f"[poplar] a response could not be sent: {error}")
 
 
 def _make_tensor(name, array):

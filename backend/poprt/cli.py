@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
         help="ipu2: M2000; bow: Bow-2000; ipu21: C600 (default: ipu2)",
     )
     add("--available_memory_proportion", type=float, help="share of tile memory for matmuls and convolutions (default: 0.6)")
-    add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1, the only one supported)")
+    add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1)")
     add("--num_io_tiles", type=int, help="I/O tiles (default: 0, the only one supported)")
     add("--compiler_options", nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions, snake_case")
     add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")

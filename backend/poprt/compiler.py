@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +15,23 @@ import numpy.typing as npt
 import onnx
 import simipu
 from onnx import TensorProto, numpy_helper
-from simipu import CompileError, Direction, Program, ProgramKind, Stream
+from simipu import CompileError, Constant, Direction, Program, ProgramKind, Stream
 from simipu.cycles import estimate_cycles
+from simipu.rows import NotIndependent, make_row_independent
 from simipu.target import find_target
 
 import popef
 from poprt.checks import check_static
 from poprt.options import CompilerOptions
-from poprt.rows import NotIndependent, make_row_independent
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 """PopART's program indices: WeightsFromHost and Program."""
+
+_WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_LEAST_CONSTANT_BYTES = 1024
+"""Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
 
 _log = logging.getLogger("poprt")
 
@@ -130,13 +135,15 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     streams = _make_streams(model.graph)
     on_step("prove rows independent")
     graph, dependence = _take_rows(model, streams)
-    weights = {} if options.constant_weights else _take_weights(graph.graph)
+    weights = _take_weights(graph.graph, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
+    streamed = {} if options.constant_weights else weights
     on_step("build executable")
     main = Program(MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cycles)
-    load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in weights.items()))
+    load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
     name = _hash_name(main.graph, weights, options)
-    executable = simipu.Executable(name, target, (load, main), compile_options=options.changed())
-    return Executable(executable, _make_metadata(executable, options), weights, options.opaque_blobs, dependence)
+    constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
+    executable = simipu.Executable(name, target, (load, main), compile_options=options.changed(), constants=constants)
+    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, dependence)
 
 
 def _make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
@@ -170,11 +177,15 @@ def _take_rows(model: onnx.ModelProto, streams: tuple[Stream, ...]) -> tuple[onn
         return model, str(reason)
 
 
-def _take_weights(graph: onnx.GraphProto) -> dict[str, npt.NDArray[Any]]:
-    """Move the floating-point weights out of the graph: they become device variables, filled by the load program."""
+def _make_constant(name: str, value: npt.NDArray[Any]) -> Constant:
+    return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).tobytes())
+
+
+def _take_weights(graph: onnx.GraphProto, least_bytes: int) -> dict[str, npt.NDArray[Any]]:
+    """Move the floating-point weights of that size out of the graph, so that they can be streamed, or mapped where they lie."""
     weights = {}
     for tensor in graph.initializer:
-        if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16) and len(tensor.dims) > 0:
+        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and _size_bytes(tensor) >= least_bytes:
             weights[tensor.name] = numpy_helper.to_array(tensor)
             stub = TensorProto(
                 name=tensor.name,
@@ -185,6 +196,10 @@ def _take_weights(graph: onnx.GraphProto) -> dict[str, npt.NDArray[Any]]:
             )
             tensor.CopyFrom(stub)
     return weights
+
+
+def _size_bytes(tensor: onnx.TensorProto) -> int:
+    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def _serialize(model: onnx.ModelProto) -> bytes:

@@ -14,7 +14,7 @@ import onnx
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 from simipu import CompileError
-from simipu.engine import ORT_ERRORS
+from simipu.graph import ORT_ERRORS
 
 TIMEOUT_SECONDS = 1_800
 

@@ -12,7 +12,6 @@ from simipu import CompileError
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "num_ipus": (1,),
-    "batches_per_step": (1,),
     "num_io_tiles": (0,),
     "enable_pipelining": (False,),
     "virtual_graph_mode": ("off",),
@@ -58,6 +57,8 @@ class CompilerOptions:
                     f"compiler option {name}={getattr(self, name)!r} is not supported; "
                     f"supported: {', '.join(repr(value) for value in allowed)}"
                 )
+        if self.batches_per_step < 1:
+            raise CompileError(f"compiler option batches_per_step must be at least 1, found {self.batches_per_step}")
         if not 0 < self.available_memory_proportion <= 1:
             raise CompileError(
                 f"compiler option available_memory_proportion must lie in (0, 1], found {self.available_memory_proportion}"

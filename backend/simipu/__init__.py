@@ -4,25 +4,41 @@ Arithmetic is ONNX Runtime's; what the chip would have taken comes from `simipu.
 requests or Triton.
 """
 
+from simipu.adoption import adopt_graph
 from simipu.device import Device
 from simipu.engine import Engine
-from simipu.errors import CompileError, LoadError, RunError, SimIpuError
-from simipu.executable import Direction, Executable, Program, ProgramKind, Stream, package_hash
+from simipu.errors import (
+    CompileError,
+    DeviceLostError,
+    ForeignExecutableError,
+    LoadError,
+    RunError,
+    RunTimeoutError,
+    SimIpuError,
+)
+from simipu.executable import Constant, Direction, Executable, Program, ProgramKind, Stream, package_hash
+from simipu.graph import GraphOptions
 from simipu.target import TARGETS, Target
 
 __all__ = [
     "TARGETS",
     "CompileError",
+    "Constant",
     "Device",
+    "DeviceLostError",
     "Direction",
     "Engine",
     "Executable",
+    "ForeignExecutableError",
+    "GraphOptions",
     "LoadError",
     "Program",
     "ProgramKind",
     "RunError",
+    "RunTimeoutError",
     "SimIpuError",
     "Stream",
     "Target",
+    "adopt_graph",
     "package_hash",
 ]

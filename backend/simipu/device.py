@@ -16,11 +16,20 @@ class Device:
     target: Target
     id: int = 0
 
-    def check_fits(self, executable: Executable) -> None:
-        """Raise LoadError unless `executable` was compiled for exactly this kind and number of chips."""
-        wanted = executable.target
-        if (wanted.ipu_version, wanted.num_ipus) != (self.target.ipu_version, self.target.num_ipus):
+    def check_fits(self, executable: Executable, replication_factor: int = 1) -> None:
+        """Raise LoadError unless `executable` was compiled for this kind of chip, with these tiles, and this many of them.
+
+        The number may count one replica's chips or those of all `replication_factor` replicas: files have both.
+        """
+        wanted, mine = executable.target, self.target
+        numbers = {wanted.num_ipus, wanted.num_ipus * replication_factor}
+        kinds = [(target.ipu_version, target.tiles_per_ipu) for target in (wanted, mine)]
+        if mine.num_ipus not in numbers or kinds[0] != kinds[1]:
             raise LoadError(
-                f"executable {executable.name!r} was compiled for {wanted.num_ipus} x {wanted.name}, but device {self.id} "
-                f"is {self.target.num_ipus} x {self.target.name}; compile for this device or load it on a matching one"
+                f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device {self.id} is "
+                f"{_describe(mine)}; compile for this device or load it on a matching one"
             )
+
+
+def _describe(target: Target) -> str:
+    return f"{target.num_ipus} x {target.name} of {target.tiles_per_ipu} tiles"

@@ -13,5 +13,18 @@ class LoadError(SimIpuError):
     """An executable cannot be loaded: damaged, of another version, or not for this device."""
 
 
+class ForeignExecutableError(LoadError):
+    """The executable was made by something else, such as the real Poplar."""
+
+
 class RunError(SimIpuError):
-    """A program run failed: a stream is not connected, or delivered something else than its shape."""
+    """A program run failed: a stream is not connected or delivered something else than its shape, or an operator refused
+    its values. The device is as it was."""
+
+
+class DeviceLostError(SimIpuError):
+    """The device stopped in the middle of a run, whose rows are lost; the engine is ready to run again."""
+
+
+class RunTimeoutError(DeviceLostError):
+    """A run took longer than its limit and was ended."""

@@ -1,24 +1,36 @@
 """What the compiler hands to the engine, and its one serialised form.
 
-`Executable.serialize` and `Executable.deserialize` are the only doors to the payload of a poplarExecutable blob; the
-wire form is the protobuf message of `executable.proto`.
+`Executable.serialize` and `Executable.deserialize` are the only doors to the payload of a poplarExecutable blob:
+
+    0        8  "simipu" and the format version, two decimal digits
+    8        8  size of the message, little endian
+    16          the protobuf message of `executable.proto`
+    n * 64      the constants, raw, each at a multiple of 64: a reader maps them and never copies
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from simipu import executable_pb2 as pb
-from simipu.errors import LoadError
+from simipu.errors import ForeignExecutableError, LoadError
 from simipu.target import Target, find_target
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised with every change that makes an older reader misunderstand a newer payload, or compute something else."""
+
+
+_MAGIC = b"simipu"
+_ALIGNMENT = 64
 
 
 def package_hash() -> str:
@@ -56,12 +68,26 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A frozen weight: little-endian elements in row-major order, a view of the file where it was read from one."""
+
+    name: str
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+    def array(self) -> npt.NDArray[Any]:
+        """The values, not copied."""
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """One entry of the program flow.
 
     `graph` is a serialised ONNX model in the types of the chip (half where it computes in half). A LOAD program has
     none: it copies its streams into the device variables of the same tensor name, which the MAIN graph holds as
-    initializers without data. `cycles` is modelled, for the whole compiled batch.
+    initializers without data, as it does the executable's constants. `cycles` is modelled, for the whole compiled batch.
     """
 
     index: int
@@ -82,6 +108,7 @@ class Executable:
     programs: tuple[Program, ...]
     package_hash: str = field(default_factory=package_hash)
     compile_options: tuple[tuple[str, str], ...] = ()
+    constants: tuple[Constant, ...] = ()
 
     def program(self, index: int) -> Program:
         """The program of that index; LoadError lists those there are."""
@@ -97,55 +124,108 @@ class Executable:
 
     def serialize(self) -> bytes:
         """The payload of the poplarExecutable blob: same executable, same bytes."""
+        offsets, size = _lay_out(constant.data for constant in self.constants)
         message = pb.Executable(
-            format_version=FORMAT_VERSION,
             package_hash=self.package_hash,
             name=self.name,
             target=pb.Target(name=self.target.name, num_ipus=self.target.num_ipus),
             programs=[_encode_program(program) for program in self.programs],
             compile_options=[pb.Option(name=name, value=value) for name, value in self.compile_options],
+            constants=[
+                pb.Constant(name=c.name, dtype=c.dtype.name, shape=c.shape, offset=offset)
+                for c, offset in zip(self.constants, offsets, strict=True)
+            ],
         )
-        return bytes(message.SerializeToString(deterministic=True))
+        encoded = bytes(message.SerializeToString(deterministic=True))
+        head = _MAGIC + b"%02d" % FORMAT_VERSION + len(encoded).to_bytes(8, "little") + encoded
+        if not size:
+            return head
+        start = _align(len(head))
+        payload = bytearray(start + size)
+        payload[: len(head)] = head
+        for constant, offset in zip(self.constants, offsets, strict=True):
+            payload[start + offset : start + offset + len(constant.data)] = constant.data
+        return bytes(payload)
 
     @staticmethod
     def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> Executable:
-        """Read what `serialize` wrote.
+        """Read what `serialize` wrote; the constants are views of `payload`.
 
-        Raises LoadError for a payload of another maker, version or package hash. A real Poplar executable holds
-        machine code of the chip, and is refused here.
+        Raises ForeignExecutableError for a payload of another maker, LoadError for one of another version or package
+        hash and for a damaged one. A real Poplar executable holds machine code of the chip: it is foreign here.
         """
+        view = memoryview(payload)
+        start = _check_head(view)
         message = pb.Executable()
         try:
-            message.ParseFromString(bytes(payload))
-        except DecodeError:
-            message.Clear()
-        if message.format_version != FORMAT_VERSION or not message.programs:
-            raise LoadError(_describe_foreign(message, len(payload)))
+            message.ParseFromString(bytes(view[16:start]))
+        except DecodeError as error:
+            raise LoadError(f"the executable payload of {len(view)} bytes is damaged: {error}; compile it again") from error
         if check_package_hash and message.package_hash != package_hash():
             raise LoadError(
                 f"Failed to deserialize {message.name} : Error reading executable - package hash "
                 f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile the model again with "
                 "this version, or set check_package_hash to false to load it all the same"
             )
+        constants = view[_align(start) :]
         return Executable(
             name=message.name,
             target=find_target(message.target.name, message.target.num_ipus),
             programs=tuple(_decode_program(program) for program in message.programs),
             package_hash=message.package_hash,
             compile_options=tuple((option.name, option.value) for option in message.compile_options),
+            constants=tuple(_decode_constant(constant, constants) for constant in message.constants),
         )
 
 
-def _describe_foreign(message: pb.Executable, size: int) -> str:
-    if message.programs and message.package_hash:
-        return (
-            f"executable {message.name!r} has format version {message.format_version}, this simulator reads "
-            f"{FORMAT_VERSION}; compile the model again"
+def _align(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _lay_out(pieces: Iterable[bytes | memoryview]) -> tuple[list[int], int]:
+    """Where each piece starts, and the size of all of them."""
+    offsets, size = [], 0
+    for piece in pieces:
+        size = _align(size)
+        offsets.append(size)
+        size += len(piece)
+    return offsets, size
+
+
+def _check_head(payload: memoryview) -> int:
+    """Where the message ends; LoadError for a payload that is not ours, not this version or not whole."""
+    if payload[:6] != _MAGIC:
+        raise ForeignExecutableError(
+            f"the executable payload of {len(payload)} bytes was not written by this project's poprt: it is damaged, or holds "
+            "machine code of a real IPU, which cannot be simulated; compile the ONNX model with poprt, or name the ONNX "
+            "graph that it was compiled from (parameter sim_graph_path)"
         )
-    return (
-        f"the executable payload of {size} bytes was not written by this project's poprt: it is damaged, or holds machine "
-        "code of a real IPU, which cannot be simulated; compile the ONNX model with poprt"
-    )
+    version = bytes(payload[6:8])
+    if version != b"%02d" % FORMAT_VERSION:
+        raise LoadError(
+            f"the executable has format version {version.decode('ascii', 'replace')}, this simulator reads "
+            f"{FORMAT_VERSION:02d}; compile the model again with poprt"
+        )
+    end = 16 + int.from_bytes(payload[8:16], "little")
+    if len(payload) < end or end == 16:
+        raise LoadError(
+            f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it with poprt again"
+        )
+    return end
+
+
+def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
+    try:
+        dtype, shape = np.dtype(message.dtype), tuple(message.shape)
+    except TypeError as error:
+        raise LoadError(f"constant {message.name!r} of the executable is damaged: {error}") from error
+    end = message.offset + math.prod(shape) * dtype.itemsize
+    if end > len(payload) or min(shape, default=0) < 0:
+        raise LoadError(
+            f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} are there: the file is "
+            "damaged; compile it with poprt again"
+        )
+    return Constant(message.name, dtype, shape, payload[message.offset : end])
 
 
 def _encode_program(program: Program) -> pb.Program:

@@ -61,20 +61,32 @@ class Program(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., cycles: _Optional[int] = ...) -> None: ...
 
 class Executable(_message.Message):
-    __slots__ = ("format_version", "package_hash", "name", "target", "programs", "compile_options")
-    FORMAT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("package_hash", "name", "target", "programs", "compile_options", "constants")
     PACKAGE_HASH_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     COMPILE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
-    format_version: int
+    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     package_hash: str
     name: str
     target: Target
     programs: _containers.RepeatedCompositeFieldContainer[Program]
     compile_options: _containers.RepeatedCompositeFieldContainer[Option]
-    def __init__(self, format_version: _Optional[int] = ..., package_hash: _Optional[str] = ..., name: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., compile_options: _Optional[_Iterable[_Union[Option, _Mapping]]] = ...) -> None: ...
+    constants: _containers.RepeatedCompositeFieldContainer[Constant]
+    def __init__(self, package_hash: _Optional[str] = ..., name: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., compile_options: _Optional[_Iterable[_Union[Option, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[Constant, _Mapping]]] = ...) -> None: ...
+
+class Constant(_message.Message):
+    __slots__ = ("name", "dtype", "shape", "offset")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtype: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    offset: int
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Option(_message.Message):
     __slots__ = ("name", "value")

@@ -2,83 +2,208 @@
 
 from __future__ import annotations
 
-import logging
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
-from model_runtime import ModelRuntimeError, QueueManager, Session, SessionConfig, TensorMemory
-from simipu import SimIpuError
+from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager, Run
+from model_runtime.pvti import Graph, Trace
 
-from triton_poplar.errors import RequestError
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Array, Request
-
-_log = logging.getLogger("triton_poplar")
+from triton_poplar.sessions import open_session
+from triton_poplar.statistics import Statistics
 
 
 class ModelInstanceState:
-    """Answers requests of one model, several at a time joined into compiled batches. One thread calls `execute`.
+    """Answers requests of one model, joined into compiled batches. One thread calls `execute`, or `submit`.
 
-    Execution is synchronous: while `execute` blocks, nothing else can be enqueued, so an incomplete batch is run as soon
-    as the queues hold no more rows.
+    Without `respond` execution is synchronous: `execute` runs its requests in the calling thread and returns when all have
+    their answer. With it the instance has a session thread: `submit` hands requests over, and each is passed to `respond`
+    once, in the order in which they came, when it has its outputs or an error. What waits is bounded: `submit` blocks while
+    a whole run's rows wait already, so that Triton's batcher goes on filling batches.
     """
 
-    def __init__(self, model_state: ModelState, name: str) -> None:
+    def __init__(self, model_state: ModelState, name: str, respond: Callable[[Request], None] | None = None) -> None:
         self.model_state = model_state
         self.name = name
-        config = SessionConfig(
-            check_package_hash=model_state.parameters.check_package_hash, num_threads=model_state.num_threads
-        )
-        self.session = Session(model_state.load_model(), config)
+        self.instance_id = model_state.instance_id(name)
+        self.statistics = Statistics()
+        self.trace = Trace.from_environment(f"{model_state.name}_{name}")
+        self._respond = respond
+        self._counting = threading.Lock()
+        self._room = threading.Condition()
+        self._waiting_rows = 0
+        model_state.creation_delay()
+        self.session = open_session(model_state)
         self.session.runLoadPrograms()
-        self.queues: QueueManager = self.session.createQueueManager()
+        self.session.observer = self._observe
+        timeout_ns = model_state.parameters.timeout_ns if respond is not None else None
+        self._pipeline = Pipeline(self.session, timeout_ns=timeout_ns)
+        if respond is not None:
+            self._pipeline.start(f"session {name}")
+
+    @property
+    def queues_mutex(self) -> threading.Condition:
+        """The lock of the queues: held from `enqueue_request` to `set_request_outputs`."""
+        return self._pipeline.queues.lock
+
+    @property
+    def queues(self) -> QueueManager:
+        """The queues of the session."""
+        return self._pipeline.queues
+
+    def get_graph(self, name: str, unit: str = "") -> Graph | None:
+        """The PVTI graph of that name, with the model's before it; None while tracing is off."""
+        return self.trace.graph(f"{self.model_state.name} {name}", unit) if self.trace is not None else None
 
     def enqueue_request(self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None) -> None:
-        """Put a request's rows into the input queues, by anchor. Call with `queues.lock` held, then
-        `set_request_outputs` once. `callback` is called when its first row is read."""
-        for index, (anchor, array) in enumerate(inputs.items()):
-            assert len(array) == batch_size
-            self.queues.inputQueue(anchor).enqueue(array, None if index else callback)
+        """Put a request's rows into the input queues, by anchor. Call with `queues_mutex` held, then
+        `set_request_outputs` once. `callback` is called when its first row is read, again if it must be run again."""
+        self._pipeline.enqueue_request(inputs, batch_size, callback)
 
     def set_request_outputs(
-        self,
-        outputs: Mapping[str, Array | TensorMemory | None],
-        batch_size: int,
-        callback: Callable[[], None] | None = None,
+        self, outputs: Mapping[str, OutputSlot | None], batch_size: int, callback: Callable[[Exception | None], None]
     ) -> None:
-        """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is called
-        after the last row of the last output is written."""
-        last = len(outputs) - 1
-        for index, (anchor, place) in enumerate(outputs.items()):
-            self.queues.outputQueue(anchor).enqueue(place, batch_size, callback if index == last else None)
+        """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is called once:
+        after the last row of the last output is written, or with the error that came instead."""
+        self._pipeline.set_request_outputs(outputs, batch_size, callback)
 
     def execute(self, requests: Sequence[Request]) -> None:
-        """Compute all requests that have no error yet; afterwards each has its outputs or an error.
-
-        When a joined batch fails, its requests are run again one by one, so that only those fail that must.
-        """
-        waiting = [request for request in requests if request.error is None]
-        error = self._run(waiting)
-        if error is None:
-            return
-        for request in waiting:
-            request.renew()
-            error = self._run([request]) if len(waiting) > 1 else error
-            if error is not None:
-                request.fail(
-                    RequestError(f"model {self.model_state.name!r} could not compute the request: {error}", "INTERNAL")
-                )
-
-    def _run(self, requests: Sequence[Request]) -> Exception | None:
-        """Run the main program until the queues are empty; the error that stopped it, with the queues emptied."""
-        with self.queues.lock:
+        """Compute all requests that have no error yet; afterwards each has its outputs or an error."""
+        arrived_ns = time.perf_counter_ns()
+        self._delay()
+        with self.queues_mutex:
             for request in requests:
-                self.enqueue_request(request.inputs, request.batch_size)
-                self.set_request_outputs(request.memories, request.batch_size)
+                if request.error is None:
+                    self._enqueue(request, request.start_compute_timer, request.stop_compute_timer)
+        self._pipeline.drain()
+        for request in requests:
+            self._count(request, arrived_ns)
+        self._report(len(requests), sum(request.batch_size for request in requests), arrived_ns)
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Hand requests over to the session thread."""
+        assert self._respond is not None
+        self._delay()
+        collection = RequestCollection(self, len(requests))
+        for request in requests:
+            if request.error is not None:
+                self._answer(request, collection)
+                continue
+            self._wait_for_room(request.batch_size)
+            with self.queues_mutex:
+                failed = not self._enqueue(request, _starter(self, request), _finisher(self, request, collection))
+            if failed:
+                self._free(request.batch_size)
+                self._answer(request, collection)
+
+    def close(self) -> None:
+        """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace written."""
+        self._pipeline.stop()
+        self.session.unloadFromDevice()
+        if self.trace is not None:
+            self.trace.close()
+
+    def read_statistics(self) -> Statistics:
+        """The sums so far, with the queue's depth of now."""
+        self.statistics.queue_depth = self.queues.readAvailable()
+        return self.statistics
+
+    def _enqueue(self, request: Request, started: Callable[[], None], done: Callable[[Exception | None], None]) -> bool:
         try:
-            while self.queues.readAvailable():
-                self.session.runMainPrograms()
-        except (SimIpuError, ModelRuntimeError, MemoryError) as error:
-            self.queues.disconnectAll()
-            _log.warning("%s: a batch of %d requests failed: %s", self.name, len(requests), error)
-            return error
-        return None
+            self.enqueue_request(request.inputs, request.batch_size, started)
+        except ModelRuntimeError as error:
+            request.stop_compute_timer(error)
+            return False
+        self.set_request_outputs(request.slots, request.batch_size, done)
+        return True
+
+    def _delay(self) -> None:
+        seconds = self.model_state.execution_delay_seconds(self.instance_id)
+        if seconds:
+            time.sleep(seconds)
+
+    def _wait_for_room(self, rows: int) -> None:
+        with self._room:
+            while self._waiting_rows >= self.session.rows_per_run:
+                self._room.wait()
+            self._waiting_rows += rows
+
+    def _free(self, rows: int) -> None:
+        with self._room:
+            self._waiting_rows -= rows
+            self._room.notify()
+
+    def _answer(self, request: Request, collection: RequestCollection) -> None:
+        assert self._respond is not None
+        self._count(request, collection.arrived_ns)
+        self._respond(request)
+        collection.answered(request)
+
+    def _count(self, request: Request, arrived_ns: int) -> None:
+        statistics = self.statistics
+        with self._counting:
+            statistics.requests += 1
+            if request.started_ns:
+                statistics.queue_wait_ns += request.started_ns - arrived_ns
+            if request.error is not None:
+                statistics.errors[request.error_kind] += 1
+
+    def _observe(self, run: Run) -> None:
+        self.statistics.add_run(run)
+        if self.trace is not None:
+            self.trace.add_slice("run", run.start_ns, run.end_ns, {"rows": run.rows, "IPU cycles (modelled)": run.cycles})
+
+    def _report(self, requests: int, rows: int, arrived_ns: int) -> None:
+        """AddValuesToGraph of the guide: what a call's requests took, once the last is answered."""
+        now_ns = time.perf_counter_ns()
+        self.statistics.execution_ns += now_ns - arrived_ns
+        if self.trace is not None:
+            self.trace.graph(f"{self.model_state.name} batch size", "rows").addSeries(self.name).add(rows)
+            self.trace.graph(f"{self.model_state.name} execution", "ms").addSeries(self.name).add((now_ns - arrived_ns) / 1e6)
+            if self._respond is None:
+                self.trace.add_slice("execute", arrived_ns, now_ns, {"requests": requests, "rows": rows})
+
+
+class RequestCollection:
+    """The requests of one call to `submit`; the last answer reports what they took."""
+
+    def __init__(self, instance: ModelInstanceState, count: int) -> None:
+        self.arrived_ns = time.perf_counter_ns()
+        self._instance = instance
+        self._count = self._open = count
+        self._rows = 0
+        self._lock = threading.Lock()
+
+    def answered(self, request: Request) -> None:
+        """One request has its answer."""
+        with self._lock:
+            self._rows += request.batch_size
+            self._open -= 1
+            last = not self._open
+        if last:
+            self._instance._report(self._count, self._rows, self.arrived_ns)
+
+
+def _starter(instance: ModelInstanceState, request: Request) -> Callable[[], None]:
+    """What happens when the first row is read: the request leaves its place to another; once only."""
+
+    def started() -> None:
+        if not request.started_ns:
+            request.start_compute_timer()
+            instance._free(request.batch_size)
+
+    return started
+
+
+def _finisher(
+    instance: ModelInstanceState, request: Request, collection: RequestCollection
+) -> Callable[[Exception | None], None]:
+    def done(error: Exception | None) -> None:
+        if not request.started_ns:
+            instance._free(request.batch_size)
+        request.stop_compute_timer(error)
+        instance._answer(request, collection)
+
+    return done

@@ -1,50 +1,60 @@
-"""ModelState: one model of the repository: its configuration, files, tensors. Shared by nothing: each instance is a process."""
+"""ModelState: one model of the repository: its configuration, files, tensors. Shared by nothing: each instance is a process.
+
+Only headers and metadata are read here, in pure Python: Triton runs this in a process whose death would hang the server.
+"""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model_runtime.session import user_anchors
-
 import popef
+from triton_poplar.backend_state import BackendState
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 
 class ModelState:
-    """A validated model. Constructing it is ValidateModelConfig of the guide: afterwards everything agrees.
+    """A model's files and parameters, read and checked.
 
     `config` is Triton's model configuration (JSON form), `version_folder` the folder of the version that is loaded.
     Raises ModelConfigError naming what is wrong, where, what was expected and found.
     """
 
-    def __init__(self, config: Mapping[str, Any], version_folder: Path) -> None:
+    def __init__(self, config: Mapping[str, Any], version_folder: Path, backend: BackendState | None = None) -> None:
+        self.backend = backend or BackendState()
         self.name = str(config.get("name") or version_folder.parent.name)
+        self.version = version_folder.name
         self.version_folder = version_folder
         self.parameters: Parameters = parse_parameters(config)
-        self.executable_file = self._find("executable_path", "executable.popef", required=True)
-        self.weights_file = self._find("weights_path", "weights.popef", required=False)
-        self.name_map_file = self._find("name_map_file_path", "name_map.json", required=False)
+        self.executable_files = self._find("executable_path", "executable.popef", required=True)
+        self.weights_files = self._find("weights_path", "weights.popef", required=False)
+        self.name_map_file = next(iter(self._find("name_map_file_path", "name_map.json", required=False)), None)
+        self.graph_file = next(iter(self._find("sim_graph_path", "", required=False)), None)
         self.max_batch_size = int(config.get("max_batch_size", 0))
-        self.instance_count = _count_instances(config)
+        self._config = config
+        self._instance_groups = list(config.get("instance_group", []))
         self._read_tensors(self.load_model().metadata)
-        leading = (self.batch_size,) if self.batch_size and not self.max_batch_size else ()
-        check_config_tensors("input", config.get("input", []), self.inputs, leading, self.wraps_rows)
-        check_config_tensors("output", config.get("output", []), self.outputs, leading, self.wraps_rows)
+
+    def validate(self) -> None:
+        """ValidateModelConfig of the guide: afterwards config.pbtxt and PopEF agree."""
+        leading = (self.total_batch_size,) if self.batch_size and not self.max_batch_size else ()
+        check_config_tensors("input", self._config.get("input", []), self.inputs, leading, self.wraps_rows)
+        check_config_tensors("output", self._config.get("output", []), self.outputs, leading, self.wraps_rows)
 
     def load_model(self) -> popef.Model:
         """A new popef Model: the executable, its metadata and its weights, bound. One per instance."""
-        files = [file for file in (self.executable_file, self.weights_file) if file is not None]
+        files = [*self.executable_files, *self.weights_files]
         try:
             reader = popef.Reader()
             for file in files:
                 reader.parseFile(file)
-            return popef.ModelBuilder(reader).createModel()
-        except popef.PopefError as error:
+            return popef.ModelBuilder(reader).createModel(self._choose_executable(reader))
+        except (popef.PopefError, OSError) as error:
             named = " and ".join(str(file) for file in files)
             raise ModelConfigError(f"model {self.name!r}, {named}: {error}") from error
 
@@ -59,40 +69,92 @@ class ModelState:
         cores = len(os.sched_getaffinity(0))
         return self.parameters.sim_threads or max(1, cores // self.instance_count)
 
+    @property
+    def instance_count(self) -> int:
+        """How many instances the configuration asks for."""
+        return sum(_count(group) for group in self._instance_groups) or 1
+
+    def instance_id(self, instance_name: str) -> int:
+        """The number of an instance, counted through the instance groups; Triton names them GROUP_0, GROUP_1 and so on."""
+        before = 0
+        for group in self._instance_groups:
+            name, _, number = instance_name.rpartition("_")
+            if name == group.get("name") and number.isdecimal():
+                return before + int(number)
+            before += _count(group)
+        return 0
+
+    def execution_delay_seconds(self, instance_id: int) -> float:
+        """For tests: how long an instance waits before it processes the requests of a call."""
+        multiplier = max(self.parameters.instance_wise_delay_multiplier * instance_id, 1)
+        return multiplier * self.parameters.execute_delay_ms / 1000
+
+    def creation_delay(self) -> None:
+        """For tests: wait before an instance is created."""
+        time.sleep(self.parameters.creation_delay_sec)
+
+    def _choose_executable(self, reader: popef.Reader) -> str | None:
+        """executable_name, or among several the one called like the model."""
+        if self.parameters.executable_name:
+            return self.parameters.executable_name
+        names = [executable.name for executable in reader.executables()]
+        return self.name if len(names) > 1 and self.name in names else None
+
     def _read_tensors(self, metadata: popef.Metadata) -> None:
-        inputs = user_anchors(metadata, popef.TensorType.INPUT)
-        outputs = user_anchors(metadata, popef.TensorType.OUTPUT)
+        inputs = popef.user_anchors(metadata, popef.TensorType.INPUT)
+        outputs = popef.user_anchors(metadata, popef.TensorType.OUTPUT)
         if not inputs or not outputs:
             raise ModelConfigError(
-                f"{self.executable_file} has {len(inputs)} input and {len(outputs)} output anchors for its main program; "
+                f"{self.executable_files[0]} has {len(inputs)} input and {len(outputs)} output anchors for its main program; "
                 "a served model needs at least one of each"
             )
-        names = read_name_map(self.name_map_file, [*inputs, *outputs])
-        leading = {tuple(anchor.tensorInfo().shape()[:1]) for anchor in (*inputs, *outputs)}
-        batch = leading.pop() if len(leading) == 1 else ()
-        self.batch_size = batch[0] if batch else 0
-        self.inputs = self._index(inputs, names)
-        self.outputs = self._index(outputs, names)
+        self.names = read_name_map(self.name_map_file, [*inputs, *outputs])
+        shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in (*inputs, *outputs)}
+        self.batch_size = popef.batch_size(shapes.values())
+        replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
+        self.total_batch_size = self.batch_size * replicas * iterations
+        """Rows that one run has place for; 0 without a batch."""
+        self.inputs = self._index(inputs, shapes)
+        self.outputs = self._index(outputs, shapes)
 
-    def _index(self, anchors: list[popef.Anchor], names: dict[str, str]) -> dict[str, Tensor]:
-        tensors = [make_tensor(anchor, names[anchor.name()], bool(self.batch_size)) for anchor in anchors]
+    def _index(self, anchors: list[popef.Anchor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        skipped = 1 if self.batch_size else 0
+        tensors = [make_tensor(anchor, self.names[anchor.name()], shapes[anchor.name()][skipped:]) for anchor in anchors]
         return {tensor.name: tensor for tensor in tensors}
 
-    def _find(self, parameter: str, default: str, *, required: bool) -> Path | None:
-        """The file that a parameter names, or the default name: in the version folder, then in the model folder."""
+    def _find(self, parameter: str, default: str, *, required: bool) -> list[Path]:
+        """The files that a parameter names, commas between them, or the one of the default name, if there is one."""
         given = getattr(self.parameters, parameter)
-        folders = (self.version_folder, self.version_folder.parent)
-        candidates = [folder / (given or default) for folder in folders]
-        for candidate in candidates:
-            if candidate.is_file():
-                return candidate
-        if given or required:
-            looked = " or ".join(dict.fromkeys(str(candidate) for candidate in candidates))
-            raise ModelConfigError(
-                f"model {self.name!r}: file {given or default!r} (parameter {parameter}) does not exist; looked for {looked}"
-            )
-        return None
+        if not given:
+            file = self._find_file(default) if default else None
+            if file is None and required:
+                raise self._missing(parameter, default)
+            return [file] if file else []
+        # A file may have a comma in its name.
+        whole = self._find_file(given)
+        if whole is not None:
+            return [whole]
+        files = []
+        for name in given.split(","):
+            file = self._find_file(name.strip())
+            if file is None:
+                raise self._missing(parameter, name.strip())
+            files.append(file)
+        return files
+
+    def _folders(self) -> tuple[Path, Path]:
+        return self.version_folder, self.version_folder.parent
+
+    def _find_file(self, name: str) -> Path | None:
+        """A relative path is taken from the version folder, then from the model folder."""
+        return next((folder / name for folder in self._folders() if (folder / name).is_file()), None)
+
+    def _missing(self, parameter: str, name: str) -> ModelConfigError:
+        looked = " or ".join(dict.fromkeys(str(folder / name) for folder in self._folders()))
+        return ModelConfigError(
+            f"model {self.name!r}: file {name!r} (parameter {parameter}) does not exist; looked for {looked}"
+        )
 
 
-def _count_instances(config: Mapping[str, Any]) -> int:
-    return sum(max(1, int(group.get("count", 1))) for group in config.get("instance_group", [])) or 1
+def _count(group: Mapping[str, Any]) -> int:
+    return max(1, int(group.get("count", 1)))

@@ -1,12 +1,14 @@
-"""Request: what a client sent, checked against the model, and the answer it gets. Nothing of Triton in here."""
+"""Requests: what a client sent, checked against the model, and the answer it gets. Nothing of Triton in here."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy.typing as npt
-from model_runtime import TensorMemory
+from model_runtime import OutputSlot, StoppedError
+from simipu import DeviceLostError, RunTimeoutError
 
 from triton_poplar.errors import RequestError
 from triton_poplar.model_state import ModelState
@@ -18,42 +20,54 @@ class Request:
     """One request on its way: checked inputs by anchor, memory for the outputs asked for, or the error to answer.
 
     `inputs` maps friendly names to arrays, batch first where the model has one. `requested` are the outputs asked for;
-    none means all.
+    none means all. `reply` is the caller's own, to know the request by when its answer is ready.
     """
 
-    __slots__ = ("_places", "_state", "batch_size", "error", "inputs", "memories")
+    __slots__ = ("_places", "_state", "batch_size", "ended_ns", "error", "error_kind", "inputs", "reply", "slots", "started_ns")
 
-    def __init__(self, state: ModelState, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
+    def __init__(self, state: ModelState, inputs: Mapping[str, Array], requested: Collection[str], reply: Any = None) -> None:
         self._state = state
+        self.reply = reply
         self.error: RequestError | None = None
+        self.error_kind = ""
         self.batch_size = 0
         self.inputs: dict[str, Array] = {}
-        self._places: dict[str, TensorMemory] = {}
-        self.memories: dict[str, TensorMemory | None] = {}
+        self._places: dict[str, OutputSlot] = {}
+        self.slots: dict[str, OutputSlot | None] = {}
+        self.started_ns = 0
+        self.ended_ns = 0
         try:
             self._parse(inputs, requested)
         except RequestError as error:
-            self.error = error
+            self.fail(error, "bad_request")
 
-    def fail(self, error: RequestError) -> None:
-        """Answer with `error`, unless an error was decided before."""
-        self.error = self.error or error
+    def fail(self, error: RequestError, kind: str) -> None:
+        """Answer with `error`, unless an error was decided before. `kind` is what the metrics count it as."""
+        if self.error is None:
+            self.error, self.error_kind = error, kind
 
-    def renew(self) -> None:
-        """Forget what was computed so far, so that the request can run again."""
-        for memory in self._places.values():
-            memory.array = None
+    def start_compute_timer(self) -> None:
+        """The first row is read. Called again when the request must be run again; the first time counts."""
+        if not self.started_ns:
+            self.started_ns = time.perf_counter_ns()
+
+    def stop_compute_timer(self, error: Exception | None) -> None:
+        """The last row is written, or `error` came in its place."""
+        self.ended_ns = time.perf_counter_ns()
+        if error is not None:
+            code, kind = _classify(error)
+            self.fail(RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind)
 
     def outputs(self) -> dict[str, Array]:
         """The answer by friendly name. RequestError if the request failed or its rows were never computed."""
         if self.error is not None:
             raise self.error
         answer = {}
-        for name, memory in self._places.items():
-            if memory.array is None:
+        for name, slot in self._places.items():
+            if slot.array is None:
                 raise RequestError(f"output {name!r} was not computed", "INTERNAL")
             wrapped = self._state.wraps_rows and self._state.outputs[name].shape
-            answer[name] = memory.array[0] if wrapped else memory.array
+            answer[name] = slot.array[0] if wrapped else slot.array
         return answer
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
@@ -85,6 +99,17 @@ class Request:
                 raise RequestError(f"output {name!r} is not known; model {self._state.name!r} gives {', '.join(known)}")
         for name, tensor in known.items():
             if not requested or name in requested:
-                self._places[name] = self.memories[tensor.anchor] = TensorMemory()
+                self._places[name] = self.slots[tensor.anchor] = OutputSlot()
             else:
-                self.memories[tensor.anchor] = None
+                self.slots[tensor.anchor] = None
+
+
+def _classify(error: Exception) -> tuple[str, str]:
+    """The Triton code and the metrics' word for what went wrong in a run."""
+    if isinstance(error, RunTimeoutError):
+        return "UNAVAILABLE", "timeout"
+    if isinstance(error, DeviceLostError):
+        return "UNAVAILABLE", "device_lost"
+    if isinstance(error, StoppedError):
+        return "UNAVAILABLE", "stopped"
+    return "INTERNAL", "run"

@@ -71,7 +71,7 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     return names
 
 
-def make_tensor(anchor: popef.Anchor, friendly: str, batched: bool) -> Tensor:
+def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...]) -> Tensor:
     """The tensor of an anchor; ModelConfigError for a type that Triton lacks."""
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())
@@ -81,7 +81,7 @@ def make_tensor(anchor: popef.Anchor, friendly: str, batched: bool) -> Tensor:
             f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are {table}"
         )
     dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
-    return Tensor(friendly, anchor.name(), dtype, triton_type, tuple(info.shape()[1 if batched else 0 :]))
+    return Tensor(friendly, anchor.name(), dtype, triton_type, row_shape)
 
 
 def check_config_tensors(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_runtime import ModelRuntimeError, QueueManager, TensorMemory
+from model_runtime import ModelRuntimeError, QueueManager, OutputSlot
 
 import popef
 
@@ -16,8 +16,9 @@ def anchor(name, kind):
     return popef.Anchor(name=name, handle=name, tensorInfo=info, type=kind)
 
 
-def make_queues():
-    return QueueManager([anchor("x", popef.TensorType.INPUT)], [anchor("y", popef.TensorType.OUTPUT)], BATCH)
+def make_queues(**options):
+    inputs = {"x": (anchor("x", popef.TensorType.INPUT), (2,))}
+    return QueueManager(inputs, [anchor("y", popef.TensorType.OUTPUT)], BATCH, **options)
 
 
 def rows(count, start=0):
@@ -38,7 +39,7 @@ def pump(queues):
 @given(st.lists(st.integers(1, 11), min_size=1, max_size=8))
 def test_every_request_gets_its_own_rows_in_full_batches(sizes):
     queues = make_queues()
-    requests = [(rows(size, 100 * index), TensorMemory()) for index, size in enumerate(sizes)]
+    requests = [(rows(size, 100 * index), OutputSlot()) for index, size in enumerate(sizes)]
     finished = []
     for index, (data, memory) in enumerate(requests):
         queues.inputQueue("x").enqueue(data)
@@ -56,7 +57,7 @@ def test_a_request_that_fits_a_batch_is_not_copied():
     data = rows(3)
     queues.inputQueue("x").enqueue(data)
     assert queues.inputQueue("x").read(BATCH) is data
-    memory = TensorMemory()
+    memory = OutputSlot()
     queues.outputQueue("y").enqueue(memory, 3)
     result = rows(3)
     queues.outputQueue("y").write(result)

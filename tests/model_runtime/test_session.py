@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from model_runtime import DeviceManager, ModelRuntimeError, Session, SessionConfig, TensorMemory
+from model_runtime import DeviceManager, ModelRuntimeError, Session, SessionConfig, OutputSlot
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
 from sample_models import linear_model
 from simipu import LoadError
@@ -13,7 +13,7 @@ import popef
 def ask(session, x):
     """Run all rows of x through a session."""
     queues = session.createQueueManager()
-    memories = {anchor.name(): TensorMemory() for anchor in session.getUserOutputAnchors()}
+    memories = {anchor.name(): OutputSlot() for anchor in session.getUserOutputAnchors()}
     queues.inputQueue("x").enqueue(x)
     for name, memory in memories.items():
         queues.outputQueue(name).enqueue(memory, len(x))
@@ -61,8 +61,8 @@ def rewrite(path, metadata, payload):
         (lambda m: m.setAnchors(m.anchors()[1:]), "stream 'h2d_x' of executable .* has no anchor"),
         (lambda m: m.setProgramFlow(popef.ProgramFlow(load=[0], main=[7], save=[])), "has no program 7; it has 0"),
         (lambda m: m.setProgramFlow(popef.ProgramFlow(load=[], main=[0], save=[])), "which is no main program"),
-        (lambda m: m.setReplicationFactor(2), "replication factor 2; only 1 is supported"),
-        (lambda m: m.setIpuVersion(7), "IPU version 7; simulated versions are 1, 2, 21"),
+        (lambda m: m.setReplicationFactor(2), "replication factor 2: expected isPerReplica and the replicas as leading"),
+        (lambda m: m.setIpuVersion(7), "IPU version 7 is not known; simulated versions are 1 .ipu1., 2 .ipu2., 21 .ipu21."),
     ],
 )
 def test_metadata_of_another_executable_is_refused(linear, compile_popef, open_model, change, reason):
@@ -84,13 +84,13 @@ def test_a_real_executable_is_refused_with_a_way_out(linear, compile_popef, open
 
 def test_the_device_manager_makes_what_the_metadata_asks_for(linear, compile_popef, open_model):
     device = DeviceManager().getDevice(open_model(compile_popef(linear, options={"ipu_version": "ipu21"})))
-    assert (device.target.name, device.target.num_ipus) == ("ipu21", 1)
+    assert (device.ipuVersion(), device.numIpus()) == (21, 1)
 
 
 def test_descriptions_hold_sizes_and_types(linear, compile_popef, open_model):
     session = Session(open_model(compile_popef(linear)))
-    (x,) = (describe_anchor(anchor) for anchor in session.getUserInputAnchors())
-    outputs = [describe_anchor(anchor) for anchor in session.getUserOutputAnchors()]
+    (x,) = (describe_anchor(session.model().metadata, anchor) for anchor in session.getUserInputAnchors())
+    outputs = [describe_anchor(session.model().metadata, anchor) for anchor in session.getUserOutputAnchors()]
     assert isinstance(x, InputDesc)
     assert all(isinstance(output, OutputDesc) for output in outputs)
     assert (x.name, x.shape, x.size_in_bytes, x.numpy_data_type()) == ("x", (4, 4), 64, np.dtype(np.float32))

@@ -224,6 +224,17 @@ def write_lenient_hash(repository: Path) -> None:
     )
 
 
+def write_incomplete_models(repository: Path) -> None:
+    """Configurations that leave things to be filled in: everything but the backend, everything, and one tensor."""
+    (write_model(repository / "backend_only", linear_model()) / "config.pbtxt").write_text('backend: "poplar"\n')
+    (write_model(repository / "unnamed.poplar", linear_model()) / "config.pbtxt").unlink()
+    names = repository / "unnamed.poplar" / "1" / "name_map.json"
+    names.write_text('{"x": "x", "y": "friendly", "z": "z"}')
+    small = 'backend: "poplar"\nmax_batch_size: 8\n'
+    (write_model(repository / "own_batch", linear_model()) / "config.pbtxt").write_text(small)
+    (write_model(repository / "no_batch", state_model(), batch=None) / "config.pbtxt").write_text('backend: "poplar"\n')
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("server")
@@ -237,6 +248,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dropped = write_model(repository / "dropped", linear_model())
     edit_config(dropped, 'backend: "poplar"', 'backend: "python"')
     shutil.copyfile(backend_file(), dropped / "1" / "model.py")
+    asynchronous = write_model(repository / "asynchronous", linear_model())
+    edit_config(asynchronous, 'string_value: "1"', 'string_value: "0"')
+    write_incomplete_models(repository)
     write_guide_model(repository, root / "elsewhere")
     write_lenient_hash(repository)
     return repository

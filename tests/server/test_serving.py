@@ -32,7 +32,7 @@ def ask(request, http, grpc):
     return lambda *arguments, **options: infer(client, *arguments, module=module, **options)
 
 
-@pytest.mark.parametrize("model", ["linear", "several", "dropped", "lenient"])
+@pytest.mark.parametrize("model", ["linear", "several", "dropped", "lenient", "asynchronous", "backend_only"])
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 200])
 def test_any_number_of_rows_is_answered(ask, model, rows):
     x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)

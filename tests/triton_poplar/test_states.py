@@ -11,8 +11,9 @@ from sample_models import linear_model, make_model
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
-from triton_poplar.parameters import PARAMETERS, describe_parameters, parse_parameters
+from triton_poplar.parameters import BACKEND_OPTIONS, describe_parameters, parse_parameters
 from triton_poplar.request import Request
+from triton_poplar.statistics import describe_metrics
 
 import popef
 
@@ -153,12 +154,12 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
         ({"parameters": {"name_map_file_path": "gone.json"}}, "parameter name_map_file_path"),
         ({"parameters": {"check_package_hash": "maybe"}}, "expected 0, 1, true or false, found 'maybe'"),
         ({"parameters": {"timeout_ns": "-1"}}, "expected a whole number of at least 0, found '-1'"),
-        ({"parameters": {"executable_path": " "}}, "expected a path"),
+        ({"parameters": {"executable_path": " "}}, "expected some text"),
     ],
 )
 def test_a_config_that_disagrees_is_refused(folder, changes, reason):
     with pytest.raises(ModelConfigError, match=reason):
-        ModelState(make_config(**changes), folder)
+        ModelState(make_config(**changes), folder).validate()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_friendly_names_take_the_place_of_anchor_names(folder):
 def test_relative_paths_are_taken_from_the_version_then_the_model_folder(folder):
     (folder / "executable.popef").rename(folder.parent / "mine.popef")
     state = ModelState(make_config(parameters={"executable_path": "mine.popef"}), folder)
-    assert state.executable_file == folder.parent / "mine.popef"
+    assert state.executable_files == [folder.parent / "mine.popef"]
 
 
 def test_a_model_without_batch_takes_whole_tensors(compile_popef, tmp_path):
@@ -257,7 +258,8 @@ def test_the_readme_holds_the_table_of_parameters():
 
     readme = Path(__file__).parents[2] / "README.md"
     assert describe_parameters() in readme.read_text()
-    assert len(PARAMETERS) == 7
+    assert describe_parameters(BACKEND_OPTIONS) in readme.read_text()
+    assert describe_metrics() in readme.read_text()
 
 
 def test_instances_share_the_cores(folder):

@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from poprt.rows import NotIndependent, make_row_independent
+from simipu.rows import NotIndependent, make_row_independent
 
 BATCH = 4
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741

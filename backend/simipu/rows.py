@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
+
 from simipu.cycles import collect_values
 
 Shape = tuple[int, ...]

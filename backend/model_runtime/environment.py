@@ -1,0 +1,33 @@
+"""Environment variables of the real runtime that mean something here."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+
+HOST_SYNC_TIMEOUT_SECONDS = 300.0
+"""Poplar's default of the runtime option target.hostSyncTimeout."""
+
+_log = logging.getLogger("model_runtime")
+
+
+def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float:
+    """How long one run may take: `target.hostSyncTimeout`, in seconds, of the JSON object in POPLAR_RUNTIME_OPTIONS.
+
+    What cannot be read is logged, and the default counts.
+    """
+    text = (os.environ if environ is None else environ).get("POPLAR_RUNTIME_OPTIONS", "{}")
+    try:
+        seconds = float(json.loads(text).get("target.hostSyncTimeout", HOST_SYNC_TIMEOUT_SECONDS))
+        if seconds > 0:
+            return seconds
+    except (ValueError, TypeError, AttributeError):
+        pass
+    _log.warning(
+        'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, a positive number, '
+        "found %r; the default counts",
+        text,
+    )
+    return HOST_SYNC_TIMEOUT_SECONDS

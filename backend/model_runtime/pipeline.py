@@ -1,0 +1,144 @@
+"""Requests on their way through a session: enqueued, joined into runs, answered in order, each exactly once.
+
+When a run fails, the requests in it are run again one at a time, so that only those fail that must; requests that had no row
+in it never notice. Runs happen in the session thread (`start`) or in the caller's (`drain`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from simipu import DeviceLostError, RunError
+
+from model_runtime.errors import ModelRuntimeError, StoppedError
+from model_runtime.queues import Array, Callback, OutputSlot, Place, QueueManager
+from model_runtime.session import Session
+
+Done = Callable[[Exception | None], None]
+"""Called once per request: with None when its outputs are written, else with what went wrong."""
+
+_log = logging.getLogger("model_runtime")
+
+
+@dataclass(slots=True)
+class _Request:
+    inputs: Mapping[str, Array]
+    rows: int
+    started: Callback | None
+    outputs: Mapping[str, Place]
+    done: Done
+    first_row: int = 0
+    alone: bool = False
+
+
+class Pipeline:
+    """The requests of one session.
+
+    `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). With `auto_reset` a lost
+    device takes only the requests that were on it; without, it fails all that wait and all that come.
+    """
+
+    def __init__(self, session: Session, *, timeout_ns: int | None, auto_reset: bool = True, num_buffers: int = 2) -> None:
+        self.session = session
+        self.queues: QueueManager = session.createQueueManager(num_buffers, timeout_ns=timeout_ns)
+        self._auto_reset = auto_reset
+        self._requests: deque[_Request] = deque()
+        self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
+        self._broken: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def enqueue_request(self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None) -> None:
+        """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before anything else.
+
+        `started` is called when the first row is read, again if the request must be run again. Raises ModelRuntimeError,
+        with nothing enqueued, when the session was stopped or the device is lost.
+        """
+        if self._broken is not None:
+            raise ModelRuntimeError(f"the device was lost and auto_reset is off: {self._broken}") from self._broken
+        if self.queues.is_disconnected:
+            raise StoppedError("the session was stopped")
+        assert self._new is None
+        self._new = inputs, rows, started
+
+    def set_request_outputs(self, outputs: Mapping[str, Place], rows: int, done: Done) -> None:
+        """Say where the rows of the request just enqueued go, by anchor; None drops an output."""
+        assert self._new is not None
+        inputs, enqueued, started = self._new
+        self._new = None
+        assert rows == enqueued
+        self._enqueue(_Request(inputs, rows, started, outputs, done))
+
+    def drain(self) -> None:
+        """Run in this thread until no request is left."""
+        while self._requests:
+            self._run()
+
+    def start(self, name: str = "session") -> None:
+        """Start the session thread."""
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float = 10.0) -> None:
+        """End the session thread after the run that it is in; requests without their rows get a StoppedError."""
+        self.session.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+        with self.queues.lock:
+            abandoned, self._requests = self._requests, deque()
+        for request in abandoned:
+            request.done(StoppedError("the session was stopped before the request was computed"))
+
+    def _serve(self) -> None:
+        while not self.queues.is_disconnected:
+            self._run()
+
+    def _enqueue(self, request: _Request) -> None:
+        queues = self.queues
+        request.first_row = queues.rows_enqueued
+        self._requests.append(request)
+        for index, (anchor, array) in enumerate(request.inputs.items()):
+            queues.inputQueue(anchor).enqueue(array, None if index else request.started, alone=request.alone)
+        last = len(request.outputs) - 1
+        for index, (anchor, place) in enumerate(request.outputs.items()):
+            queues.outputQueue(anchor).enqueue(place, request.rows, self._finish if index == last else None)
+
+    def _finish(self) -> None:
+        """The oldest request has all its rows: requests are written in the order in which they came."""
+        self._requests.popleft().done(None)
+
+    def _run(self) -> None:
+        try:
+            self.session.runMainPrograms()
+        except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
+            self._recover(error)
+
+    def _recover(self, error: Exception) -> None:
+        """Answer or run again the requests that had rows in the failed run; keep the others in their places."""
+        with self.queues.lock:
+            hit = [request for request in self._requests if request.first_row < self.queues.rows_read]
+            waiting = list(self._requests)[len(hit) :]
+            self.queues.forget()
+            self._requests.clear()
+            if isinstance(error, DeviceLostError) and not self._auto_reset:
+                self._broken = error
+                hit, waiting = hit + waiting, []
+            again = isinstance(error, RunError) and len(hit) > 1
+            for request in hit if again else ():
+                _renew(request)
+                self._enqueue(request)
+            for request in waiting:
+                self._enqueue(request)
+        _log.warning("a run with rows of %d requests failed%s: %s", len(hit), ", each is run alone" if again else "", error)
+        for request in () if again else hit:
+            request.done(error)
+
+
+def _renew(request: _Request) -> None:
+    request.alone = True
+    for place in request.outputs.values():
+        if isinstance(place, OutputSlot):
+            place.array = None

@@ -1,0 +1,33 @@
+"""Predicates for anchors."""
+
+from __future__ import annotations
+
+import popef
+from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
+
+_ACCEPT, _REJECT = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
+
+
+def predProgramFlowMain(
+    program_flow: popef.ProgramFlow, accept: AnchorCallbackPolicy = _ACCEPT, reject: AnchorCallbackPolicy = _REJECT
+) -> AnchorCallbackPredicate:
+    """Accepts the anchors of the main programs."""
+    mains = set(program_flow.main())
+    return lambda anchor: accept if mains.intersection(anchor.programs()) else reject
+
+
+def predProgramNotAssigned(
+    accept: AnchorCallbackPolicy = _ACCEPT, reject: AnchorCallbackPolicy = _REJECT
+) -> AnchorCallbackPredicate:
+    """Accepts the anchors that name no program, as in older files."""
+    return lambda anchor: reject if anchor.programs() else accept
+
+
+def orBind(
+    accept: AnchorCallbackPolicy,
+    reject: AnchorCallbackPolicy,
+    first: AnchorCallbackPredicate,
+    second: AnchorCallbackPredicate,
+) -> AnchorCallbackPredicate:
+    """Accepts what one of the two predicates accepts, that is, answers with `accept`."""
+    return lambda anchor: accept if accept in (first(anchor), second(anchor)) else reject

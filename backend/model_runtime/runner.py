@@ -1,0 +1,280 @@
+"""ModelRunner: hand over arrays, get arrays; the session, its thread and its queues are inside."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike, fspath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from simipu import GraphOptions
+
+import popef
+from model_runtime.descriptions import DataDesc, describe_anchor
+from model_runtime.devices import Device, DeviceWaitConfig
+from model_runtime.environment import host_sync_timeout_seconds
+from model_runtime.errors import ModelRuntimeError
+from model_runtime.pipeline import Pipeline
+from model_runtime.queues import Array, OutputSlot, Place
+from model_runtime.session import LaunchPolicy, Session, SessionConfig
+
+NO_BATCHING_DIM = 0xFFFFFFFF
+"""The default of `batching_dim`: a request holds whole compiled batches."""
+NEVER_NS = 2**63 - 1
+
+
+@dataclass(slots=True)
+class ModelRunnerConfig:
+    """How a ModelRunner is made; names and defaults are the real library's.
+
+    device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe either way).
+    timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params: check names, shapes and
+    types. check_package_hash: refuse another generation's executable. batching_dim: the dimension along which a request may
+    have any size; only 0 is supported here, and by default a request holds whole compiled batches.
+    ring_buffer_size_multiplier, request_tracepoints_buffer_size, flush_on_waiting_outputs: accepted; rows are read where the
+    caller has them, and dummy data are never run without a request. auto_reset: after a lost device, go on with a new one.
+    batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted for an incomplete batch and for replicas
+    without a batch; the shortest counts, if is_batch_size_timeout_enabled. replica_to_device: replica 0's device.
+    flush_by_name: (inputs, outputs) for dummy data; the rows of dummy data are never computed, so they change nothing.
+    """
+
+    device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
+    thread_safe: bool = True
+    timeout_ns: int = 10_000_000
+    validate_io_params: bool = True
+    check_package_hash: bool = True
+    batching_dim: int = NO_BATCHING_DIM
+    ring_buffer_size_multiplier: int = 2
+    auto_reset: bool = False
+    flush_on_waiting_outputs: bool = False
+    batch_size_timeout_ns: int = NEVER_NS
+    data_parallel_timeout_ns: int = NEVER_NS
+    is_batch_size_timeout_enabled: bool = False
+    request_tracepoints_buffer_size: int = 1000
+    replica_to_device: dict[int, Device] = field(default_factory=dict)
+    flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
+    num_threads: int = 0
+    """Ours: CPU threads that one operator may use, 0 for all cores."""
+
+    def flush_after_ns(self) -> int:
+        """The wait that counts; 0 for ever."""
+        waits = [self.timeout_ns]
+        if self.is_batch_size_timeout_enabled:
+            waits += [self.batch_size_timeout_ns, self.data_parallel_timeout_ns]
+        return min((wait for wait in waits if 0 < wait < NEVER_NS), default=0)
+
+
+class TensorMemory(np.ndarray[Any, np.dtype[Any]]):
+    """A tensor that the runner made: an array, and what the real class has."""
+
+    @property
+    def data_size_bytes(self) -> int:
+        """Its size."""
+        return self.nbytes
+
+    def getView(self) -> TensorMemoryView:
+        """The same memory."""
+        return self.view(np.ndarray)
+
+
+TensorMemoryView = npt.NDArray[Any]
+ConstTensorMemoryView = npt.NDArray[Any]
+
+
+class InputMemoryView(dict[str, ConstTensorMemoryView]):
+    """Arrays by input name, which stay the caller's and unchanged until the result is there."""
+
+
+class InputMemory(InputMemoryView):
+    """The same; Python arrays own their memory."""
+
+
+class OutputMemoryView(dict[str, TensorMemoryView]):
+    """Arrays by output name, into which results are written."""
+
+
+class OutputMemory(dict[str, TensorMemory]):
+    """Results by output name."""
+
+
+class OutputFutureMemory(Mapping[str, TensorMemory]):
+    """Results that are on their way; looking at one waits for it."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+        self._future: concurrent.futures.Future[OutputMemory] = concurrent.futures.Future()
+
+    def wait(self, timeout: float | None = None) -> OutputMemory:
+        """All results, once they are there. Raises what went wrong, TimeoutError after `timeout` seconds."""
+        return self._future.result(timeout)
+
+    def done(self) -> bool:
+        """Whether the results or an error are there."""
+        return self._future.done()
+
+    def settle(self, outputs: OutputMemory, error: Exception | None) -> None:
+        """Give the results or the error; once."""
+        if error is None:
+            self._future.set_result(outputs)
+        else:
+            self._future.set_exception(error)
+
+    def __getitem__(self, name: str) -> TensorMemory:
+        return self.wait()[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class PopefPaths(tuple[str, ...]):
+    """Files that make up one model."""
+
+    def __new__(cls, *paths: str | PathLike[str]) -> PopefPaths:
+        """Any number of paths."""
+        return super().__new__(cls, [fspath(path) for path in paths])
+
+
+class ModelRunner:
+    """Runs a model for any number of threads. Keep it until the last result is there; `close` it, or use it in a `with`.
+
+    `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError when it cannot be loaded, and
+    ModelRuntimeError when no device is free in time.
+    """
+
+    def __init__(
+        self, model: str | PathLike[str] | Sequence[str | PathLike[str]] | popef.Model, config: ModelRunnerConfig | None = None
+    ) -> None:
+        self._config = config = config or ModelRunnerConfig()
+        if config.batching_dim not in (0, NO_BATCHING_DIM):
+            raise ModelRuntimeError(
+                f"batching_dim {config.batching_dim} is not supported: rows are joined along dimension 0, or requests hold "
+                "whole compiled batches (the default)"
+            )
+        session_config = SessionConfig(
+            check_package_hash=config.check_package_hash,
+            policy=LaunchPolicy.Deferred,
+            wait_config=config.device_wait_config,
+            graph_options=GraphOptions(num_threads=config.num_threads, limit_seconds=host_sync_timeout_seconds()),
+        )
+        self._session = Session(model, session_config)
+        self._session.bindToDevice(config.replica_to_device.get(0))
+        self._session.runLoadPrograms()
+        metadata = self._session.model().metadata
+        self._inputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserInputAnchors()}
+        self._outputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserOutputAnchors()}
+        self._batched = bool(self._session.batch_size)
+        self._pipeline = Pipeline(
+            self._session,
+            timeout_ns=config.flush_after_ns(),
+            auto_reset=config.auto_reset,
+            num_buffers=config.ring_buffer_size_multiplier,
+        )
+        self._pipeline.start("model_runtime session")
+
+    @property
+    def session(self) -> Session:
+        """The session underneath."""
+        return self._session
+
+    def getExecuteInputs(self) -> list[DataDesc]:
+        """What every request brings; shapes are those of one compiled batch."""
+        return list(self._inputs.values())
+
+    def getExecuteOutputs(self) -> list[DataDesc]:
+        """What every request gets; shapes are those of one compiled batch."""
+        return list(self._outputs.values())
+
+    def execute(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> OutputMemory:
+        """Compute and wait: into `outputs` where given, else into memory of the runner's. The results either way.
+
+        Raises ModelRuntimeError for inputs that do not fit, RunError and DeviceLostError when the run failed.
+        """
+        return self.executeAsync(inputs, outputs).wait()
+
+    def executeAsync(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> OutputFutureMemory:
+        """The same without waiting. `inputs` and `outputs` must stay as they are until the result is there."""
+        rows = self._count_rows(inputs)
+        arrays = {name: np.asarray(inputs[name]) if self._batched else np.asarray(inputs[name])[None] for name in self._inputs}
+        places = self._make_places(outputs, rows)
+        future = OutputFutureMemory(list(self._outputs))
+
+        def done(error: Exception | None) -> None:
+            future.settle(self._collect(places) if error is None else OutputMemory(), error)
+
+        with self._pipeline.queues.lock:
+            self._pipeline.enqueue_request(arrays, rows)
+            self._pipeline.set_request_outputs(places, rows, done)
+        return future
+
+    def close(self) -> None:
+        """Stop and unload. Requests that have no results yet get a StoppedError."""
+        self._pipeline.stop()
+        self._session.unloadFromDevice()
+
+    def __enter__(self) -> ModelRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_pipeline"):
+            self.close()
+
+    def _count_rows(self, inputs: Mapping[str, Array]) -> int:
+        if self._config.validate_io_params:
+            _check_names("input", inputs, self._inputs)
+        missing = sorted(self._inputs.keys() - inputs.keys())
+        if missing:
+            raise ModelRuntimeError(f"input {missing[0]!r} is not given; the model takes {', '.join(self._inputs)}")
+        if not self._batched:
+            return 1
+        counts = {name: len(np.atleast_1d(inputs[name])) for name in self._inputs}
+        rows = next(iter(counts.values()))
+        if set(counts.values()) != {rows} or not rows:
+            raise ModelRuntimeError(f"the inputs' batch sizes differ or are 0: {counts}")
+        batch = self._session.batch_size
+        if self._config.batching_dim == NO_BATCHING_DIM and rows % batch:
+            raise ModelRuntimeError(
+                f"the request has batch size {rows}, which is no multiple of the compiled {batch}; set batching_dim to 0 for "
+                "requests of any size"
+            )
+        return rows
+
+    def _make_places(self, outputs: Mapping[str, Array] | None, rows: int) -> dict[str, Place]:
+        if outputs is None:
+            return {name: OutputSlot() for name in self._outputs}
+        if self._config.validate_io_params:
+            _check_names("output", outputs, self._outputs)
+        for name, array in outputs.items():
+            description = self._outputs[name]
+            shape = (rows, *description.shape[1:]) if self._batched else description.shape
+            if array.shape != shape or array.dtype != description.numpy_data_type():
+                raise ModelRuntimeError(
+                    f"output {name!r}: expected {description.numpy_data_type().name} of shape {shape}, found "
+                    f"{array.dtype.name} of shape {array.shape}"
+                )
+        return {
+            name: (outputs[name] if self._batched else outputs[name][None]) if name in outputs else None
+            for name in self._outputs
+        }
+
+    def _collect(self, places: Mapping[str, Place]) -> OutputMemory:
+        memory = OutputMemory()
+        for name, place in places.items():
+            array = place.array if isinstance(place, OutputSlot) else place
+            if array is not None:
+                memory[name] = (array if self._batched else array[0]).view(TensorMemory)
+        return memory
+
+
+def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    extra = sorted(given.keys() - known.keys())
+    if extra:
+        raise ModelRuntimeError(f"{kind} {extra[0]!r} is not known; the model's {kind}s are {', '.join(known)}")

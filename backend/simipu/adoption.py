@@ -1,0 +1,151 @@
+"""Makes an executable of an ONNX graph for streams that are given: for a real Poplar executable, whose machine code cannot
+be simulated, by someone who has the graph that it was compiled from.
+
+The graph computes in its own types; what the streams have in others (halves, int32 for int64) is cast at the border.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper, shape_inference
+
+from popef import batch_size
+from simipu.cycles import estimate_cycles
+from simipu.errors import CompileError, LoadError
+from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
+from simipu.rows import NotIndependent, make_row_independent
+from simipu.target import Target
+
+_log = logging.getLogger("simipu")
+
+
+def adopt_graph(
+    path: Path,
+    name: str,
+    target: Target,
+    programs: Mapping[int, ProgramKind],
+    streams: Sequence[Stream],
+    aliases: Mapping[str, str],
+) -> Executable:
+    """An executable called `name` whose MAIN program, the one in `programs`, computes the ONNX graph in the file `path`.
+
+    Its LOAD and SAVE programs do nothing: the weights are in the graph. A stream's tensor is found in the graph by the
+    stream's own tensor name or by its alias. Raises LoadError naming a tensor that the graph lacks or has too much of, a
+    shape that it cannot have, and a file that is no ONNX model.
+    """
+    try:
+        model = onnx.load(path)
+    except (OSError, DecodeError) as error:
+        raise LoadError(f"graph {path}: expected an ONNX model, found {error}") from error
+    streams = tuple(_find(stream, model.graph, aliases, path) for stream in streams)
+    _check_complete(model.graph, streams, path)
+    for stream in streams:
+        _fix_shape(model.graph, stream, path)
+        _cast(model.graph, stream)
+    try:
+        model = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except shape_inference.InferenceError as error:
+        raise LoadError(f"graph {path} does not compute with the shapes of the PopEF file: {error}") from error
+    _check_outputs(model.graph, streams, path)
+    batch = batch_size(stream.shape for stream in streams)
+    try:
+        cycles = estimate_cycles(model, target, half_partials=True)
+    except CompileError as error:
+        _log.warning("graph %s: no cycles can be modelled, they count as 0: %s", path, error)
+        cycles = 0
+    graph, independent = model, batch == 1
+    if batch > 1:
+        try:
+            graph, independent = make_row_independent(model, batch), True
+        except NotIndependent as reason:
+            _log.info("graph %s: the batch of %d is always computed whole: %s", path, batch, reason)
+    main = Program(-1, "main_program", ProgramKind.MAIN, streams, graph.SerializeToString(), independent, cycles)
+    return Executable(name, target, tuple(_place(main, index, kind) for index, kind in programs.items()))
+
+
+def _place(main: Program, index: int, kind: ProgramKind) -> Program:
+    if kind is ProgramKind.MAIN:
+        return replace(main, index=index)
+    return Program(index, f"{kind.name.lower()}_program", kind, ())
+
+
+def _values(graph: onnx.GraphProto, direction: Direction) -> list[onnx.ValueInfoProto]:
+    if direction is Direction.DEVICE_TO_HOST:
+        return list(graph.output)
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
+def _find(stream: Stream, graph: onnx.GraphProto, aliases: Mapping[str, str], path: Path) -> Stream:
+    names = [value.name for value in _values(graph, stream.direction)]
+    for name in (stream.tensor, aliases.get(stream.tensor)):
+        if name in names:
+            return replace(stream, tensor=name)
+    kind = "input" if stream.direction is Direction.HOST_TO_DEVICE else "output"
+    mapped = f" ({aliases[stream.tensor]!r} in the name map)" if stream.tensor in aliases else ""
+    raise LoadError(
+        f"graph {path} has no {kind} for anchor {stream.tensor!r}{mapped}; its {kind}s "
+        f"are {', '.join(names) or 'none'}; map the anchor to one of them in name_map.json"
+    )
+
+
+def _check_complete(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path) -> None:
+    fed = {stream.tensor for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
+    missing = [value.name for value in _values(graph, Direction.HOST_TO_DEVICE) if value.name not in fed]
+    if missing:
+        raise LoadError(f"graph {path} takes input {missing[0]!r}, which no anchor of the PopEF file feeds")
+
+
+def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
+    """Write the stream's shape into the graph; LoadError where the graph fixes another one."""
+    if stream.direction is Direction.DEVICE_TO_HOST:
+        return
+    (value,) = (value for value in graph.input if value.name == stream.tensor)
+    dims = value.type.tensor_type.shape.dim
+    fixed = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+    fits = len(fixed) == len(stream.shape) and all(a in (None, b) for a, b in zip(fixed, stream.shape, strict=True))
+    if not fits:
+        raise LoadError(
+            f"graph {path}: input {stream.tensor!r} has shape {['?' if dim is None else dim for dim in fixed]}, the anchor "
+            f"has {list(stream.shape)}; name the graph that was compiled for it"
+        )
+    del dims[:]
+    for size in stream.shape:
+        dims.add().dim_value = size
+
+
+def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
+    """Put a Cast between the stream and the graph where their types differ."""
+    into = stream.direction is Direction.HOST_TO_DEVICE
+    (value,) = (value for value in (graph.input if into else graph.output) if value.name == stream.tensor)
+    inner, outer = value.type.tensor_type.elem_type, helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype))
+    if inner == outer:
+        return
+    hidden = f"{stream.tensor}/inside"
+    for node in graph.node:
+        names = node.input if into else node.output
+        names[:] = [hidden if name == stream.tensor else name for name in names]
+        if not into:
+            node.input[:] = [hidden if name == stream.tensor else name for name in node.input]
+    value.type.tensor_type.elem_type = outer
+    if into:
+        graph.node.insert(0, helper.make_node("Cast", [stream.tensor], [hidden], to=inner))
+    else:
+        graph.node.append(helper.make_node("Cast", [hidden], [stream.tensor], to=outer))
+
+
+def _check_outputs(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path) -> None:
+    found = {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in graph.output}
+    for stream in streams:
+        if stream.direction is Direction.DEVICE_TO_HOST and found[stream.tensor] != stream.shape:
+            raise LoadError(
+                f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, the anchor has "
+                f"{list(stream.shape)}; name the graph that was compiled for it"
+            )

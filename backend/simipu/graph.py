@@ -1,0 +1,185 @@
+"""A program's graph, ready to compute: ONNX Runtime in this process, or the onnx reference where it has no kernel.
+
+Weights are handed over as arrays that are mapped from their file, and stay there. No streams, rows or cycles here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+from onnx.reference import ReferenceEvaluator
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from simipu.errors import LoadError, RunError, RunTimeoutError
+from simipu.executable import Program
+from simipu.numerics import lower
+from simipu.watchdog import Watchdog
+
+Array = npt.NDArray[Any]
+Weights = Mapping[str, Array]
+
+ORT_ERRORS = (
+    ort_errors.EPFail,
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.RuntimeException,
+)
+"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
+
+_NO_FILE = Path("/dev/null")
+
+_log = logging.getLogger("simipu")
+onnxruntime.disable_telemetry_events()
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOptions:
+    """How a graph is computed, never what.
+
+    num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights for speed,
+    into memory of its own; without, all weights stay where they are mapped. limit_seconds: the longest that one run may take.
+    """
+
+    num_threads: int = 0
+    prepack: bool = True
+    limit_seconds: float = 300.0
+
+
+class Graph(Protocol):
+    """Something that computes."""
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """The outputs called `names`; RunError when values are refused, DeviceLostError when the run did not end well."""
+
+    def close(self) -> None:
+        """Give up everything that the graph holds."""
+
+
+class OrtGraph:
+    """A graph in ONNX Runtime. A run that exceeds its limit is ended at the next operator."""
+
+    def __init__(self, model: bytes, weights: Weights, options: GraphOptions) -> None:
+        # ONNX Runtime reads the arrays where they are, so they must live as long as the session.
+        self._weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()}
+        self._session = onnxruntime.InferenceSession(
+            model, _session_options(self._weights, options), providers=["CPUExecutionProvider"]
+        )
+        self._watchdog = Watchdog(options.limit_seconds, self._end_run)
+        self._run_options = onnxruntime.RunOptions()
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Compute; the values are ONNX Runtime's, in its rounding."""
+        self._watchdog.begin()
+        try:
+            results: list[Array] = self._session.run(names, feeds, self._run_options)
+        except ORT_ERRORS as error:
+            if self._run_options.terminate:
+                self._run_options.terminate = False
+                raise RunTimeoutError(
+                    f"a run took longer than its limit of {self._watchdog.limit_seconds:g} s and was ended (limit: "
+                    "target.hostSyncTimeout in POPLAR_RUNTIME_OPTIONS)"
+                ) from error
+            raise RunError(str(error)) from error
+        finally:
+            self._watchdog.end()
+        return results
+
+    def close(self) -> None:
+        """End the watchdog; the session goes with the last reference."""
+        self._watchdog.close()
+
+    def _end_run(self) -> None:
+        self._run_options.terminate = True
+
+
+class ReferenceGraph:
+    """A graph in the onnx reference implementation: slow, exact, without a limit on its time."""
+
+    def __init__(self, model: onnx.ModelProto, weights: Weights) -> None:
+        for tensor in model.graph.initializer:
+            if tensor.name in weights:
+                tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+        self._evaluator = ReferenceEvaluator(model)
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Compute operator by operator in numpy."""
+        results = self._evaluator.run(list(names), dict(feeds))
+        return list(results)
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+
+def lower_program(program: Program, weights: Weights) -> tuple[bytes, dict[str, Array]]:
+    """The serialised graph that computes what the chip would, and its weights in the types that this graph takes.
+
+    Raises LoadError for a damaged graph, and for weights that are not on the device.
+    """
+    try:
+        model = onnx.load_model_from_string(program.graph)
+    except DecodeError as error:
+        raise LoadError(f"the graph of program {program.index} ({program.name}) is damaged: {error}") from error
+    missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
+    if missing:
+        raise LoadError(
+            f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the device; "
+            "run the load program with the weights' tensor data first"
+        )
+    lowered = lower(model)
+    variables = [tensor for tensor in lowered.graph.initializer if _is_variable(tensor)]
+    values = {tensor.name: _as_value(tensor, weights[tensor.name]) for tensor in variables}
+    for tensor in variables:
+        # ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
+        tensor.external_data[0].CopyFrom(onnx.StringStringEntryProto(key="location", value=_NO_FILE.name))
+    return lowered.SerializeToString(), values
+
+
+def build_graph(program: Program, weights: Weights, options: GraphOptions) -> Graph:
+    """The graph of a MAIN program with the device's weights; LoadError when nothing here can compute it."""
+    model, values = lower_program(program, weights)
+    return make_graph(model, values, options, f"{program.index} ({program.name})")
+
+
+def make_graph(model: bytes, weights: Weights, options: GraphOptions, label: str) -> Graph:
+    """The same for a graph that is lowered already; `label` names the program in messages."""
+    try:
+        return OrtGraph(model, weights, options)
+    except ort_errors.NotImplemented as error:
+        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
+        return ReferenceGraph(onnx.load_model_from_string(model), weights)
+    except ORT_ERRORS as error:
+        raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
+
+
+def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions) -> onnxruntime.SessionOptions:
+    session = onnxruntime.SessionOptions()
+    session.intra_op_num_threads = options.num_threads
+    session.log_severity_level = 3
+    # Idle worker threads must not take the cores from the server and the other instances.
+    session.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not options.prepack:
+        session.add_session_config_entry("session.disable_prepacking", "1")
+    session.add_session_config_entry("session.model_external_initializers_file_folder_path", str(_NO_FILE.parent))
+    for name, value in weights.items():
+        session.add_initializer(name, value)
+    return session
+
+
+def _is_variable(tensor: onnx.TensorProto) -> bool:
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _as_value(tensor: onnx.TensorProto, value: Array) -> Array:
+    """A variable in the type of the lowered graph: halves widened, everything else as it is."""
+    return np.ascontiguousarray(value, onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))

@@ -1,0 +1,122 @@
+"""A graph in a child process: whatever kills it there, the process that serves lives on.
+
+Parent and child talk over a pipe: the child is given a graph and its weights once, then arrays go out and come back. The
+child ends when the pipe does, so it never outlives its parent.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
+
+from simipu.errors import DeviceLostError, LoadError, RunError, RunTimeoutError, SimIpuError
+from simipu.executable import Program
+from simipu.graph import Array, GraphOptions, Weights, lower_program, make_graph
+
+_LOST = (EOFError, ConnectionError)
+_LOAD_SECONDS = 600.0
+
+
+class IsolatedGraph:
+    """A graph that a child process computes. A child that died or took too long is replaced at once, and given the graph
+    again before the next run."""
+
+    def __init__(self, program: Program, weights: Weights, options: GraphOptions) -> None:
+        self._label = f"{program.index} ({program.name})"
+        self._model, self._values = lower_program(program, weights)
+        self._options = options
+        self._loaded = False
+        self._start()
+        self._load()
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be killed."""
+        if not self._loaded:
+            self._load()
+        results: list[Array] = self._ask(("run", names, feeds), self._options.limit_seconds)
+        return results
+
+    def close(self) -> None:
+        """End the child."""
+        self._connection.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """The child's process id."""
+        return self._process.pid
+
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        isolated = ["-I"] if sys.flags.isolated else []
+        self._process = subprocess.Popen(
+            [sys.executable, *isolated, "-c", f"from simipu.isolation import serve; serve({theirs.fileno()})"],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+
+    def _load(self) -> None:
+        self._ask(("load", self._model, self._values, self._options, self._label), _LOAD_SECONDS)
+        self._loaded = True
+
+    def _ask(self, question: tuple[Any, ...], limit_seconds: float) -> Any:
+        try:
+            self._connection.send(question)
+            if not self._connection.poll(limit_seconds):
+                self._replace()
+                raise RunTimeoutError(
+                    f"program {self._label}: the engine's process took longer than {limit_seconds:g} s and was ended"
+                )
+            answer = self._connection.recv()
+        except _LOST:
+            status = self._replace()
+            raise DeviceLostError(
+                f"program {self._label}: the engine's process died ({_describe(status)}); a new one takes its place"
+            ) from None
+        if isinstance(answer, SimIpuError):
+            raise answer
+        return answer
+
+    def _replace(self) -> int:
+        """Start another child; how the old one ended."""
+        self._loaded = False
+        self._connection.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.1)
+        self._process.kill()
+        status = self._process.wait()
+        self._start()
+        return status
+
+
+def _describe(status: int) -> str:
+    return f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+
+
+def serve(descriptor: int) -> None:
+    """The child: answer what comes over the pipe until it ends."""
+    # Ctrl-C and shutdown are the parent's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection: Connection[Any, Any] = Connection(descriptor)
+    graph = None
+    with suppress(*_LOST):
+        while True:
+            question = connection.recv()
+            try:
+                if question[0] == "load":
+                    graph = make_graph(*question[1:])
+                    connection.send(None)
+                else:
+                    assert graph is not None
+                    connection.send(graph.run(*question[1:]))
+            except (LoadError, RunError, DeviceLostError) as error:
+                connection.send(error)

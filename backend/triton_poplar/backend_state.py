@@ -1,0 +1,60 @@
+"""BackendState: what all models of a server share: the backend's options, and the simulated machine that they describe.
+
+Triton hands the options of `--backend-config=poplar,KEY=VALUE` to native backends only, so they are read from the server's
+command line; where that cannot be read, and for options that are not on it, environment variables count: `POPLAR_` and the
+name in capitals.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from triton_poplar.parameters import BACKEND_OPTIONS, BackendOptions, parse_backend_options
+
+_FLAG = "--backend-config"
+_BACKEND = "poplar,"
+
+
+class BackendState:
+    """The options of the backend. Raises ModelConfigError naming an option with a bad value."""
+
+    def __init__(self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
+        environ = os.environ if environ is None else environ
+        given = {p.name: environ[variable] for p in BACKEND_OPTIONS if (variable := environment_variable(p.name)) in environ}
+        self.options: BackendOptions = parse_backend_options({**given, **find_options(command_line)})
+
+    @staticmethod
+    def of_server() -> BackendState:
+        """The options of the tritonserver whose child this process is."""
+        return BackendState(read_command_line(os.getppid()))
+
+
+def environment_variable(option: str) -> str:
+    """sim_num_IPUs is POPLAR_SIM_NUM_IPUS."""
+    return f"POPLAR_{option.upper()}"
+
+
+def read_command_line(pid: int) -> list[str]:
+    """The arguments of a process; none where /proc does not tell."""
+    try:
+        raw = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(argument) for argument in raw.split(b"\0")]
+
+
+def find_options(command_line: Sequence[str]) -> dict[str, str]:
+    """The poplar options in a server's arguments, in both spellings of the flag; the last of a name counts."""
+    found = {}
+    for index, argument in enumerate(command_line):
+        value = argument.removeprefix(f"{_FLAG}=")
+        if argument == _FLAG:
+            value = command_line[index + 1] if index + 1 < len(command_line) else ""
+        elif value == argument:
+            continue
+        if value.startswith(_BACKEND) and "=" in value:
+            name, _, text = value.removeprefix(_BACKEND).partition("=")
+            found[name] = text
+    return found

@@ -1,0 +1,84 @@
+"""Opens the session of a model, on the machine that the backend's options describe."""
+
+from __future__ import annotations
+
+from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
+from model_runtime.devices import model_target
+from simipu import Direction, Executable, ForeignExecutableError, GraphOptions, ProgramKind, Stream, adopt_graph
+
+import popef
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.model_state import ModelState
+
+
+def open_session(state: ModelState) -> Session:
+    """The session of a model on the machine that the backend's options describe."""
+    parameters, options = state.parameters, state.backend.options
+    if not options.use_sim_if_no_hw:
+        raise ModelConfigError(
+            f"model {state.name!r}: No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is "
+            "off; leave it out or set it to true to simulate"
+        )
+    model = state.load_model()
+    executable = _find_executable(state, model)
+    _check_machine(state, executable)
+    config = SessionConfig(
+        check_package_hash=parameters.check_package_hash,
+        device_manager=DeviceManager(options.sim_num_IPUs),
+        graph_options=GraphOptions(
+            num_threads=state.num_threads, prepack=parameters.sim_prepack, limit_seconds=host_sync_timeout_seconds()
+        ),
+        isolated=parameters.sim_isolation == "process",
+        paced=parameters.sim_timing == "paced",
+        executable=executable,
+    )
+    return Session(model, config)
+
+
+def _find_executable(state: ModelState, model: popef.Model) -> Executable:
+    try:
+        return Executable.deserialize(model.executable.executable(), check_package_hash=state.parameters.check_package_hash)
+    except ForeignExecutableError as error:
+        if state.graph_file is None:
+            raise ModelConfigError(
+                f"model {state.name!r}, executable {model.executable.name!r} for IPU version "
+                f"{model.metadata.ipuVersion()}: {error}"
+            ) from error
+    metadata = model.metadata
+    directions = {popef.TensorType.INPUT: Direction.HOST_TO_DEVICE, popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST}
+    streams = [
+        Stream(
+            anchor.handle(),
+            anchor.name(),
+            direction,
+            popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType()),
+            popef.replica_shape(metadata, anchor),
+        )
+        for kind, direction in directions.items()
+        for anchor in popef.user_anchors(metadata, kind)
+    ]
+    flow = metadata.programFlow()
+    if len(flow.main()) != 1:
+        raise ModelConfigError(f"model {state.name!r} has {len(flow.main())} main programs; sim_graph_path stands in for one")
+    programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(flow.save(), ProgramKind.SAVE)
+    programs[flow.main()[0]] = ProgramKind.MAIN
+    target = model_target(metadata)
+    target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
+    return adopt_graph(state.graph_file, model.executable.name, target, programs, streams, state.names)
+
+
+def _check_machine(state: ModelState, executable: Executable) -> None:
+    """Raise ModelConfigError where the backend's options describe other chips than the executable was compiled for."""
+    options, target = state.backend.options, executable.target
+    asked = {"sim_ipu_version": options.sim_ipu_version, "sim_tiles_per_IPU": options.sim_tiles_per_IPU}
+    for name, compiled in (("sim_ipu_version", target.ipu_version), ("sim_tiles_per_IPU", target.tiles_per_ipu)):
+        if asked[name] not in (None, compiled):
+            raise ModelConfigError(
+                f"model {state.name!r}: backend option {name} is {asked[name]}, but the executable was compiled for "
+                f"{compiled}; compile it for that machine, or leave the option out"
+            )
+    if options.sim_num_IPUs is not None and options.sim_num_IPUs < target.num_ipus:
+        raise ModelConfigError(
+            f"model {state.name!r}: backend option sim_num_IPUs is {options.sim_num_IPUs}, but the executable was compiled for "
+            f"{target.num_ipus}; compile it for fewer, or raise the option"
+        )

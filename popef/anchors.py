@@ -1,0 +1,33 @@
+"""What metadata says of the tensors that users feed and fetch: which anchors, which shapes, which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .enums import TensorType
+from .types import Anchor, Metadata
+
+
+def user_anchors(metadata: Metadata, kind: TensorType) -> list[Anchor]:
+    """The anchors of that type of the main programs, or without program information (older files)."""
+    mains = set(metadata.programFlow().main())
+    return [
+        anchor
+        for anchor in metadata.anchors()
+        if anchor.type() == kind and (not anchor.programs() or mains.intersection(anchor.programs()))
+    ]
+
+
+def replica_shape(metadata: Metadata, anchor: Anchor) -> tuple[int, ...]:
+    """The shape of an anchor's tensor on one replica: a replicated executable has the replicas as leading dimension."""
+    shape = tuple(anchor.tensorInfo().shape())
+    return shape[1:] if anchor.isPerReplica() and metadata.replicationFactor() > 1 else shape
+
+
+def batch_size(shapes: Iterable[tuple[int, ...]]) -> int:
+    """The compiled batch: the leading dimension that all shapes share, or 0 if they do not."""
+    leading = {shape[:1] for shape in shapes}
+    if len(leading) != 1:
+        return 0
+    (shape,) = leading
+    return shape[0] if shape else 0
