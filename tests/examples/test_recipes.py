@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import zipfile
@@ -161,7 +162,9 @@ def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
-def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folder, child):
+def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folder, child, linear, compile_popef):
+    compiled = compile_popef(linear)
+
     def poprt(command):
         scratch = model_folder(command)
         assert scratch.name == "some"
@@ -169,7 +172,7 @@ def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folde
         assert (scratch / "1" / "name_map.json").read_text() == "{}"
         assert Path(command[command.index("--input_model") + 1]).read_bytes() == MODEL
         for name in ("executable", "weights"):
-            (scratch / "1" / f"{name}.popef").write_text(name)
+            shutil.copyfile(compiled, scratch / "1" / f"{name}.popef")
 
     child.poprt = poprt
     assert recipes.build(folder.parent) == ["some"]
@@ -181,6 +184,11 @@ def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folde
     ]
     assert recipes.build(folder.parent) == []
     assert recipes.build(folder.parent, force=True) == ["some"]
+
+
+def test_an_executable_of_another_generation_is_compiled_again(folder, child):
+    recipes.build(folder.parent)
+    assert recipes.build(folder.parent) == ["some"]
 
 
 def test_a_recipe_newer_than_the_executable_is_compiled_again(folder, child):
