@@ -101,6 +101,12 @@ def sdist(directory: Path) -> None:
 
 
 @pytest.fixture
+def compiled(linear, compile_popef):
+    """An executable of this generation."""
+    return compile_popef(linear)
+
+
+@pytest.fixture
 def child(monkeypatch):
     """Stands for pip and poprt: `child.pip` and `child.poprt` act on the command, `child.ran` holds all commands."""
 
@@ -162,9 +168,7 @@ def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
-def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folder, child, linear, compile_popef):
-    compiled = compile_popef(linear)
-
+def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folder, compiled, child):
     def poprt(command):
         scratch = model_folder(command)
         assert scratch.name == "some"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_runtime import ModelRuntimeError, QueueManager, OutputSlot
+from model_runtime import ModelRuntimeError, OutputSlot, QueueManager
 
 import popef
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from model_runtime import DeviceManager, ModelRuntimeError, Session, SessionConfig, OutputSlot
+from model_runtime import DeviceManager, ModelRuntimeError, OutputSlot, Session, SessionConfig
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
 from sample_models import linear_model
 from simipu import LoadError
