@@ -32,7 +32,8 @@ def make_table(title: str, *columns: str) -> Table:
 def print_report(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]], console: Console) -> None:
     """A row per model and concurrency, and the breakdown of those that missed a goal."""
     console.print(_ratio_table(f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)", comparisons, found))
-    console.print("Baselines: their second measurement of a round over their first, which is the resolution.")
+    console.print("Baseline rows: its second measurement of a round over its first, which is the resolution.")
+    console.print("Goals: by the median; the fraction is that of the rounds that keep the bound.")
     missed = _missed_table(comparisons, found)
     if missed.row_count:
         console.print(missed)
@@ -49,11 +50,11 @@ def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
 
 
 def describe_goal(ratios: Sequence[float], goal: Goal | None) -> str:
-    """The bound and whether the median of `ratios` keeps it, in rich's markup; empty without a goal."""
+    """The bound, whether the median of `ratios` keeps it, and how many of them do, in rich's markup; empty without a goal."""
     if goal is None:
         return ""
     verdict = "[green]met[/]" if goal.is_met(statistics.median(ratios)) else "[red]missed[/]"
-    return f"{'≤' if goal.at_most else '≥'} {goal.bound:.2f} {verdict}"
+    return f"{'≤' if goal.at_most else '≥'} {goal.bound:.2f} {verdict} {sum(map(goal.is_met, ratios))}/{len(ratios)}"
 
 
 def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
