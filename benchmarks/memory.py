@@ -8,11 +8,9 @@ in the same place says what is not the weights' doing: interpreter, libraries an
 from __future__ import annotations
 
 import argparse
-import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,9 +25,10 @@ from rounds import Goal
 
 STUB = "triton_python_backend_stub"
 SETTLE_SECONDS = 10
-GOAL = 0.4
+GOALS = (Goal(0.4, at_most=True), Goal(0.1, at_most=True))
+"""As it is, and with sim_prepack off, which computes more slowly."""
 NUM_ROWS = 8
-WEIGHTLESS = "weightless"
+WEIGHTLESS, UNPACKED = "weightless", "unpacked"
 MIB = 1 << 20
 
 
@@ -89,23 +88,15 @@ def weights_bytes(model: str) -> int:
     return file.stat().st_size if file.is_file() else 0
 
 
-def parse_parameter(text: str) -> tuple[str, str]:
-    """KEY=VALUE, for argparse."""
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
-    return key, value
-
-
-def write_models(folder: Path, model: str, parameters: Sequence[tuple[str, str]]) -> tuple[Path, Path]:
-    """The model without weights and the example, in repositories of their own."""
-    weightless, example = folder / "weightless" / WEIGHTLESS, folder / "example" / model
+def write_models(folder: Path, model: str) -> list[Path]:
+    """The model without weights, the example, and its variant; each in a repository of its own."""
+    weightless, example, unpacked = (folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}"))
     repository.write_poplar_model(weightless, synthetic.make_nothing(1))
-    config = repository.copy_example(model, example)
-    for key, value in parameters:
-        config.parameters[key].string_value = value
-    repository.write_config(example, config)
-    return weightless, example
+    repository.copy_example(model, example)
+    config = repository.copy_example(model, unpacked)
+    config.parameters["sim_prepack"].string_value = "false"
+    repository.write_config(unpacked, config)
+    return [weightless, example, unpacked]
 
 
 def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
@@ -117,38 +108,22 @@ def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
     return table
 
 
-def make_ratio_table(title: str, example: list[Visit], weightless: list[Visit], weights: int, goal: Goal) -> Table:
-    """What a second instance adds, as a whole and beyond one of a model without weights, beside the goal."""
-    loaded, served = ([_in_weights(visits, state, weights) for visits in (example, weightless)] for state in (_loaded, _served))
-    table = report.make_table(title, "private memory", "loaded", "goal", "served")
-    table.add_row("all of it", report.describe_ratio(loaded[0]), "", report.describe_ratio(served[0]))
-    beyond = [[one - other for one, other in zip(*pair, strict=True)] for pair in (loaded, served)]
-    figures = (report.describe_ratio(beyond[0], goal), report.describe_goal(beyond[0], goal), report.describe_ratio(beyond[1]))
-    table.add_row("beyond a model without weights", *figures)
+def make_ratio_table(title: str, examples: dict[str, list[Visit]], weightless: list[Visit], weights: int) -> Table:
+    """What a second instance of each example adds: all of it, and beyond one of a model without weights."""
+    table = report.make_table(title, "model", "all of it", "beyond a model without weights", "goal", "the same, served")
+    for (model, visits), goal in zip(examples.items(), GOALS, strict=True):
+        pairs = list(zip(visits, weightless, strict=True))
+        whole = [each.loaded / weights for each in visits]
+        loaded = [(each.loaded - other.loaded) / weights for each, other in pairs]
+        served = [(each.served - other.served) / weights for each, other in pairs]
+        beyond = (report.describe_ratio(loaded, goal), report.describe_goal(loaded, goal))
+        table.add_row(model, report.describe_ratio(whole), *beyond, report.describe_ratio(served))
     return table
-
-
-def _in_weights(visits: Sequence[Visit], state: Callable[[Visit], float], weights: int) -> list[float]:
-    return [state(visit) / weights for visit in visits]
-
-
-def _loaded(visit: Visit) -> float:
-    return visit.loaded
-
-
-def _served(visit: Visit) -> float:
-    return visit.served
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", help="example model with a weights.popef (default: that with the largest)")
-    parser.add_argument(
-        "--parameter", type=parse_parameter, action="append", default=[], metavar="KEY=VALUE", help="to set in config.pbtxt"
-    )
-    parser.add_argument(
-        "--goal", type=float, default=GOAL, help="the most of its weights an instance may add (default %(default)s)"
-    )
     options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)
     console = report.make_console()
     perf_analyzer.prepare()
@@ -157,17 +132,16 @@ def main() -> None:
     weights = weights_bytes(model)
     if not weights:
         parser.error(f"{model} has no weights.popef; choose one of {', '.join(filter(weights_bytes, models)) or 'none'}")
+    seen: dict[tuple[str, int], list[Visit]] = {}
     with tempfile.TemporaryDirectory() as name:
-        folders = write_models(Path(name), model, options.parameter)
-        seen: dict[tuple[str, int], list[Visit]] = {}
+        weightless, example, unpacked = write_models(Path(name), model)
         for _ in range(options.rounds):
-            for folder, instances in itertools.product(folders, (1, 2)):
+            for folder, instances in ((weightless, 2), (example, 1), (example, 2), (unpacked, 2)):
                 seen.setdefault((folder.name, instances), []).append(visit(folder, instances, options))
-    given = "".join(f", {key}={value}" for key, value in options.parameter)
-    title = f"what a second instance of {model} adds, in units of its {weights / MIB:.1f} MiB of weights{given}"
-    goal = Goal(options.goal, at_most=True)
     console.print(make_size_table(seen))
-    console.print(make_ratio_table(title, seen[model, 2], seen[WEIGHTLESS, 2], weights, goal))
+    title = f"what a second instance adds, in units of its {weights / MIB:.1f} MiB of weights"
+    examples = {folder.name: seen[folder.name, 2] for folder in (example, unpacked)}
+    console.print(make_ratio_table(title, examples, seen[WEIGHTLESS, 2], weights))
     console.print(f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of the runs, which")
     console.print("grows with the compiled batch and not with the weights.")
 
