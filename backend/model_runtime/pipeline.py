@@ -55,21 +55,28 @@ class Pipeline:
         """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before anything else.
 
         `started` is called when the first row is read, again if the request must be run again. Raises ModelRuntimeError,
-        with nothing enqueued, when the session was stopped or the device is lost.
+        with nothing enqueued, for rows that do not fit, and when the session was stopped or the device is lost.
         """
         if self._broken is not None:
             raise ModelRuntimeError(f"the device was lost and auto_reset is off: {self._broken}") from self._broken
         if self.queues.is_disconnected:
             raise StoppedError("the session was stopped")
         assert self._new is None
+        for anchor, array in inputs.items():
+            self.queues.inputQueue(anchor).check(array)
         self._new = inputs, rows, started
 
     def set_request_outputs(self, outputs: Mapping[str, Place], rows: int, done: Done) -> None:
-        """Say where the rows of the request just enqueued go, by anchor; None drops an output."""
+        """Say where the rows of the request just enqueued go, by anchor; None drops an output.
+
+        Raises ModelRuntimeError, with the request forgotten, for a place of another length.
+        """
         assert self._new is not None
         inputs, enqueued, started = self._new
         self._new = None
         assert rows == enqueued
+        for anchor, place in outputs.items():
+            self.queues.outputQueue(anchor).check(place, rows)
         self._enqueue(_Request(inputs, rows, started, outputs, done))
 
     def drain(self) -> None:
@@ -101,10 +108,10 @@ class Pipeline:
         request.first_row = queues.rows_enqueued
         self._requests.append(request)
         for index, (anchor, array) in enumerate(request.inputs.items()):
-            queues.inputQueue(anchor).enqueue(array, None if index else request.started, alone=request.alone)
+            queues.inputQueue(anchor).add(array, None if index else request.started, alone=request.alone)
         last = len(request.outputs) - 1
         for index, (anchor, place) in enumerate(request.outputs.items()):
-            queues.outputQueue(anchor).enqueue(place, request.rows, self._finish if index == last else None)
+            queues.outputQueue(anchor).add(place, request.rows, self._finish if index == last else None)
 
     def _finish(self) -> None:
         """The oldest request has all its rows: requests are written in the order in which they came."""

@@ -83,17 +83,24 @@ class InputQueue:
         """Rows enqueued and not yet read."""
         return self.rows_enqueued - self.rows_read
 
-    def enqueue(self, data: Array, callback: Callback | None = None, *, alone: bool = False) -> None:
+    def enqueue(self, data: Array, callback: Callback | None = None) -> None:
         """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they are read.
 
-        `callback` is called when the first row is read. Rows that are `alone` join no others. Raises ModelRuntimeError
-        for another shape or type.
+        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type.
         """
+        self.check(data)
+        self.add(data, callback)
+
+    def check(self, data: Array) -> None:
+        """Raise ModelRuntimeError unless `data` is at least one row of the anchor's shape and type."""
         if data.shape[1:] != self._row_shape or data.dtype != self._dtype or not len(data):
             raise ModelRuntimeError(
                 f"input {self._name!r}: expected {self._dtype.name} rows of shape {self._row_shape}, at least one; "
                 f"found {data.dtype.name} of shape {data.shape}"
             )
+
+    def add(self, data: Array, callback: Callback | None, *, alone: bool = False) -> None:
+        """Enqueue what was checked; rows that are `alone` join no others."""
         with self._lock:
             waiting = self.readAvailable()
             self._entries.append(_Input(data, 0, callback, alone))
@@ -160,10 +167,18 @@ class OutputQueue:
     def enqueue(self, place: Place, rows: int, callback: Callback | None = None) -> None:
         """Where the next `rows` rows go: the caller's array, memory that the runtime provides, or None to drop them.
 
-        `callback` is called once, after the last of them is written.
+        `callback` is called once, after the last of them is written. Raises ModelRuntimeError for an array of another length.
         """
+        self.check(place, rows)
+        self.add(place, rows, callback)
+
+    def check(self, place: Place, rows: int) -> None:
+        """Raise ModelRuntimeError unless the place has room for exactly `rows` rows."""
         if isinstance(place, np.ndarray) and len(place) != rows:
             raise ModelRuntimeError(f"output {self._name!r}: the array has {len(place)} rows, the request {rows}")
+
+    def add(self, place: Place, rows: int, callback: Callback | None) -> None:
+        """Enqueue what was checked."""
         with self._lock:
             self._entries.append(_Output(place, rows, 0, callback))
 

@@ -1,0 +1,289 @@
+"""Requests through a session thread: joined, flushed, each answered once, failures kept apart."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, SessionConfig, StoppedError
+from onnx import TensorProto, helper
+from sample_models import make_model
+from simipu import DeviceLostError, RunError
+
+BATCH = 4
+
+
+@pytest.fixture
+def make_pipeline(linear, compile_popef):
+    """A pipeline over the linear model, whose z is 2 x; stopped at the end."""
+    made = []
+
+    def make(started=True, **options):
+        session = Session(compile_popef(linear, batch=BATCH))
+        session.runLoadPrograms()
+        runs = []
+        session.observer = lambda run: runs.append(run.rows)
+        pipeline = Pipeline(session, **{"timeout_ns": 0, **options})
+        pipeline.runs = runs
+        made.append(pipeline)
+        if started:
+            pipeline.start()
+        return pipeline
+
+    yield make
+    for pipeline in made:
+        pipeline.stop()
+
+
+class Ask:
+    """One request: its rows, what came back, and how often."""
+
+    def __init__(self, pipeline, rows, value=1.0, fail=None):
+        self.x = np.full((rows, 4), value, np.float32)
+        self.slot = OutputSlot()
+        self.answers = []
+        self.starts = 0
+        self.event = threading.Event()
+        with pipeline.queues.lock:
+            pipeline.enqueue_request({"x": self.x}, rows, self.started)
+            pipeline.set_request_outputs({"y": None, "z": self.slot}, rows, self.done)
+
+    def started(self):
+        self.starts += 1
+
+    def done(self, error):
+        self.answers.append(error)
+        self.event.set()
+
+    def wait(self):
+        assert self.event.wait(20), "no answer"
+        (error,) = self.answers
+        if error is not None:
+            raise error
+        np.testing.assert_array_equal(self.slot.array, 2 * self.x)
+
+
+def test_rows_of_several_calls_join_into_one_run(make_pipeline):
+    pipeline = make_pipeline()
+    asks = [Ask(pipeline, 1, value) for value in range(BATCH)]
+    for ask in asks:
+        ask.wait()
+    assert pipeline.runs == [BATCH]
+
+
+def test_a_large_request_spans_several_runs(make_pipeline):
+    pipeline = make_pipeline()
+    Ask(pipeline, 3 * BATCH).wait()
+    assert pipeline.runs == [BATCH] * 3
+
+
+def test_an_incomplete_batch_waits_for_its_timeout_and_no_longer(make_pipeline):
+    pipeline = make_pipeline(timeout_ns=50_000_000)
+    began = time.monotonic()
+    Ask(pipeline, 1).wait()
+    assert time.monotonic() - began >= 0.05
+    assert pipeline.runs == [1]
+
+
+def test_a_timeout_of_0_waits_for_ever_and_flushing_ends_the_wait(make_pipeline):
+    pipeline = make_pipeline(timeout_ns=0)
+    ask = Ask(pipeline, 1)
+    assert not ask.event.wait(0.3)
+    pipeline.queues.flushAll()
+    ask.wait()
+
+
+def test_answers_come_in_the_order_of_the_requests(make_pipeline):
+    pipeline = make_pipeline(timeout_ns=1_000_000)
+    order = []
+    asks = []
+    for index in range(40):
+        ask = Ask(pipeline, 1 + index % 7, index)
+        ask.started = None
+        asks.append(ask)
+    for ask in asks:
+        ask.wait()
+        order.append(ask)
+    assert sum(pipeline.runs) == sum(1 + index % 7 for index in range(40))
+
+
+def test_draining_runs_everything_in_the_callers_thread(make_pipeline):
+    pipeline = make_pipeline(started=False, timeout_ns=None)
+    asks = [Ask(pipeline, rows) for rows in (3, 3, 1)]
+    pipeline.drain()
+    for ask in asks:
+        ask.wait()
+    assert pipeline.runs == [4, 3]
+
+
+def fail_on(pipeline, error, value):
+    """Have runs with that value in them raise."""
+    run = pipeline.session.runMainPrograms
+    engine = pipeline.session._engine
+    compute = engine._run_main
+
+    def failing(main):
+        pull = main.pull
+
+        def check(reads, batches):
+            rows, feeds = pull(reads, batches)
+            if (feeds[0] == value).any():
+                raise error
+            return rows, feeds
+
+        main.pull = check
+        try:
+            return compute(main)
+        finally:
+            main.pull = pull
+
+    engine._run_main = failing
+    return run
+
+
+def test_only_the_culprit_of_a_joined_run_fails(make_pipeline):
+    pipeline = make_pipeline(started=False, timeout_ns=None)
+    fail_on(pipeline, RunError("13"), 13)
+    asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (2, 13), (9, 2), (1, 3))]
+    pipeline.drain()
+    for ask in (asks[0], asks[2], asks[3]):
+        ask.wait()
+    with pytest.raises(RunError, match="13"):
+        asks[1].wait()
+
+
+def test_a_lost_device_takes_the_requests_that_were_on_it(make_pipeline):
+    pipeline = make_pipeline(started=False, timeout_ns=None)
+    fail_on(pipeline, DeviceLostError("gone"), 13)
+    asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (3, 13), (4, 2))]
+    pipeline.drain()
+    for ask in asks[:2]:
+        with pytest.raises(DeviceLostError):
+            ask.wait()
+    asks[2].wait()
+
+
+def test_without_auto_reset_a_lost_device_fails_all_that_wait_and_come(make_pipeline):
+    pipeline = make_pipeline(started=False, timeout_ns=None, auto_reset=False)
+    fail_on(pipeline, DeviceLostError("gone"), 13)
+    asks = [Ask(pipeline, 4, value) for value in (13, 2)]
+    pipeline.drain()
+    for ask in asks:
+        with pytest.raises(DeviceLostError):
+            ask.wait()
+    with pytest.raises(ModelRuntimeError, match="auto_reset is off: gone"):
+        Ask(pipeline, 1)
+
+
+def test_a_defect_in_a_run_is_answered_too(make_pipeline):
+    pipeline = make_pipeline()
+    fail_on(pipeline, ZeroDivisionError("a defect"), 13)
+    with pytest.raises(ZeroDivisionError):
+        Ask(pipeline, BATCH, 13).wait()
+    Ask(pipeline, BATCH, 1).wait()
+
+
+def test_stopping_answers_what_waits_and_refuses_what_comes(make_pipeline):
+    pipeline = make_pipeline(timeout_ns=0)
+    ask = Ask(pipeline, 1)
+    pipeline.stop()
+    with pytest.raises(StoppedError):
+        ask.wait()
+    with pytest.raises(StoppedError):
+        Ask(pipeline, 1)
+
+
+def test_many_threads_get_their_own_rows(make_pipeline):
+    pipeline = make_pipeline(timeout_ns=1_000_000)
+
+    def client(number):
+        for index in range(50):
+            Ask(pipeline, 1 + (index + number) % 6, 100 * number + index).wait()
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pipeline.runs) < sum(1 + (i + n) % 6 for i in range(50) for n in range(8))
+
+
+def test_a_waiting_session_uses_no_processor_time(make_pipeline):
+    make_pipeline(timeout_ns=1_000_000)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.05
+
+
+def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(compile_popef, monkeypatch):
+    """Each row says how often the loop turns."""
+    monkeypatch.setenv("POPLAR_RUNTIME_OPTIONS", '{"target.hostSyncTimeout":"0.3"}')
+    session = loop_session()
+    pipeline = Pipeline(session, timeout_ns=None)
+
+    def ask(turns):
+        answers = []
+        slot = OutputSlot()
+        with pipeline.queues.lock:
+            pipeline.enqueue_request({"turns": np.array([turns], np.int64)}, 1)
+            pipeline.set_request_outputs({"sum": slot}, 1, answers.append)
+        pipeline.drain()
+        return answers, slot.array
+
+    answers, _ = ask(10**9)
+    assert isinstance(answers[0], DeviceLostError)
+    assert "took longer than its limit of 0.3 s" in str(answers[0])
+    answers, total = ask(3)
+    assert answers == [None]
+    assert total[0] == 3
+
+
+def loop_session():
+    import popef
+    from simipu import Direction, Executable, Program, ProgramKind, Stream
+    from simipu.target import TARGETS
+
+    int64 = TensorProto.INT64
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["again"], ["again_out"]),
+            helper.make_node("Add", ["carried", "one"], ["carried_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", int64, []),
+            helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carried", int64, []),
+        ],
+        [
+            helper.make_tensor_value_info("again_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carried_out", int64, []),
+        ],
+    )
+    model = make_model(
+        [helper.make_node("Loop", ["turns", "yes", "zero"], ["sum"], body=body)],
+        {"turns": (int64, [])},
+        {"sum": (int64, [])},
+        {"yes": np.array(True), "zero": np.array(0, np.int64), "one": np.array(1, np.int64)},
+    )
+    kind = np.dtype(np.int64)
+    streams = (
+        Stream("h2d_turns", "turns", Direction.HOST_TO_DEVICE, kind, ()),
+        Stream("anchor_d2h_sum", "sum", Direction.DEVICE_TO_HOST, kind, ()),
+    )
+    executable = Executable("loop", TARGETS["ipu2"], (Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString()),))
+    info = popef.TensorInfo(shape=(), dataType=popef.DataType.S64)
+    metadata = popef.Metadata(
+        replicationFactor=1,
+        numIpus=1,
+        executable="loop",
+        ipuVersion=2,
+        programFlow=popef.ProgramFlow(load=[], main=[5], save=[]),
+        anchors=[
+            popef.Anchor(name="turns", handle="h2d_turns", tensorInfo=info, type=popef.TensorType.INPUT, programs=[5]),
+            popef.Anchor(name="sum", handle="anchor_d2h_sum", tensorInfo=info, type=popef.TensorType.OUTPUT, programs=[5]),
+        ],
+    )
+    session = Session(popef.Model(None, metadata, [], [], []), SessionConfig(executable=executable))
+    session.runLoadPrograms()
+    return session

@@ -1,0 +1,215 @@
+"""ModelRunner: what scripts of the real library's users do."""
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from model_runtime import (
+    DeviceManager,
+    DeviceWaitConfig,
+    DeviceWaitStrategy,
+    InputMemoryView,
+    ModelRunner,
+    ModelRunnerConfig,
+    ModelRuntimeError,
+    OutputMemoryView,
+    PopefPaths,
+    StoppedError,
+)
+from simipu import LoadError
+
+import popef
+
+
+@pytest.fixture
+def file(linear, compile_popef):
+    return compile_popef(linear)
+
+
+def x(rows, value=1.0):
+    return np.full((rows, 4), value, np.float32)
+
+
+def test_the_runner_allocates_outputs(file):
+    with ModelRunner(file) as runner:
+        result = runner.execute({"x": x(4)})
+        assert set(result) == {"y", "z"}
+        np.testing.assert_array_equal(result["z"], 2 * x(4))
+        assert result["z"].data_size_bytes == 64
+        np.testing.assert_array_equal(np.frombuffer(result["z"], np.float32), 2 * np.ones(16))
+
+
+def test_the_caller_allocates_outputs(file):
+    with ModelRunner(PopefPaths(file), config=ModelRunnerConfig()) as runner:
+        outputs = OutputMemoryView(z=np.zeros((8, 4), np.float32))
+        runner.execute(InputMemoryView(x=x(8)), outputs)
+        np.testing.assert_array_equal(outputs["z"], 2 * x(8))
+
+
+def test_asynchronous_requests_answer_when_they_are_looked_at(file):
+    """As mmdeploy's wrapper does it."""
+    with ModelRunner(str(file)) as runner:
+        view = InputMemoryView()
+        view["x"] = x(4, 3)
+        future = runner.executeAsync(view)
+        future.wait()
+        (description,) = (d for d in runner.getExecuteOutputs() if d.name == "z")
+        flat = np.frombuffer(future["z"], dtype=popef.popefTypeToNumpyDType(description.data_type))
+        np.testing.assert_array_equal(flat.reshape(description.shape), 2 * view["x"])
+        assert list(future) == ["y", "z"]
+
+
+def test_threads_share_a_runner(file):
+    with ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000)) as runner, ThreadPoolExecutor(8) as pool:
+        sizes = [1 + index % 9 for index in range(100)]
+        answers = pool.map(lambda index: runner.execute({"x": x(sizes[index], index)})["z"], range(100))
+        for index, z in enumerate(answers):
+            np.testing.assert_array_equal(z, 2 * x(sizes[index], index))
+
+
+def test_descriptions_are_those_of_one_batch(file):
+    with ModelRunner(file) as runner:
+        (description,) = runner.getExecuteInputs()
+        assert (description.name, description.shape, description.size_in_bytes) == ("x", (4, 4), 64)
+        assert [d.name for d in runner.getExecuteOutputs()] == ["y", "z"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "reason"),
+    [
+        ({}, None, "input 'x' is not given; the model takes x"),
+        ({"x": x(4), "q": x(4)}, None, "input 'q' is not known; the model's inputs are x"),
+        ({"x": x(3)}, None, "batch size 3, which is no multiple of the compiled 4; set batching_dim to 0"),
+        ({"x": x(0)}, None, "batch sizes differ or are 0"),
+        ({"x": x(4).astype(np.float64)}, None, "expected float32 rows of shape"),
+        ({"x": np.ones((4, 5), np.float32)}, None, r"found float32 of shape \(4, 5\)"),
+        ({"x": x(4)}, {"q": x(4)}, "output 'q' is not known; the model's outputs are y, z"),
+        ({"x": x(4)}, {"z": x(8)}, r"output 'z': expected float32 of shape \(4, 4\), found float32 of shape \(8, 4\)"),
+    ],
+)
+def test_what_does_not_fit_is_named(file, inputs, outputs, reason):
+    with ModelRunner(file) as runner:
+        with pytest.raises(ModelRuntimeError, match=reason):
+            runner.execute(inputs, outputs)
+        np.testing.assert_array_equal(runner.execute({"x": x(4)})["z"], 2 * x(4))
+
+
+def test_defaults_are_the_real_ones():
+    config = ModelRunnerConfig()
+    assert (config.timeout_ns, config.thread_safe, config.validate_io_params) == (10_000_000, True, True)
+    assert (config.check_package_hash, config.batching_dim, config.ring_buffer_size_multiplier) == (True, 0xFFFFFFFF, 2)
+    assert (config.auto_reset, config.flush_on_waiting_outputs, config.is_batch_size_timeout_enabled) == (False, False, False)
+    assert config.request_tracepoints_buffer_size == 1000
+
+
+def test_the_shortest_timeout_counts():
+    assert ModelRunnerConfig(timeout_ns=0).flush_after_ns() == 0
+    assert ModelRunnerConfig(timeout_ns=5).flush_after_ns() == 5
+    assert ModelRunnerConfig(timeout_ns=5, batch_size_timeout_ns=3).flush_after_ns() == 5
+    assert ModelRunnerConfig(timeout_ns=5, batch_size_timeout_ns=3, is_batch_size_timeout_enabled=True).flush_after_ns() == 3
+
+
+def test_other_batching_dimensions_are_refused(file):
+    with pytest.raises(ModelRuntimeError, match="batching_dim 1 is not supported"):
+        ModelRunner(file, ModelRunnerConfig(batching_dim=1))
+
+
+def test_closing_answers_what_waits(file):
+    runner = ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=0))
+    future = runner.executeAsync({"x": x(1)})
+    runner.close()
+    with pytest.raises(StoppedError):
+        future.wait(10)
+    with pytest.raises(ModelRuntimeError):
+        runner.execute({"x": x(4)})
+
+
+def test_a_runner_that_is_dropped_ends_its_thread(file):
+    import gc
+    import threading
+
+    before = threading.active_count()
+    runner = ModelRunner(file)
+    runner.execute({"x": x(4)})
+    del runner
+    gc.collect()
+    assert threading.active_count() <= before + 1  # the watchdog's, until the engine is gone
+
+
+def test_a_model_without_batch_takes_whole_tensors(compile_popef):
+    from onnx import TensorProto, helper
+    from sample_models import make_model
+
+    model = make_model(
+        [helper.make_node("Neg", ["state"], ["next"]), helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0)],
+        {"state": (TensorProto.FLOAT, [2, 3])},
+        {"next": (TensorProto.FLOAT, [2, 3]), "total": (TensorProto.FLOAT, [])},
+        {},
+    )
+    with ModelRunner(compile_popef(model, batch=None)) as runner:
+        result = runner.execute({"state": np.ones((2, 3), np.float32)})
+        assert result["next"].shape == (2, 3)
+        assert result["total"].shape == ()
+        assert result["total"] == 6
+
+
+def wait_configs():
+    return [
+        DeviceWaitConfig(),
+        DeviceWaitConfig(DeviceWaitStrategy.NO_WAIT),
+        DeviceWaitConfig(
+            DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=timedelta(milliseconds=20), sleepTime=timedelta(milliseconds=5)
+        ),
+        DeviceWaitConfig(timeout=0.02, sleepTime=0.005),
+    ]
+
+
+@pytest.mark.parametrize("wait", wait_configs())
+def test_a_machine_without_a_free_ipu_says_so(wait):
+    machine = DeviceManager(num_ipus=1)
+    held = machine.getDevice(1)
+    with pytest.raises(ModelRuntimeError, match="No IPU can be attached: 1 of ipu2 wanted, the simulated machine has 1, of which 1"):
+        machine.getDevice(1, {}, wait)
+    del held
+    assert machine.getDevice(1, {}, wait).numIpus() == 1
+
+
+def test_waiting_for_a_device_ends_when_one_is_given_up():
+    machine = DeviceManager(num_ipus=1)
+    held = [machine.getDevice(1)]
+    with ThreadPoolExecutor(1) as pool:
+        wait = DeviceWaitConfig(DeviceWaitStrategy.WAIT_FOREVER, sleepTime=0.005)
+        waiting = pool.submit(machine.getDevice, 1, {}, wait)
+        held.clear()
+        assert waiting.result(10).numIpus() == 1
+
+
+def test_devices_are_made_by_number_version_and_model(file, open_model):
+    manager = DeviceManager()
+    assert manager.getNumDevices() is None
+    assert manager.getDevice(2, {"ipuVersion": "ipu21"}).ipuVersion() == 21
+    assert manager.getDevice(open_model(file), DeviceWaitConfig()).ipuVersion() == 2
+    assert manager.getSpecificDevice(3).id() == 3
+    assert manager.createIpuModelDevice(1, "ipu2", 100).device().target.tiles_per_ipu == 100
+    assert manager.createIpuModelDevice(open_model(file), 100).device().target.tiles_per_ipu == 100
+    assert manager.createSmallIpuModelDevice(1, "ipu2").device().target.tiles_per_ipu == 4
+    with pytest.raises(ModelRuntimeError, match="IPU version 'ipu9' is not known"):
+        manager.getDevice(1, {"ipuVersion": "ipu9"})
+    with pytest.raises(ModelRuntimeError, match="tiles_per_ipu must be 1 to 1472"):
+        manager.createIpuModelDevice(1, "ipu2", 2000)
+
+
+def test_a_runner_takes_the_device_it_is_given(file):
+    device = DeviceManager().createIpuModelDevice(1, "ipu2")
+    with ModelRunner(file, ModelRunnerConfig(replica_to_device={0: device})) as runner:
+        assert runner.session.device is device
+    small = DeviceManager().createSmallIpuModelDevice(1, "ipu2")
+    with pytest.raises(LoadError, match="compiled for 1 x ipu2 of 1472 tiles, but device .* is 1 x ipu2 of 4 tiles"):
+        ModelRunner(file, ModelRunnerConfig(replica_to_device={0: small}))
+
+
+def test_the_public_names_exist():
+    import model_runtime
+
+    assert all(hasattr(model_runtime, name) for name in model_runtime.__all__)
