@@ -23,7 +23,7 @@ import rounds
 import synthetic
 from inputs import Row
 from rounds import Comparison, Goal, Subject
-from triton_poplar.recipes import Recipe, fetch
+from triton_poplar.recipes import Recipe, fetch, read_recipes
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 EXAMPLE_GOAL = Goal(1.0)
@@ -97,12 +97,16 @@ def time_row(file: Path, rows: list[Row]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--instances", type=int, default=1, help="of every model; they share the cores (default 1)")
+    examples = {recipe.model: recipe for recipe in read_recipes(repository.EXAMPLES)}
+    names = [*examples, *SMALL_MODELS]
+    parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="MODEL", help=f"of {', '.join(names)}")
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
     console = report.make_console()
+    repository.build_examples()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cases = [write_example(folder / "models", recipe, options) for recipe in repository.build_examples()]
-        small = [write_small(folder / "models", model, options) for model in SMALL_MODELS]
+        cases = [write_example(folder / "models", examples[each], options) for each in options.models if each in examples]
+        small = [write_small(folder / "models", each, options) for each in options.models if each in SMALL_MODELS]
         for case in small:
             computed = time_row(folder / f"{case.name}.onnx", case.rows)
             console.print(f"{case.name}: ONNX Runtime alone computes a row in {computed:.3f} ms")

@@ -170,13 +170,14 @@ def set_instances(config: ModelConfig, count: int) -> None:
 
 @contextmanager
 def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
-    """A server with every model of `repository`; SystemExit says which did not load, or what the machine lacks."""
+    """A server with every model of `repository`; SystemExit says which do not load and why, or what the machine lacks."""
     if int(np.__version__.split(".")[0]) >= 2:
         raise SystemExit(
             f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the stub's binding "
             "misreads the arrays of numpy 2; run `make clean`, then `make PYTHON=python3.11 bench`"
         )
     with TritonServer(repository, log=log) as server:
-        for name, reason in server.failed_models().items():
-            raise SystemExit(f"benchmarks: {name} does not load: {reason}; try `poplar-triton build --force model_repository`")
+        if failed := server.failed_models():
+            reasons = "\n".join(f"{name}: {reason}" for name, reason in failed.items())
+            raise SystemExit(f"benchmarks: {len(failed)} models do not load\n{reasons}")
         yield server
