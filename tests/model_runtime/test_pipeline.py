@@ -239,9 +239,10 @@ def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(compile_popef, 
 
 
 def loop_session():
-    import popef
     from simipu import Direction, Executable, Program, ProgramKind, Stream
     from simipu.target import TARGETS
+
+    import popef
 
     int64 = TensorProto.INT64
     body = helper.make_graph(
@@ -271,7 +272,9 @@ def loop_session():
         Stream("h2d_turns", "turns", Direction.HOST_TO_DEVICE, kind, ()),
         Stream("anchor_d2h_sum", "sum", Direction.DEVICE_TO_HOST, kind, ()),
     )
-    executable = Executable("loop", TARGETS["ipu2"], (Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString()),))
+    executable = Executable(
+        "loop", TARGETS["ipu2"], (Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString()),)
+    )
     info = popef.TensorInfo(shape=(), dataType=popef.DataType.S64)
     metadata = popef.Metadata(
         replicationFactor=1,

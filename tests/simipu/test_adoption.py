@@ -1,0 +1,92 @@
+"""A graph in the place of an executable that cannot be simulated: checked against the streams, and computed."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from sample_models import linear_model, make_model
+from simipu import Device, Direction, Engine, LoadError, ProgramKind, Stream, adopt_graph
+from simipu.target import TARGETS
+
+INTO, OUT = Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST
+PROGRAMS = {0: ProgramKind.LOAD, 1: ProgramKind.MAIN, 2: ProgramKind.SAVE}
+
+
+def streams(kind="float32", batch=4, names=("infeed", "out_y", "out_z"), width=4):
+    dtype = np.dtype(kind)
+    return [
+        Stream("h", names[0], INTO, dtype, (batch, width)),
+        Stream("i", names[1], OUT, dtype, (batch, 3)),
+        Stream("j", names[2], OUT, dtype, (batch, width)),
+    ]
+
+
+NAMES = {"infeed": "x", "out_y": "y", "out_z": "z"}
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(linear_model(), path)
+    return path
+
+
+def adopt(path, given=None, names=NAMES, programs=PROGRAMS):
+    return adopt_graph(path, "real", TARGETS["ipu2"], programs, given or streams(), names)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16"])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_the_graph_computes_in_the_types_of_the_streams(path, kind, rows):
+    executable = adopt(path, streams(kind))
+    assert executable.program(1).row_independent
+    assert executable.cycles(1) > 0
+    engine = Engine(executable, Device(executable.target))
+    collected = {}
+    x = np.ones((rows, 4), kind)
+    engine.connect_input("h", lambda most: x)
+    engine.connect_output("j", lambda rows: collected.update(z=rows))
+    engine.run(0)
+    assert engine.run(1) == rows
+    assert collected["z"].dtype == kind
+    np.testing.assert_array_equal(collected["z"], 2 * x)
+
+
+def test_int64_of_the_graph_is_int32_on_the_chip(tmp_path):
+    model = make_model(
+        [helper.make_node("Add", ["a", "a"], ["b"])],
+        {"a": (TensorProto.INT64, ["n", 2])},
+        {"b": (TensorProto.INT64, ["n", 2])},
+        {},
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    kind = np.dtype(np.int32)
+    given = [Stream("h", "a", INTO, kind, (4, 2)), Stream("i", "b", OUT, kind, (4, 2))]
+    executable = adopt(tmp_path / "model.onnx", given, {})
+    engine = Engine(executable, Device(executable.target))
+    collected = []
+    engine.connect_input("h", lambda most: np.full((2, 2), 5, np.int32))
+    engine.connect_output("i", collected.append)
+    engine.run(1)
+    np.testing.assert_array_equal(collected[0], np.full((2, 2), 10, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "reason"),
+    [
+        (streams(), {}, r"has no input for anchor 'infeed'; its inputs are x; map the anchor to one of them in name_map.json"),
+        (streams(), {**NAMES, "out_y": "q"}, r"has no output for anchor 'out_y' \('q' in the name map\); its outputs are y, z"),
+        (streams(width=5), NAMES, r"input 'x' has shape \['\?', 4\], the anchor has \[4, 5\]"),
+        (streams()[1:], NAMES, "takes input 'x', which no anchor of the PopEF file feeds"),
+        ([streams()[0], Stream("i", "out_y", OUT, np.dtype("float32"), (4, 7))], NAMES, r"'y' has shape \[4, 3\].*\[4, 7\]"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_refused(path, given, names, reason):
+    with pytest.raises(LoadError, match=reason):
+        adopt(path, given, names)
+
+
+def test_what_is_no_graph_is_refused(tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"\xff\xff")
+    with pytest.raises(LoadError, match="expected an ONNX model"):
+        adopt(tmp_path / "model.onnx")

@@ -1,0 +1,89 @@
+"""A graph in a child process computes what one in this process does, and its death is an error of one run."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from poprt import Compiler, CompilerOptions, Converter
+from simipu import Device, DeviceLostError, Engine, GraphOptions, RunError, RunTimeoutError
+
+
+@pytest.fixture
+def make_engine(linear):
+    engines = []
+
+    def make(limit_seconds=60.0, **options):
+        compiled = Compiler.compile(Converter(batch_size=4).convert(linear), None, CompilerOptions(**options))
+        executable = compiled.executable
+        graph_options = GraphOptions(num_threads=1, limit_seconds=limit_seconds)
+        engine = Engine(executable, Device(executable.target), isolated=True, graph_options=graph_options)
+        engines.append(engine)
+        engine.collected = {}
+        engine.x = np.ones((3, 4), np.float32)
+        engine.connect_input("h2d_x", lambda most: engine.x)
+        engine.connect_output("anchor_d2h_z", lambda rows: engine.collected.update(z=rows))
+        for name, value in compiled.weights.items():
+            engine.connect_input(f"h2d_{name}", lambda most, value=value: value[None])
+        engine.run(0)
+        engine.load(5)
+        return engine
+
+    yield make
+    for engine in engines:
+        engine.unload()
+
+
+def child(engine):
+    return engine._mains[5].graph.pid
+
+
+@pytest.mark.parametrize("constant_weights", [True, False])
+def test_the_child_computes_the_same(make_engine, constant_weights):
+    engine = make_engine(constant_weights=constant_weights)
+    assert engine.run(5) == 3
+    np.testing.assert_array_equal(engine.collected["z"], 2 * engine.x)
+    assert child(engine) != os.getpid()
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_dead_child_costs_one_run(make_engine, death):
+    engine = make_engine()
+    for _ in range(2):
+        before = child(engine)
+        os.kill(before, death)
+        with pytest.raises(DeviceLostError, match=f"process died .signal {death.name}.; a new one takes its place"):
+            engine.run(5)
+        assert engine.run(5) == 3
+        assert child(engine) != before
+        assert not os.path.exists(f"/proc/{before}")
+
+
+def test_a_stuck_child_is_replaced(make_engine):
+    engine = make_engine(limit_seconds=0.5)
+    os.kill(child(engine), signal.SIGSTOP)
+    with pytest.raises(RunTimeoutError, match=r"took longer than 0\.5 s"):
+        engine.run(5)
+    assert engine.run(5) == 3
+
+
+def test_refused_values_leave_the_child_alive(make_engine):
+    engine = make_engine()
+    before = child(engine)
+    engine.x = np.ones((3, 5), np.float32)
+    with pytest.raises(RunError):
+        engine.run(5)
+    engine.x = np.ones((3, 4), np.float32)
+    assert engine.run(5) == 3
+    assert child(engine) == before
+
+
+def test_unloading_ends_the_child(make_engine):
+    engine = make_engine()
+    before = child(engine)
+    engine.unload()
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{before}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{before}")

@@ -1,0 +1,125 @@
+"""Runs of several batches: replicas, device iterations, modelled time, mapped constants."""
+
+import dataclasses
+import functools
+import mmap
+import time
+
+import numpy as np
+import pytest
+from poprt import Compiler, Converter
+from sample_models import linear_model
+from simipu import Device, Engine, Executable, LoadError
+from simipu.clock import DeviceClock
+from simipu.target import TARGETS
+from simipu.watchdog import Watchdog
+
+
+@functools.cache
+def compile_linear(width=4):
+    return Compiler.compile(Converter(batch_size=4).convert(linear_model(width=width))).executable
+
+
+def make_engine(rows, **options):
+    executable = compile_linear()
+    if not options.pop("independent", True):
+        programs = [dataclasses.replace(program, row_independent=False) for program in executable.programs]
+        executable = dataclasses.replace(executable, programs=tuple(programs))
+    engine = Engine(executable, Device(executable.target), **options)
+    x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+    taken = []
+    engine.pieces = []
+    engine.connect_input("h2d_x", lambda most: taken.append(most) or x[:most])
+    engine.connect_output("anchor_d2h_z", engine.pieces.append)
+    return engine, x, taken
+
+
+@pytest.mark.parametrize("independent", [True, False])
+@pytest.mark.parametrize(("replicas", "iterations"), [(1, 1), (2, 1), (1, 3), (2, 3)])
+@pytest.mark.parametrize("rows", [1, 4, 5, 8, 13, 24])
+def test_a_run_takes_the_batches_of_all_replicas_and_iterations(independent, replicas, iterations, rows):
+    engine, x, taken = make_engine(rows, replication_factor=replicas, device_iterations=iterations, independent=independent)
+    capacity = 4 * replicas * iterations
+    assert engine.run(5) == min(rows, capacity)
+    assert taken == [capacity]
+    np.testing.assert_array_equal(np.concatenate(engine.pieces), 2 * x[:capacity])
+    assert all(len(piece) <= 4 for piece in engine.pieces)
+
+
+def test_a_hostile_number_of_iterations_costs_nothing():
+    engine, _, _ = make_engine(2, device_iterations=2**62)
+    assert engine.run(5) == 2
+
+
+def test_a_paced_engine_takes_its_modelled_time():
+    engine, _, _ = make_engine(4, paced=True)
+    engine.load(5)
+    slow = dataclasses.replace(TARGETS["ipu2"], clock_hz=20 * engine.executable.cycles(5))
+    engine.device.target = slow
+    began = time.monotonic()
+    engine.run(5)
+    engine.run(5)
+    assert time.monotonic() - began >= 0.1
+
+
+def test_a_clock_that_is_not_paced_never_waits():
+    clock = DeviceClock(paced=False)
+    clock.start()
+    began = time.monotonic()
+    clock.advance(1000)
+    assert time.monotonic() - began < 100
+
+
+def test_a_watchdog_barks_once_for_a_run_that_is_too_long():
+    barks = []
+    watchdog = Watchdog(0.05, lambda: barks.append(1))
+    for _ in range(3):
+        watchdog.begin()
+        watchdog.end()
+    watchdog.begin()
+    deadline = time.monotonic() + 10
+    while not barks and time.monotonic() < deadline:
+        time.sleep(0.01)
+    watchdog.end()
+    time.sleep(0.1)
+    assert barks == [1]
+    watchdog.close()
+
+
+def test_constants_are_views_of_the_file(tmp_path):
+    """Reading maps them: no copy of the weights, however large."""
+    executable = compile_linear(512)
+    assert {constant.name for constant in executable.constants} == {"w"}
+    path = tmp_path / "payload"
+    path.write_bytes(executable.serialize())
+    with path.open("rb") as file:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    (constant,) = Executable.deserialize(mapped).constants
+    assert constant.data.obj is mapped.obj
+    array = constant.array()
+    assert not array.flags.owndata
+    assert array.ctypes.data % 64 == 0
+
+
+def test_small_weights_stay_in_the_graph():
+    assert compile_linear().constants == ()
+
+
+def test_a_constant_beyond_the_end_is_refused():
+    payload = compile_linear(512).serialize()
+    with pytest.raises(LoadError, match="constant 'w' of the executable needs 6144 bytes, but 6143 are there"):
+        Executable.deserialize(payload[:-1])
+
+
+def test_weights_are_not_copied_without_prepacking():
+    """ONNX Runtime computes with the arrays it is given: a change of the memory changes its answers."""
+    from simipu.graph import GraphOptions, build_graph
+
+    executable = compile_linear(512)
+    weights = {constant.name: constant.array().copy() for constant in executable.constants}
+    graph = build_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False))
+    x = np.ones((1, 512), np.float32)
+    (before,) = graph.run(["y"], {"x": x})
+    weights["w"] += 1
+    (after,) = graph.run(["y"], {"x": x})
+    assert not np.array_equal(before, after)
