@@ -6,7 +6,7 @@ Weights are handed over as arrays that are mapped from their file, and stay ther
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,12 +16,13 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from simipu.errors import LoadError, RunError, RunTimeoutError
 from simipu.executable import Program
-from simipu.numerics import lower
+from simipu.numerics import iter_subgraphs, lower
 from simipu.watchdog import Watchdog
 
 Array = npt.NDArray[Any]
@@ -37,6 +38,7 @@ ORT_ERRORS = (
 )
 """What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
 
+_MAPPABLE_OPERATORS = ("Gather", "Gemm", "MatMul")
 _NO_FILE = Path("/dev/null")
 
 _log = logging.getLogger("simipu")
@@ -106,10 +108,7 @@ class OrtGraph:
 class ReferenceGraph:
     """A graph in the onnx reference implementation: slow, exact, without a limit on its time."""
 
-    def __init__(self, model: onnx.ModelProto, weights: Weights) -> None:
-        for tensor in model.graph.initializer:
-            if tensor.name in weights:
-                tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+    def __init__(self, model: onnx.ModelProto) -> None:
         self._evaluator = ReferenceEvaluator(model)
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -137,12 +136,48 @@ def lower_program(program: Program, weights: Weights) -> tuple[bytes, dict[str, 
             "run the load program with the weights' tensor data first"
         )
     lowered = lower(model)
-    variables = [tensor for tensor in lowered.graph.initializer if _is_variable(tensor)]
-    values = {tensor.name: _as_value(tensor, weights[tensor.name]) for tensor in variables}
-    for tensor in variables:
-        # ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
-        tensor.external_data[0].CopyFrom(onnx.StringStringEntryProto(key="location", value=_NO_FILE.name))
+    mapped = _find_mappable(lowered.graph)
+    values = {}
+    for tensor in lowered.graph.initializer:
+        if not _is_variable(tensor):
+            continue
+        name = tensor.name
+        value = np.ascontiguousarray(weights[name], helper.tensor_dtype_to_np_dtype(tensor.data_type))
+        if name in mapped and value is weights[name]:
+            values[name] = value
+            # ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
+            tensor.external_data[0].CopyFrom(onnx.StringStringEntryProto(key="location", value=_NO_FILE.name))
+        else:
+            tensor.CopyFrom(numpy_helper.from_array(value, name))
     return lowered.SerializeToString(), values
+
+
+def _find_mappable(graph: onnx.GraphProto) -> set[str]:
+    """Weights that ONNX Runtime takes as they lie: those of a few operators whose weights are large. Others its optimizers
+    rewrite (convolutions into a layout of their own), and some do not know that a value was given."""
+    mappable = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type not in _MAPPABLE_OPERATORS:
+            mappable.difference_update(node.input)
+        for subgraph in iter_subgraphs(node):
+            mappable.difference_update(_iter_names(subgraph))
+    return mappable
+
+
+def _iter_names(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.input
+        for subgraph in iter_subgraphs(node):
+            yield from _iter_names(subgraph)
+
+
+def _inline(model: bytes, weights: Weights) -> onnx.ModelProto:
+    """The model with its weights inside."""
+    whole = onnx.load_model_from_string(model)
+    for tensor in whole.graph.initializer:
+        if tensor.name in weights:
+            tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+    return whole
 
 
 def build_graph(program: Program, weights: Weights, options: GraphOptions) -> Graph:
@@ -157,17 +192,21 @@ def make_graph(model: bytes, weights: Weights, options: GraphOptions, label: str
         return OrtGraph(model, weights, options)
     except ort_errors.NotImplemented as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return ReferenceGraph(onnx.load_model_from_string(model), weights)
+        return ReferenceGraph(_inline(model, weights))
     except ORT_ERRORS as error:
-        raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
+        if not weights:
+            raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
+        _log.info("program %s takes a copy of its weights: %s", label, error)
+        return make_graph(_inline(model, weights).SerializeToString(), {}, options, label)
 
 
 def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions) -> onnxruntime.SessionOptions:
     session = onnxruntime.SessionOptions()
     session.intra_op_num_threads = options.num_threads
     session.log_severity_level = 3
-    # Idle worker threads must not take the cores from the server and the other instances.
-    session.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Worker threads spin while a run goes on, which makes it up to twice as fast; between runs they must not take the cores
+    # from the server and the other instances.
+    session.add_session_config_entry("session.force_spinning_stop", "1")
     if not options.prepack:
         session.add_session_config_entry("session.disable_prepacking", "1")
     session.add_session_config_entry("session.model_external_initializers_file_folder_path", str(_NO_FILE.parent))
@@ -178,8 +217,3 @@ def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: Graph
 
 def _is_variable(tensor: onnx.TensorProto) -> bool:
     return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
-
-
-def _as_value(tensor: onnx.TensorProto, value: Array) -> Array:
-    """A variable in the type of the lowered graph: halves widened, everything else as it is."""
-    return np.ascontiguousarray(value, onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))

@@ -137,10 +137,10 @@ PARAMETERS = (
     Parameter(
         "timeout_ns",
         "ns",
-        10_000_000,
+        500_000,
         parse_count,
         "how long an incomplete batch waits for more rows after the last one came; 0: for ever. In synchronous mode none can "
-        "come, so it never waits",
+        "come, so it never waits. The default is what the guide's example and all public configurations say",
     ),
     Parameter("execute_delay_ms", "ms", 0, parse_count, "for tests: wait before processing the requests of a call"),
     Parameter(
