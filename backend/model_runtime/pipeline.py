@@ -1,7 +1,7 @@
 """Requests on their way through a session: enqueued, joined into runs, answered in order, each exactly once.
 
 When a run fails, the requests in it are run again one at a time, so that only those fail that must; requests that had no row
-in it never notice. Runs happen in the session thread (`start`) or in the caller's (`drain`).
+in it never notice.
 """
 
 from __future__ import annotations
@@ -78,11 +78,6 @@ class Pipeline:
         for anchor, place in outputs.items():
             self.queues.outputQueue(anchor).check(place, rows)
         self._enqueue(_Request(inputs, rows, started, outputs, done))
-
-    def drain(self) -> None:
-        """Run in this thread until no request is left."""
-        while self._requests:
-            self._run()
 
     def start(self, name: str = "session") -> None:
         """Start the session thread."""

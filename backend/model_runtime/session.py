@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
@@ -92,6 +92,7 @@ class Session:
         """Rows that one run has place for: compiled batch times replicas times device iterations."""
         self.cycles = sum(self._executable.cycles(index) for index in self._main) * iterations
         """Modelled cycles of one run of the main programs; replicas run side by side."""
+        self._plan = self._make_plan()
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
         self._queues: QueueManager | None = None
@@ -241,10 +242,37 @@ class Session:
         rows = 0
         for index in self._main:
             rows = engine.run(index)
-        if self.observer is not None:
-            seconds = engine.device.target.seconds(self.cycles)
-            self.observer(Run(start_ns, time.perf_counter_ns(), rows, self.rows_per_run, self.cycles, seconds))
+        self._observe(start_ns, rows)
         return rows
+
+    def compute(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run the main programs on rows that the caller has, past handlers and queues, as often as it takes (ours).
+
+        `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each user output
+        anchor; a model without a batch has one whole tensor a row. Raises RunError and DeviceLostError.
+        """
+        rows = len(next(iter(inputs.values())))
+        if rows <= self.rows_per_run:
+            return self._compute_run(inputs, rows)
+        pieces = [
+            self._compute_run({name: array[start : start + self.rows_per_run] for name, array in inputs.items()}, rows - start)
+            for start in range(0, rows, self.rows_per_run)
+        ]
+        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+    def _compute_run(self, inputs: Mapping[str, Array], rows: int) -> dict[str, Array]:
+        engine = self._bound()
+        start_ns = time.perf_counter_ns()
+        outputs: dict[str, Array] = {}
+        for index, taken, given in self._plan:
+            outputs.update(zip(given, engine.compute(index, [inputs[name] for name in taken]), strict=True))
+        self._observe(start_ns, min(rows, self.rows_per_run))
+        return outputs
+
+    def _observe(self, start_ns: int, rows: int) -> None:
+        if self.observer is not None:
+            seconds = self._bound().device.target.seconds(self.cycles)
+            self.observer(Run(start_ns, time.perf_counter_ns(), rows, self.rows_per_run, self.cycles, seconds))
 
     def runSavePrograms(self) -> None:
         """Run the save programs once."""
@@ -256,6 +284,17 @@ class Session:
         self._stopped = True
         if self._queues is not None:
             self._queues.disconnectAll()
+
+    def _make_plan(self) -> list[tuple[int, list[str], list[str]]]:
+        """The main programs, with the anchors of their inputs and outputs in the order of their streams."""
+        names = {anchor.handle(): anchor.name() for anchor in (*self.getUserInputAnchors(), *self.getUserOutputAnchors())}
+        plan = []
+        for index in self._main:
+            streams = self._executable.program(index).streams
+            taken = [names[s.handle] for s in streams if s.direction is Direction.HOST_TO_DEVICE]
+            given = [names[s.handle] for s in streams if s.direction is Direction.DEVICE_TO_HOST]
+            plan.append((index, taken, given))
+        return plan
 
     def _bound(self) -> Engine:
         if self._engine is None:

@@ -9,13 +9,9 @@ from pathlib import Path
 
 
 class DeviceClock:
-    """Modelled time of one device, beside wall time: runs follow one another, each takes its modelled duration.
+    """Modelled time of one device, for which wall time waits: runs follow one another, each takes its modelled duration."""
 
-    `paced` makes wall time wait for it.
-    """
-
-    def __init__(self, *, paced: bool) -> None:
-        self._paced = paced
+    def __init__(self) -> None:
         self._free_at_ns = 0
         self._sharpened = 0
 
@@ -24,10 +20,8 @@ class DeviceClock:
         self._free_at_ns = max(self._free_at_ns, time.monotonic_ns())
 
     def advance(self, seconds: float) -> None:
-        """The device is busy for so long. A paced clock returns when it would be free again, if that is not past."""
+        """The device is busy for so long; return when it would be free again, if that is not past."""
         self.skip(seconds)
-        if not self._paced:
-            return
         self._sharpen()
         remaining = self._free_at_ns - time.monotonic_ns()
         if remaining > 0:

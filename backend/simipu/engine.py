@@ -5,7 +5,7 @@ The engine sees rows, never requests: who connects a stream decides whose rows t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Engine:
         self.device_iterations = device_iterations
         self._graph_options = graph_options or GraphOptions()
         self._isolated = isolated
-        self._clock = DeviceClock(paced=paced)
+        self._clock = DeviceClock() if paced else None
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
         self._variables: dict[str, Array] = {}
@@ -106,27 +106,46 @@ class Engine:
         if program.kind is ProgramKind.SAVE:
             self._run_save(program)
             return 0
+        main = self._find_main(index)
+        rows, values = main.pull(self._reads, self.batches_per_run)
+        for results in self._compute(main, values, rows):
+            main.push(self._writes, results)
+        return rows
+
+    def compute(self, index: int, values: Sequence[Array]) -> list[Array]:
+        """Run MAIN program `index` once on rows that the caller has, past the streams.
+
+        `values` has an array per input stream of the program, in their order, of shape (rows, *row shape) with at most a
+        run's rows; the outputs come in the order of the output streams. Raises like `run`.
+        """
+        main = self._find_main(index)
+        rows = main.check(values)
+        pieces = list(self._compute(main, values, rows))
+        return pieces[0] if len(pieces) == 1 else [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+
+    def _find_main(self, index: int) -> _LoadedMain:
         if index not in self._mains:
             self.load(index)
-        return self._run_main(self._mains[index])
+        return self._mains[index]
 
-    def _run_main(self, main: _LoadedMain) -> int:
-        self._clock.start()
-        rows, feeds = main.pull(self._reads, self.batches_per_run)
-        seconds = self.device.target.seconds(main.cycles)
+    def _compute(self, main: _LoadedMain, values: Sequence[Array], rows: int) -> Iterator[list[Array]]:
+        """The outputs of each compiled batch, as soon as the device would have them."""
         batch = main.batch_size or 1
         per_iteration = batch * self.replication_factor
-        iterations = 0
+        clock, iterations = self._clock, 0
+        seconds = self.device.target.seconds(main.cycles)
+        if clock is not None:
+            clock.start()
         for start in range(0, rows, per_iteration):
             last = min(start + per_iteration, rows)
-            results = [main.compute(feeds, first, min(first + batch, last)) for first in range(start, last, batch)]
-            self._clock.advance(seconds)
-            for result in results:
-                main.push(self._writes, result)
+            results = [main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)]
+            if clock is not None:
+                clock.advance(seconds)
+            yield from results
             iterations += 1
-        # The chip runs the iterations that have no rows as well, but nobody waits for them.
-        self._clock.skip(seconds * (self.device_iterations - iterations))
-        return rows
+        if clock is not None:
+            # The chip runs the iterations that have no rows as well, but nobody waits for them.
+            clock.skip(seconds * (self.device_iterations - iterations))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
         known = {s.handle for p in self.executable.programs for s in p.streams if s.direction is direction}
@@ -164,6 +183,7 @@ class _LoadedMain:
         self._row_independent = program.row_independent
         self._name = program.name
         self._names = [stream.tensor for stream in self.outputs]
+        self._row_shapes = {stream.handle: stream.shape[1 if self.batch_size else 0 :] for stream in self.inputs}
 
     def pull(self, reads: dict[str, ReadCallback], batches: int) -> tuple[int, list[Array]]:
         """The number of rows that wait, at most that of `batches` compiled batches, and the rows of each input."""
@@ -171,17 +191,24 @@ class _LoadedMain:
         values = []
         for stream in self.inputs:
             value = _read(stream, reads, rows or batches * (self.batch_size or 1))
+            rows = rows or len(value)
+            values.append(value)
+        return self.check(values), values
+
+    def check(self, values: Sequence[Array]) -> int:
+        """The number of rows that all inputs have; RunError where they differ, or one is of another shape or type."""
+        rows = 0
+        for stream, value in zip(self.inputs, values, strict=True):
             if rows and len(value) != rows:
                 raise RunError(
-                    f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it {rows}; enqueue the same "
+                    f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it {rows}; give the same "
                     "number of rows to every input"
                 )
             rows = len(value)
-            _check(stream, value, (rows, *stream.shape[1 if self.batch_size else 0 :]))
-            values.append(value)
-        return rows, values
+            _check(stream, value, (rows, *self._row_shapes[stream.handle]))
+        return rows
 
-    def compute(self, values: list[Array], first: int, last: int) -> list[Array]:
+    def compute(self, values: Sequence[Array], first: int, last: int) -> list[Array]:
         """The outputs of the rows from `first` to before `last`, at most a compiled batch, rows first."""
         feeds = {s.tensor: self._shape(s, value, first, last) for s, value in zip(self.inputs, values, strict=True)}
         try:

@@ -13,7 +13,8 @@ class Watchdog:
     def __init__(self, limit_seconds: float, bark: Callable[[], None]) -> None:
         self.limit_seconds = limit_seconds
         self._bark = bark
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._deadline: float | None = None
         self._idle = False
         self._closed = False
@@ -21,7 +22,7 @@ class Watchdog:
 
     def begin(self) -> None:
         """A run starts now."""
-        with self._changed:
+        with self._lock:
             self._deadline = time.monotonic() + self.limit_seconds
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="simipu watchdog", daemon=True)
@@ -31,7 +32,7 @@ class Watchdog:
 
     def end(self) -> None:
         """The run is over: `bark` does not come for it any more."""
-        with self._changed:
+        with self._lock:
             self._deadline = None
 
     def close(self) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager, Run
 from model_runtime.pvti import Graph, Trace
+from simipu import RunError
 
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Array, Request
 from triton_poplar.sessions import open_session
 from triton_poplar.statistics import Statistics
+
+_log = logging.getLogger("triton_poplar")
 
 
 class ModelInstanceState:
@@ -38,8 +43,7 @@ class ModelInstanceState:
         self.session = open_session(model_state)
         self.session.runLoadPrograms()
         self.session.observer = self._observe
-        timeout_ns = model_state.parameters.timeout_ns if respond is not None else None
-        self._pipeline = Pipeline(self.session, timeout_ns=timeout_ns)
+        self._pipeline = Pipeline(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
             self._pipeline.start(f"session {name}")
 
@@ -70,17 +74,39 @@ class ModelInstanceState:
         self._pipeline.set_request_outputs(outputs, batch_size, callback)
 
     def execute(self, requests: Sequence[Request]) -> None:
-        """Compute all requests that have no error yet; afterwards each has its outputs or an error."""
+        """Compute all requests that have no error yet; afterwards each has its outputs or an error.
+
+        Their rows are joined here, past the queues: while this call goes on no other can add to them.
+        """
         arrived_ns = time.perf_counter_ns()
         self._delay()
-        with self.queues_mutex:
-            for request in requests:
-                if request.error is None:
-                    self._enqueue(request, request.start_compute_timer, request.stop_compute_timer)
-        self._pipeline.drain()
-        for request in requests:
-            self._count(request, arrived_ns)
+        waiting = [request for request in requests if request.error is None]
+        if waiting:
+            self._compute(waiting)
+        self._count(requests, arrived_ns)
         self._report(len(requests), sum(request.batch_size for request in requests), arrived_ns)
+
+    def _compute(self, requests: Sequence[Request]) -> None:
+        """Run the rows of all requests; when values are refused, each request alone, so that only those fail that must."""
+        try:
+            if len(requests) == 1:
+                requests[0].finish(self.session.compute(requests[0].inputs))
+                return
+            outputs = self.session.compute(_join([request.inputs for request in requests]))
+        except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
+            _log.warning("%s: a run with rows of %d requests failed: %s", self.name, len(requests), error)
+            again = isinstance(error, RunError) and len(requests) > 1
+            for request in requests:
+                if again:
+                    self._compute([request])
+                else:
+                    request.fail_run(error)
+            return
+        start = 0
+        for request in requests:
+            end = start + request.batch_size
+            request.finish({anchor: array[start:end] for anchor, array in outputs.items()})
+            start = end
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread."""
@@ -92,9 +118,7 @@ class ModelInstanceState:
                 self._answer(request, collection)
                 continue
             self._wait_for_room(request.batch_size)
-            with self.queues_mutex:
-                failed = not self._enqueue(request, _starter(self, request), _finisher(self, request, collection))
-            if failed:
+            if not self._enqueue(request, collection):
                 self._free(request.batch_size)
                 self._answer(request, collection)
 
@@ -110,13 +134,30 @@ class ModelInstanceState:
         self.statistics.queue_depth = self.queues.readAvailable()
         return self.statistics
 
-    def _enqueue(self, request: Request, started: Callable[[], None], done: Callable[[Exception | None], None]) -> bool:
+    def _enqueue(self, request: Request, collection: RequestCollection) -> bool:
+        slots = {t.anchor: OutputSlot() if request.wants(name) else None for name, t in self.model_state.outputs.items()}
+
+        def started() -> None:
+            """The first row is read: the request leaves its place to another; once only."""
+            if not request.started_ns:
+                request.start_compute_timer()
+                self._free(request.batch_size)
+
+        def done(error: Exception | None) -> None:
+            if not request.started_ns:
+                self._free(request.batch_size)
+            if error is not None:
+                request.fail_run(error)
+            request.finish({anchor: slot.array for anchor, slot in slots.items() if slot and slot.array is not None})
+            self._answer(request, collection)
+
         try:
-            self.enqueue_request(request.inputs, request.batch_size, started)
+            with self.queues_mutex:
+                self.enqueue_request(request.inputs, request.batch_size, started)
+                self.set_request_outputs(slots, request.batch_size, done)
         except ModelRuntimeError as error:
-            request.stop_compute_timer(error)
+            request.fail_run(error)
             return False
-        self.set_request_outputs(request.slots, request.batch_size, done)
         return True
 
     def _delay(self) -> None:
@@ -137,18 +178,18 @@ class ModelInstanceState:
 
     def _answer(self, request: Request, collection: RequestCollection) -> None:
         assert self._respond is not None
-        self._count(request, collection.arrived_ns)
+        self._count([request], collection.arrived_ns)
         self._respond(request)
         collection.answered(request)
 
-    def _count(self, request: Request, arrived_ns: int) -> None:
-        statistics = self.statistics
+    def _count(self, requests: Sequence[Request], arrived_ns: int) -> None:
         with self._counting:
-            statistics.requests += 1
-            if request.started_ns:
-                statistics.queue_wait_ns += request.started_ns - arrived_ns
-            if request.error is not None:
-                statistics.errors[request.error_kind] += 1
+            self.statistics.requests += len(requests)
+            for request in requests:
+                if request.started_ns:
+                    self.statistics.queue_wait_ns += request.started_ns - arrived_ns
+                if request.error is not None:
+                    self.statistics.errors[request.error_kind] += 1
 
     def _observe(self, run: Run) -> None:
         self.statistics.add_run(run)
@@ -160,8 +201,10 @@ class ModelInstanceState:
         now_ns = time.perf_counter_ns()
         self.statistics.execution_ns += now_ns - arrived_ns
         if self.trace is not None:
-            self.trace.graph(f"{self.model_state.name} batch size", "rows").addSeries(self.name).add(rows)
-            self.trace.graph(f"{self.model_state.name} execution", "ms").addSeries(self.name).add((now_ns - arrived_ns) / 1e6)
+            for name, unit, value in (("batch size", "rows", rows), ("execution", "ms", (now_ns - arrived_ns) / 1e6)):
+                graph = self.get_graph(name, unit)
+                assert graph is not None
+                graph.addSeries(self.name).add(value)
             if self._respond is None:
                 self.trace.add_slice("execute", arrived_ns, now_ns, {"requests": requests, "rows": rows})
 
@@ -186,24 +229,6 @@ class RequestCollection:
             self._instance._report(self._count, self._rows, self.arrived_ns)
 
 
-def _starter(instance: ModelInstanceState, request: Request) -> Callable[[], None]:
-    """What happens when the first row is read: the request leaves its place to another; once only."""
-
-    def started() -> None:
-        if not request.started_ns:
-            request.start_compute_timer()
-            instance._free(request.batch_size)
-
-    return started
-
-
-def _finisher(
-    instance: ModelInstanceState, request: Request, collection: RequestCollection
-) -> Callable[[Exception | None], None]:
-    def done(error: Exception | None) -> None:
-        if not request.started_ns:
-            instance._free(request.batch_size)
-        request.stop_compute_timer(error)
-        instance._answer(request, collection)
-
-    return done
+def _join(inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The rows of several requests one after the other, by anchor."""
+    return {anchor: np.concatenate([each[anchor] for each in inputs]) for anchor in inputs[0]}

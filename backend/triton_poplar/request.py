@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy.typing as npt
-from model_runtime import OutputSlot, StoppedError
+from model_runtime import StoppedError
 from simipu import DeviceLostError, RunTimeoutError
 
 from triton_poplar.errors import RequestError
@@ -23,7 +23,7 @@ class Request:
     none means all. `reply` is the caller's own, to know the request by when its answer is ready.
     """
 
-    __slots__ = ("_places", "_state", "batch_size", "ended_ns", "error", "error_kind", "inputs", "reply", "slots", "started_ns")
+    __slots__ = ("_outputs", "_requested", "_state", "batch_size", "error", "error_kind", "inputs", "reply", "started_ns")
 
     def __init__(self, state: ModelState, inputs: Mapping[str, Array], requested: Collection[str], reply: Any = None) -> None:
         self._state = state
@@ -32,10 +32,9 @@ class Request:
         self.error_kind = ""
         self.batch_size = 0
         self.inputs: dict[str, Array] = {}
-        self._places: dict[str, OutputSlot] = {}
-        self.slots: dict[str, OutputSlot | None] = {}
+        self._requested = requested
+        self._outputs: Mapping[str, Array] = {}
         self.started_ns = 0
-        self.ended_ns = 0
         try:
             self._parse(inputs, requested)
         except RequestError as error:
@@ -51,23 +50,30 @@ class Request:
         if not self.started_ns:
             self.started_ns = time.perf_counter_ns()
 
-    def stop_compute_timer(self, error: Exception | None) -> None:
-        """The last row is written, or `error` came in its place."""
-        self.ended_ns = time.perf_counter_ns()
-        if error is not None:
-            code, kind = _classify(error)
-            self.fail(RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind)
+    def fail_run(self, error: Exception) -> None:
+        """Answer with what went wrong in a run."""
+        code, kind = _classify(error)
+        self.fail(RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind)
+
+    def wants(self, output: str) -> bool:
+        """Whether an output, by its friendly name, is asked for."""
+        return not self._requested or output in self._requested
+
+    def finish(self, outputs: Mapping[str, Array]) -> None:
+        """Answer with these rows, by anchor: at least the outputs asked for."""
+        self._outputs = outputs
 
     def outputs(self) -> dict[str, Array]:
         """The answer by friendly name. RequestError if the request failed or its rows were never computed."""
         if self.error is not None:
             raise self.error
         answer = {}
-        for name, slot in self._places.items():
-            if slot.array is None:
-                raise RequestError(f"output {name!r} was not computed", "INTERNAL")
-            wrapped = self._state.wraps_rows and self._state.outputs[name].shape
-            answer[name] = slot.array[0] if wrapped else slot.array
+        for name, tensor in self._state.outputs.items():
+            if self.wants(name):
+                array = self._outputs.get(tensor.anchor)
+                if array is None:
+                    raise RequestError(f"output {name!r} was not computed", "INTERNAL")
+                answer[name] = array[0] if self._state.wraps_rows and tensor.shape else array
         return answer
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
@@ -90,18 +96,9 @@ class Request:
                 raise RequestError(f"input {name!r} has batch size {rows}, expected {self.batch_size or 'at least 1'}")
             self.batch_size = rows
             self.inputs[tensor.anchor] = array
-        self._place_outputs(requested)
-
-    def _place_outputs(self, requested: Collection[str]) -> None:
-        known = self._state.outputs
         for name in requested:
-            if name not in known:
-                raise RequestError(f"output {name!r} is not known; model {self._state.name!r} gives {', '.join(known)}")
-        for name, tensor in known.items():
-            if not requested or name in requested:
-                self._places[name] = self.slots[tensor.anchor] = OutputSlot()
-            else:
-                self.slots[tensor.anchor] = None
+            if name not in state.outputs:
+                raise RequestError(f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}")
 
 
 def _classify(error: Exception) -> tuple[str, str]:

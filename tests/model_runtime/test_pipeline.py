@@ -8,7 +8,7 @@ import pytest
 from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, SessionConfig, StoppedError
 from onnx import TensorProto, helper
 from sample_models import make_model
-from simipu import DeviceLostError, RunError
+from simipu import DeviceLostError, RunError, RunTimeoutError
 
 BATCH = 4
 
@@ -107,10 +107,10 @@ def test_answers_come_in_the_order_of_the_requests(make_pipeline):
     assert sum(pipeline.runs) == sum(1 + index % 7 for index in range(40))
 
 
-def test_draining_runs_everything_in_the_callers_thread(make_pipeline):
+def test_without_a_timeout_what_waits_is_run_at_once(make_pipeline):
     pipeline = make_pipeline(started=False, timeout_ns=None)
     asks = [Ask(pipeline, rows) for rows in (3, 3, 1)]
-    pipeline.drain()
+    pipeline.start()
     for ask in asks:
         ask.wait()
     assert pipeline.runs == [4, 3]
@@ -118,34 +118,22 @@ def test_draining_runs_everything_in_the_callers_thread(make_pipeline):
 
 def fail_on(pipeline, error, value):
     """Have runs with that value in them raise."""
-    run = pipeline.session.runMainPrograms
-    engine = pipeline.session._engine
-    compute = engine._run_main
+    main = pipeline.session._engine._mains[5]
+    compute = main.compute
 
-    def failing(main):
-        pull = main.pull
+    def failing(values, first, last):
+        if (values[0][first:last] == value).any():
+            raise error
+        return compute(values, first, last)
 
-        def check(reads, batches):
-            rows, feeds = pull(reads, batches)
-            if (feeds[0] == value).any():
-                raise error
-            return rows, feeds
-
-        main.pull = check
-        try:
-            return compute(main)
-        finally:
-            main.pull = pull
-
-    engine._run_main = failing
-    return run
+    main.compute = failing
 
 
 def test_only_the_culprit_of_a_joined_run_fails(make_pipeline):
     pipeline = make_pipeline(started=False, timeout_ns=None)
     fail_on(pipeline, RunError("13"), 13)
     asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (2, 13), (9, 2), (1, 3))]
-    pipeline.drain()
+    pipeline.start()
     for ask in (asks[0], asks[2], asks[3]):
         ask.wait()
     with pytest.raises(RunError, match="13"):
@@ -156,7 +144,7 @@ def test_a_lost_device_takes_the_requests_that_were_on_it(make_pipeline):
     pipeline = make_pipeline(started=False, timeout_ns=None)
     fail_on(pipeline, DeviceLostError("gone"), 13)
     asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (3, 13), (4, 2))]
-    pipeline.drain()
+    pipeline.start()
     for ask in asks[:2]:
         with pytest.raises(DeviceLostError):
             ask.wait()
@@ -167,7 +155,7 @@ def test_without_auto_reset_a_lost_device_fails_all_that_wait_and_come(make_pipe
     pipeline = make_pipeline(started=False, timeout_ns=None, auto_reset=False)
     fail_on(pipeline, DeviceLostError("gone"), 13)
     asks = [Ask(pipeline, 4, value) for value in (13, 2)]
-    pipeline.drain()
+    pipeline.start()
     for ask in asks:
         with pytest.raises(DeviceLostError):
             ask.wait()
@@ -215,27 +203,13 @@ def test_a_waiting_session_uses_no_processor_time(make_pipeline):
     assert time.process_time() - before < 0.05
 
 
-def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(compile_popef, monkeypatch):
-    """Each row says how often the loop turns."""
+def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(monkeypatch):
+    """Its input says how often a loop turns."""
     monkeypatch.setenv("POPLAR_RUNTIME_OPTIONS", '{"target.hostSyncTimeout":"0.3"}')
     session = loop_session()
-    pipeline = Pipeline(session, timeout_ns=None)
-
-    def ask(turns):
-        answers = []
-        slot = OutputSlot()
-        with pipeline.queues.lock:
-            pipeline.enqueue_request({"turns": np.array([turns], np.int64)}, 1)
-            pipeline.set_request_outputs({"sum": slot}, 1, answers.append)
-        pipeline.drain()
-        return answers, slot.array
-
-    answers, _ = ask(10**9)
-    assert isinstance(answers[0], DeviceLostError)
-    assert "took longer than its limit of 0.3 s" in str(answers[0])
-    answers, total = ask(3)
-    assert answers == [None]
-    assert total[0] == 3
+    with pytest.raises(RunTimeoutError, match=r"took longer than its limit of 0\.3 s"):
+        session.compute({"turns": np.array([10**9], np.int64)})
+    assert session.compute({"turns": np.array([3], np.int64)})["sum"].tolist() == [3]
 
 
 def loop_session():

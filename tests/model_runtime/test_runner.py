@@ -169,9 +169,7 @@ def wait_configs():
 def test_a_machine_without_a_free_ipu_says_so(wait):
     machine = DeviceManager(num_ipus=1)
     held = machine.getDevice(1)
-    with pytest.raises(
-        ModelRuntimeError, match=r"No IPU can be attached: 1 of ipu2 wanted, .* has 1, of which 1"
-    ):
+    with pytest.raises(ModelRuntimeError, match=r"No IPU can be attached: 1 of ipu2 wanted, .* has 1, of which 1"):
         machine.getDevice(1, {}, wait)
     del held
     assert machine.getDevice(1, {}, wait).numIpus() == 1
