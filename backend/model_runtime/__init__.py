@@ -24,7 +24,7 @@ from model_runtime.runner import (
     TensorMemory,
     TensorMemoryView,
 )
-from model_runtime.session import LaunchPolicy, Run, Session, SessionConfig
+from model_runtime.session import LaunchPolicy, Session, SessionConfig
 
 __all__ = [
     "AnchorCallbackPolicy",
@@ -53,7 +53,6 @@ __all__ = [
     "Pipeline",
     "PopefPaths",
     "QueueManager",
-    "Run",
     "Session",
     "SessionConfig",
     "StoppedError",

@@ -52,20 +52,6 @@ class SessionConfig:
     executable: Executable | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What one run of the main programs did. Times are of time.perf_counter_ns; cycles are modelled."""
-
-    start_ns: int
-    end_ns: int
-    rows: int
-    capacity: int
-    """Rows that the run had place for."""
-    cycles: int
-    seconds: float
-    """The modelled cycles at the chip's clock."""
-
-
 class Session:
     """Runs one model. Programs are run by one thread at a time.
 
@@ -92,6 +78,8 @@ class Session:
         """Rows that one run has place for: compiled batch times replicas times device iterations."""
         self.cycles = sum(self._executable.cycles(index) for index in self._main) * iterations
         """Modelled cycles of one run of the main programs; replicas run side by side."""
+        self.seconds = self._executable.target.seconds(self.cycles)
+        """The same at the chip's clock."""
         self._plan = self._make_plan()
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
@@ -99,8 +87,9 @@ class Session:
         self._device: Device | None = None
         self._engine: Engine | None = None
         self._stopped = False
-        self.observer: Callable[[Run], None] | None = None
-        """Called after each run of the main programs, in the thread that ran them."""
+        self.observer: Callable[[int, int, int], None] | None = None
+        """Called after each run of the main programs, in the thread that ran them, with its start and end (on the clock of
+        time.perf_counter_ns) and its number of rows."""
         if self._config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
 
@@ -242,7 +231,8 @@ class Session:
         rows = 0
         for index in self._main:
             rows = engine.run(index)
-        self._observe(start_ns, rows)
+        if self.observer is not None:
+            self.observer(start_ns, time.perf_counter_ns(), rows)
         return rows
 
     def compute(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -266,13 +256,9 @@ class Session:
         outputs: dict[str, Array] = {}
         for index, taken, given in self._plan:
             outputs.update(zip(given, engine.compute(index, [inputs[name] for name in taken]), strict=True))
-        self._observe(start_ns, min(rows, self.rows_per_run))
-        return outputs
-
-    def _observe(self, start_ns: int, rows: int) -> None:
         if self.observer is not None:
-            seconds = self._bound().device.target.seconds(self.cycles)
-            self.observer(Run(start_ns, time.perf_counter_ns(), rows, self.rows_per_run, self.cycles, seconds))
+            self.observer(start_ns, time.perf_counter_ns(), min(rows, self.rows_per_run))
+        return outputs
 
     def runSavePrograms(self) -> None:
         """Run the save programs once."""

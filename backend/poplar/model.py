@@ -4,6 +4,7 @@ Works from a backend directory (`backend: "poplar"`) and as model.py in a model'
 """
 
 import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
+import gc
 import json
 import queue
 import threading
@@ -56,6 +57,8 @@ class TritonPythonModel:
             self.execute = self._hand_over
             self._instance = ModelInstanceState(self._state, args["model_instance_name"], self._answers.put)
             self._start(self._send_answers, "responses")
+        # What is here now stays: the garbage collector need not look at it again and again while requests are served.
+        gc.freeze()
         self._closed = threading.Event()
         self._start(self._publish_metrics, "metrics")
 
@@ -93,7 +96,11 @@ class TritonPythonModel:
         self._instance.submit(taken)
 
     def _take(self, request, sender=None):
-        inputs = {tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()}
+        if NUMPY_IS_OLD:
+            # The stub has copied the tensor into an array of its own already.
+            inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        else:
+            inputs = {tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()}
         return self._make_request(self._state, inputs, request.requested_output_names(), sender)
 
     def _start(self, target, name):
@@ -176,7 +183,11 @@ def _respond(request):
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
-    return pb_utils.InferenceResponse([_make_tensor(name, array) for name, array in outputs.items()])
+    if NUMPY_IS_OLD:
+        make = pb_utils.Tensor
+        return pb_utils.InferenceResponse([make(name, array) for name, array in outputs.items()])
+    make = pb_utils.Tensor.from_dlpack
+    return pb_utils.InferenceResponse([make(name, to_capsule(array)) for name, array in outputs.items()])
 
 
 def _refuse(error):
@@ -189,9 +200,3 @@ def _send(sender, response):
         sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
     except pb_utils.TritonModelException as error:
         pb_utils.Logger.log_warn(f"[poplar] a response could not be sent: {error}")
-
-
-def _make_tensor(name, array):
-    if NUMPY_IS_OLD:
-        return pb_utils.Tensor(name, array)
-    return pb_utils.Tensor.from_dlpack(name, to_capsule(array))

@@ -118,10 +118,12 @@ class Engine:
         `values` has an array per input stream of the program, in their order, of shape (rows, *row shape) with at most a
         run's rows; the outputs come in the order of the output streams. Raises like `run`.
         """
-        main = self._find_main(index)
+        main = self._mains.get(index) or self._find_main(index)
         rows = main.check(values)
+        if rows <= (main.batch_size or 1) and self._clock is None:
+            return main.compute(values, 0, rows)
         pieces = list(self._compute(main, values, rows))
-        return pieces[0] if len(pieces) == 1 else [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+        return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
 
     def _find_main(self, index: int) -> _LoadedMain:
         if index not in self._mains:
@@ -182,8 +184,9 @@ class _LoadedMain:
         self.graph = graph
         self._row_independent = program.row_independent
         self._name = program.name
-        self._names = [stream.tensor for stream in self.outputs]
-        self._row_shapes = {stream.handle: stream.shape[1 if self.batch_size else 0 :] for stream in self.inputs}
+        self._input_names = [stream.tensor for stream in self.inputs]
+        self._output_names = [stream.tensor for stream in self.outputs]
+        self._row_shapes = [stream.shape[1 if self.batch_size else 0 :] for stream in self.inputs]
 
     def pull(self, reads: dict[str, ReadCallback], batches: int) -> tuple[int, list[Array]]:
         """The number of rows that wait, at most that of `batches` compiled batches, and the rows of each input."""
@@ -198,27 +201,36 @@ class _LoadedMain:
     def check(self, values: Sequence[Array]) -> int:
         """The number of rows that all inputs have; RunError where they differ, or one is of another shape or type."""
         rows = 0
-        for stream, value in zip(self.inputs, values, strict=True):
+        for stream, row_shape, value in zip(self.inputs, self._row_shapes, values, strict=True):
             if rows and len(value) != rows:
                 raise RunError(
                     f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it {rows}; give the same "
                     "number of rows to every input"
                 )
             rows = len(value)
-            _check(stream, value, (rows, *self._row_shapes[stream.handle]))
+            if value.shape[1:] != row_shape or value.dtype != stream.dtype:
+                raise _mismatch(stream, value, (rows, *row_shape))
         return rows
 
     def compute(self, values: Sequence[Array], first: int, last: int) -> list[Array]:
         """The outputs of the rows from `first` to before `last`, at most a compiled batch, rows first."""
-        feeds = {s.tensor: self._shape(s, value, first, last) for s, value in zip(self.inputs, values, strict=True)}
+        rows = last - first
+        if not self.batch_size:
+            values = [np.asarray(value[first]) for value in values]
+        else:
+            if rows != len(values[0]):
+                values = [value[first:last] for value in values]
+            if rows != self.batch_size and not self._row_independent:
+                values = [_pad(stream, value) for stream, value in zip(self.inputs, values, strict=True)]
         try:
-            results = self.graph.run(self._names, feeds)
+            results = self.graph.run(self._output_names, dict(zip(self._input_names, values, strict=True)))
         except RunError as error:
             raise RunError(f"program {self._name!r}: {error}") from error
         if not self.batch_size:
             return [result[None] for result in results]
-        rows = last - first
-        return [result if len(result) == rows else result[:rows] for result in results]
+        if rows == self.batch_size or self._row_independent:
+            return results
+        return [result[:rows] for result in results]
 
     def push(self, writes: dict[str, WriteCallback], results: list[Array]) -> None:
         """Hand out computed rows."""
@@ -227,15 +239,12 @@ class _LoadedMain:
             if write is not None:
                 write(result)
 
-    def _shape(self, stream: Stream, value: Array, first: int, last: int) -> Array:
-        if not self.batch_size:
-            return np.asarray(value[first])
-        part = value if last - first == len(value) else value[first:last]
-        if last - first == self.batch_size or self._row_independent:
-            return part
-        padded = np.zeros(stream.shape, stream.dtype)
-        padded[: last - first] = part
-        return padded
+
+def _pad(stream: Stream, rows: Array) -> Array:
+    """The compiled batch, with zeros where there is no row."""
+    padded = np.zeros(stream.shape, stream.dtype)
+    padded[: len(rows)] = rows
+    return padded
 
 
 def _read(stream: Stream, reads: dict[str, ReadCallback], most: int) -> Array:
@@ -248,7 +257,11 @@ def _read(stream: Stream, reads: dict[str, ReadCallback], most: int) -> Array:
 
 def _check(stream: Stream, value: Array, shape: tuple[int, ...]) -> None:
     if value.shape != shape or value.dtype != stream.dtype:
-        raise RunError(
-            f"stream {stream.handle!r}: expected {stream.dtype.name} of shape {shape}, "
-            f"found {value.dtype.name} of shape {value.shape}"
-        )
+        raise _mismatch(stream, value, shape)
+
+
+def _mismatch(stream: Stream, value: Array, shape: tuple[int, ...]) -> RunError:
+    return RunError(
+        f"stream {stream.handle!r}: expected {stream.dtype.name} of shape {shape}, "
+        f"found {value.dtype.name} of shape {value.shape}"
+    )

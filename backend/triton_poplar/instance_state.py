@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager, Run
+from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager
 from model_runtime.pvti import Graph, Trace
 from simipu import RunError
 
@@ -33,7 +33,6 @@ class ModelInstanceState:
         self.model_state = model_state
         self.name = name
         self.instance_id = model_state.instance_id(name)
-        self.statistics = Statistics()
         self.trace = Trace.from_environment(f"{model_state.name}_{name}")
         self._respond = respond
         self._counting = threading.Lock()
@@ -42,7 +41,9 @@ class ModelInstanceState:
         model_state.creation_delay()
         self.session = open_session(model_state)
         self.session.runLoadPrograms()
-        self.session.observer = self._observe
+        self.statistics = Statistics(self.session.rows_per_run, self.session.cycles, self.session.seconds)
+        self.session.observer = self.statistics.add_run if self.trace is None else self._trace_run
+        self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         self._pipeline = Pipeline(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
             self._pipeline.start(f"session {name}")
@@ -60,6 +61,13 @@ class ModelInstanceState:
     def get_graph(self, name: str, unit: str = "") -> Graph | None:
         """The PVTI graph of that name, with the model's before it; None while tracing is off."""
         return self.trace.graph(f"{self.model_state.name} {name}", unit) if self.trace is not None else None
+
+    def add_values_to_graph(self, batch_size: int, execution_ns: int) -> None:
+        """Add what a collection of requests took to the PVTI graphs."""
+        for name, unit, value in (("batch size", "rows", float(batch_size)), ("execution", "ms", execution_ns / 1e6)):
+            graph = self.get_graph(name, unit)
+            if graph is not None:
+                graph.addSeries(self.name).add(value)
 
     def enqueue_request(self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None) -> None:
         """Put a request's rows into the input queues, by anchor. Call with `queues_mutex` held, then
@@ -79,12 +87,13 @@ class ModelInstanceState:
         Their rows are joined here, past the queues: while this call goes on no other can add to them.
         """
         arrived_ns = time.perf_counter_ns()
-        self._delay()
+        if self._delay_seconds:
+            time.sleep(self._delay_seconds)
         waiting = [request for request in requests if request.error is None]
         if waiting:
             self._compute(waiting)
         self._count(requests, arrived_ns)
-        self._report(len(requests), sum(request.batch_size for request in requests), arrived_ns)
+        self._report(requests, arrived_ns)
 
     def _compute(self, requests: Sequence[Request]) -> None:
         """Run the rows of all requests; when values are refused, each request alone, so that only those fail that must."""
@@ -111,8 +120,9 @@ class ModelInstanceState:
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread."""
         assert self._respond is not None
-        self._delay()
-        collection = RequestCollection(self, len(requests))
+        if self._delay_seconds:
+            time.sleep(self._delay_seconds)
+        collection = RequestCollection(self, requests)
         for request in requests:
             if request.error is not None:
                 self._answer(request, collection)
@@ -160,11 +170,6 @@ class ModelInstanceState:
             return False
         return True
 
-    def _delay(self) -> None:
-        seconds = self.model_state.execution_delay_seconds(self.instance_id)
-        if seconds:
-            time.sleep(seconds)
-
     def _wait_for_room(self, rows: int) -> None:
         with self._room:
             while self._waiting_rows >= self.session.rows_per_run:
@@ -180,7 +185,7 @@ class ModelInstanceState:
         assert self._respond is not None
         self._count([request], collection.arrived_ns)
         self._respond(request)
-        collection.answered(request)
+        collection.answered()
 
     def _count(self, requests: Sequence[Request], arrived_ns: int) -> None:
         with self._counting:
@@ -191,42 +196,39 @@ class ModelInstanceState:
                 if request.error is not None:
                     self.statistics.errors[request.error_kind] += 1
 
-    def _observe(self, run: Run) -> None:
-        self.statistics.add_run(run)
-        if self.trace is not None:
-            self.trace.add_slice("run", run.start_ns, run.end_ns, {"rows": run.rows, "IPU cycles (modelled)": run.cycles})
+    def _trace_run(self, start_ns: int, end_ns: int, rows: int) -> None:
+        self.statistics.add_run(start_ns, end_ns, rows)
+        assert self.trace is not None
+        self.trace.add_slice("run", start_ns, end_ns, {"rows": rows, "IPU cycles (modelled)": self.session.cycles})
 
-    def _report(self, requests: int, rows: int, arrived_ns: int) -> None:
-        """AddValuesToGraph of the guide: what a call's requests took, once the last is answered."""
+    def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
+        """What a call's requests took, once the last is answered."""
         now_ns = time.perf_counter_ns()
         self.statistics.execution_ns += now_ns - arrived_ns
         if self.trace is not None:
-            for name, unit, value in (("batch size", "rows", rows), ("execution", "ms", (now_ns - arrived_ns) / 1e6)):
-                graph = self.get_graph(name, unit)
-                assert graph is not None
-                graph.addSeries(self.name).add(value)
+            rows = sum(request.batch_size for request in requests)
+            self.add_values_to_graph(rows, now_ns - arrived_ns)
             if self._respond is None:
-                self.trace.add_slice("execute", arrived_ns, now_ns, {"requests": requests, "rows": rows})
+                self.trace.add_slice("execute", arrived_ns, now_ns, {"requests": len(requests), "rows": rows})
 
 
 class RequestCollection:
     """The requests of one call to `submit`; the last answer reports what they took."""
 
-    def __init__(self, instance: ModelInstanceState, count: int) -> None:
+    def __init__(self, instance: ModelInstanceState, requests: Sequence[Request]) -> None:
         self.arrived_ns = time.perf_counter_ns()
         self._instance = instance
-        self._count = self._open = count
-        self._rows = 0
+        self._requests = requests
+        self._open = len(requests)
         self._lock = threading.Lock()
 
-    def answered(self, request: Request) -> None:
+    def answered(self) -> None:
         """One request has its answer."""
         with self._lock:
-            self._rows += request.batch_size
             self._open -= 1
             last = not self._open
         if last:
-            self._instance._report(self._count, self._rows, self.arrived_ns)
+            self._instance._report(self._requests, self.arrived_ns)
 
 
 def _join(inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from model_runtime import Run
-
 ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "stopped", "internal")
 """bad_request: refused before it ran. run: an operator refused its values. timeout: its run took longer than the limit.
 device_lost: the engine's process died. stopped: the model was unloaded first. internal: a defect of ours."""
@@ -15,30 +13,28 @@ device_lost: the engine's process died. stopped: the model was unloaded first. i
 
 @dataclass(slots=True)
 class Statistics:
-    """Sums since the instance was created; each is written by one thread at a time."""
+    """Sums since the instance was created. `capacity`, `cycles` and `seconds` are those of one run of its session."""
 
+    capacity: int
+    cycles: int
+    seconds: float
     batches: int = 0
     rows: int = 0
-    padded_rows: int = 0
     flushes: int = 0
     requests: int = 0
     queue_wait_ns: int = 0
     compute_ns: int = 0
     execution_ns: int = 0
-    ipu_cycles: int = 0
-    ipu_seconds: float = 0.0
     errors: Counter[str] = field(default_factory=Counter)
     queue_depth: int = 0
 
-    def add_run(self, run: Run) -> None:
+    def add_run(self, start_ns: int, end_ns: int, rows: int) -> None:
         """Count a run of the main programs."""
         self.batches += 1
-        self.rows += run.rows
-        self.padded_rows += run.capacity - run.rows
-        self.flushes += run.rows < run.capacity
-        self.compute_ns += run.end_ns - run.start_ns
-        self.ipu_cycles += run.cycles
-        self.ipu_seconds += run.seconds
+        self.rows += rows
+        self.compute_ns += end_ns - start_ns
+        if rows < self.capacity:
+            self.flushes += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,11 @@ METRICS = (
     Metric("poplar_requests_total", "Requests answered, with results or an error", lambda s: s.requests),
     Metric("poplar_batches_total", "Runs of the main program", lambda s: s.batches),
     Metric("poplar_rows_total", "Rows computed", lambda s: s.rows),
-    Metric("poplar_padded_rows_total", "Rows of the compiled batches that held no request's row", lambda s: s.padded_rows),
+    Metric(
+        "poplar_padded_rows_total",
+        "Rows of the compiled batches that held no request's row",
+        lambda s: s.batches * s.capacity - s.rows,
+    ),
     Metric("poplar_flushes_total", "Runs with an incomplete batch", lambda s: s.flushes),
     Metric("poplar_queue_rows", "Rows waiting for a run now", lambda s: s.queue_depth, is_counter=False),
     Metric(
@@ -69,8 +69,8 @@ METRICS = (
         "Time from the arrival of each call's requests at the backend to the last of their answers",
         lambda s: s.execution_ns / 1e9,
     ),
-    Metric("poplar_ipu_cycles_total", "Modelled cycles that the IPU would have taken", lambda s: s.ipu_cycles),
-    Metric("poplar_ipu_seconds_total", "Modelled time that the IPU would have taken", lambda s: s.ipu_seconds),
+    Metric("poplar_ipu_cycles_total", "Modelled cycles that the IPU would have taken", lambda s: s.batches * s.cycles),
+    Metric("poplar_ipu_seconds_total", "Modelled time that the IPU would have taken", lambda s: s.batches * s.seconds),
 )
 ERRORS = Metric("poplar_errors_total", "Requests answered with an error, by kind", lambda s: s.errors.total())
 
