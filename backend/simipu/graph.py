@@ -87,14 +87,13 @@ class OrtGraph:
             results: list[Array] = self._session.run(names, feeds, self._run_options)
         except ORT_ERRORS as error:
             if self._run_options.terminate:
-                self._run_options.terminate = False
-                raise RunTimeoutError(
-                    f"a run took longer than its limit of {self._watchdog.limit_seconds:g} s and was ended (limit: "
-                    "target.hostSyncTimeout in POPLAR_RUNTIME_OPTIONS)"
-                ) from error
+                raise RunTimeoutError(describe_limit(self._watchdog.limit_seconds)) from error
             raise RunError(str(error)) from error
         finally:
             self._watchdog.end()
+            # A limit that passed during the last operator ended nothing, and must not end the next run.
+            if self._run_options.terminate:
+                self._run_options.terminate = False
         return results
 
     def close(self) -> None:
@@ -118,6 +117,14 @@ class ReferenceGraph:
 
     def close(self) -> None:
         """Nothing to give up."""
+
+
+def describe_limit(seconds: float) -> str:
+    """What a run that was ended is told."""
+    return (
+        f"a run took longer than its limit of {seconds:g} s and was ended (the limit is target.hostSyncTimeout of "
+        "POPLAR_RUNTIME_OPTIONS)"
+    )
 
 
 def lower_program(program: Program, weights: Weights) -> tuple[bytes, dict[str, Array]]:

@@ -6,9 +6,12 @@ child ends when the pipe does, so it never outlives its parent.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
@@ -16,15 +19,15 @@ from typing import Any
 
 from simipu.errors import DeviceLostError, LoadError, RunError, RunTimeoutError, SimIpuError
 from simipu.executable import Program
-from simipu.graph import Array, GraphOptions, Weights, lower_program, make_graph
+from simipu.graph import Array, GraphOptions, Weights, describe_limit, lower_program, make_graph
 
 _LOST = (EOFError, ConnectionError)
 _LOAD_SECONDS = 600.0
 
 
 class IsolatedGraph:
-    """A graph that a child process computes. A child that died or took too long is replaced at once, and given the graph
-    again before the next run."""
+    """A graph that a child process computes. A child that died or took too long in a run is replaced at once, and given the
+    graph again before the next run; one that died between runs is replaced before the next."""
 
     def __init__(self, program: Program, weights: Weights, options: GraphOptions) -> None:
         self._label = f"{program.index} ({program.name})"
@@ -36,6 +39,9 @@ class IsolatedGraph:
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be killed."""
+        if self._process.poll() is not None:
+            # It died between two runs: no row is lost.
+            self._replace()
         if not self._loaded:
             self._load()
         results: list[Array] = self._ask(("run", names, feeds), self._options.limit_seconds)
@@ -72,9 +78,7 @@ class IsolatedGraph:
             self._connection.send(question)
             if not self._connection.poll(limit_seconds):
                 self._replace()
-                raise RunTimeoutError(
-                    f"program {self._label}: the engine's process took longer than {limit_seconds:g} s and was ended"
-                )
+                raise RunTimeoutError(f"program {self._label}: {describe_limit(limit_seconds)}")
             answer = self._connection.recv()
         except _LOST:
             status = self._replace()
@@ -107,6 +111,7 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(descriptor)
+    threading.Thread(target=_follow_parent, args=[descriptor], daemon=True).start()
     graph = None
     with suppress(*_LOST):
         while True:
@@ -120,3 +125,11 @@ def serve(descriptor: int) -> None:
                     connection.send(graph.run(*question[1:]))
             except (LoadError, RunError, DeviceLostError) as error:
                 connection.send(error)
+
+
+def _follow_parent(descriptor: int) -> None:
+    """End the child when its parent does, even in the middle of a run."""
+    pipe = select.poll()
+    pipe.register(descriptor, select.POLLRDHUP)
+    pipe.poll()
+    os._exit(0)

@@ -39,6 +39,19 @@ def child(engine):
     return engine._mains[5].graph.pid
 
 
+def kill_in_a_run(engine, death):
+    """Have the child die after it was looked at and before it answers."""
+    graph = engine._mains[5].graph
+    ask = graph._ask
+
+    def dying(*question):
+        os.kill(graph.pid, death)
+        graph._ask = ask
+        return ask(*question)
+
+    graph._ask = dying
+
+
 @pytest.mark.parametrize("constant_weights", [True, False])
 def test_the_child_computes_the_same(make_engine, constant_weights):
     engine = make_engine(constant_weights=constant_weights)
@@ -52,7 +65,7 @@ def test_a_dead_child_costs_one_run(make_engine, death):
     engine = make_engine()
     for _ in range(2):
         before = child(engine)
-        os.kill(before, death)
+        kill_in_a_run(engine, death)
         with pytest.raises(DeviceLostError, match=f"process died .signal {death.name}.; a new one takes its place"):
             engine.run(5)
         assert engine.run(5) == 3
@@ -60,10 +73,28 @@ def test_a_dead_child_costs_one_run(make_engine, death):
         assert not os.path.exists(f"/proc/{before}")
 
 
+def test_a_child_that_died_between_runs_costs_none(make_engine):
+    engine = make_engine()
+    before = child(engine)
+    os.kill(before, signal.SIGKILL)
+    engine._mains[5].graph._process.wait()
+    assert engine.run(5) == 3
+    assert child(engine) != before
+
+
+def test_a_child_ends_with_its_parent_in_the_middle_of_a_run(make_engine):
+    engine = make_engine()
+    before = child(engine)
+    graph = engine._mains[5].graph
+    graph._connection.close()
+    graph._process.wait(10)
+    assert not os.path.exists(f"/proc/{before}")
+
+
 def test_a_stuck_child_is_replaced(make_engine):
     engine = make_engine(limit_seconds=0.5)
     os.kill(child(engine), signal.SIGSTOP)
-    with pytest.raises(RunTimeoutError, match=r"took longer than 0\.5 s"):
+    with pytest.raises(RunTimeoutError, match=r"took longer than its limit of 0\.5 s"):
         engine.run(5)
     assert engine.run(5) == 3
 
