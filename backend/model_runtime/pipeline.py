@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from simipu import DeviceLostError, RunError
 
@@ -24,13 +25,14 @@ Done = Callable[[Exception | None], None]
 _log = logging.getLogger("model_runtime")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
     inputs: Mapping[str, Array]
     rows: int
     started: Callback | None
     outputs: Mapping[str, Place]
     done: Done
+    owner: Any
     first_row: int = 0
     alone: bool = False
 
@@ -66,8 +68,9 @@ class Pipeline:
             self.queues.inputQueue(anchor).check(array)
         self._new = inputs, rows, started
 
-    def set_request_outputs(self, outputs: Mapping[str, Place], rows: int, done: Done) -> None:
-        """Say where the rows of the request just enqueued go, by anchor; None drops an output.
+    def set_request_outputs(self, outputs: Mapping[str, Place], rows: int, done: Done, owner: Any = None) -> None:
+        """Say where the rows of the request just enqueued go, by anchor; None drops an output. `owner` is what `withdraw`
+        asks about.
 
         Raises ModelRuntimeError, with the request forgotten, for a place of another length.
         """
@@ -77,7 +80,23 @@ class Pipeline:
         assert rows == enqueued
         for anchor, place in outputs.items():
             self.queues.outputQueue(anchor).check(place, rows)
-        self._enqueue(_Request(inputs, rows, started, outputs, done))
+        self._enqueue(_Request(inputs, rows, started, outputs, done, owner))
+
+    def withdraw(self, is_unwanted: Callable[[Any], bool]) -> list[Any]:
+        """Take back the requests of which no row is read and whose owner nobody wants any more: their owners. `done` is not
+        called for them."""
+        withdrawn = []
+        for request in [request for request in self._waiting() if is_unwanted(request.owner)]:
+            with self.queues.lock:
+                waiting = self._waiting()
+                if request in waiting:
+                    position = waiting.index(request)
+                    self.queues.withdraw(len(waiting) - 1 - position)
+                    self._requests.remove(request)
+                    for later in waiting[position + 1 :]:
+                        later.first_row -= request.rows
+                    withdrawn.append(request.owner)
+        return withdrawn
 
     def start(self, name: str = "session") -> None:
         """Start the session thread."""
@@ -93,6 +112,10 @@ class Pipeline:
             abandoned, self._requests = self._requests, deque()
         for request in abandoned:
             request.done(StoppedError("the session was stopped before the request was computed"))
+
+    def _waiting(self) -> list[_Request]:
+        with self.queues.lock:
+            return [request for request in self._requests if request.first_row >= self.queues.rows_read]
 
     def _serve(self) -> None:
         while not self.queues.is_disconnected:

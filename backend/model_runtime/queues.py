@@ -145,6 +145,13 @@ class InputQueue:
                 break
         return pieces
 
+    def withdraw(self, from_end: int) -> None:
+        """Drop rows of which none is read: those of the enqueue that has `from_end` others after it."""
+        entry = self._entries[-1 - from_end]
+        assert not entry.taken
+        del self._entries[-1 - from_end]
+        self.rows_enqueued -= len(entry.data)
+
     def forget(self) -> None:
         """Drop all waiting rows."""
         self._entries.clear()
@@ -200,6 +207,10 @@ class OutputQueue:
                         finished.append(entry.callback)
         for callback in finished:
             callback()
+
+    def withdraw(self, from_end: int) -> None:
+        """Drop the place of the enqueue that has `from_end` others after it."""
+        del self._entries[-1 - from_end]
 
     def forget(self) -> None:
         """Drop all waiting places."""
@@ -304,6 +315,13 @@ class QueueManager:
             self.forget()
             self.lock.notify_all()
 
+    def withdraw(self, from_end: int) -> None:
+        """Drop a request of which no row is read, the one that has `from_end` others after it; hold the lock."""
+        for waiting in self._inputs.values():
+            waiting.withdraw(from_end)
+        for places in self._outputs.values():
+            places.withdraw(from_end)
+
     def forget(self) -> None:
         """Drop everything that waits; hold the lock."""
         for waiting in self._inputs.values():
@@ -319,6 +337,8 @@ class QueueManager:
         with self.lock:
             looked_ns = time.monotonic_ns()
             while not self._disconnected:
+                if not self._inputs:
+                    return True
                 rows = self.readAvailable()
                 if rows >= self.rows_per_run or (rows and self._may_run_incomplete()):
                     return True

@@ -21,8 +21,8 @@ from triton_poplar.model_state import ModelState
 NUMPY_IS_OLD = int(np.__version__.split(".")[0]) < 2
 """The stub's binding to numpy works with numpy 1 only; with numpy 2 tensors go through DLPack capsules."""
 
-PUBLISH_SECONDS = 1.0
-"""How often metrics are published: a call per metric takes 50 us, too long to do it with every request."""
+HOUSEKEEPING_SECONDS = 1.0
+"""How often: a call per metric, or to ask whether a request was cancelled, takes 50 us, too long to do it with every one."""
 
 
 class TritonPythonModel:
@@ -60,7 +60,7 @@ class TritonPythonModel:
         # What is here now stays: the garbage collector need not look at it again and again while requests are served.
         gc.freeze()
         self._closed = threading.Event()
-        self._start(self._publish_metrics, "metrics")
+        self._start(self._keep_house, "housekeeping")
 
     def execute(self, requests):
         """Answer every request: exactly one response each, whatever fails. `initialize` chooses the way."""
@@ -117,15 +117,17 @@ class TritonPythonModel:
                 response = _refuse(error)
             _send(request.reply, response)
 
-    def _publish_metrics(self):
-        """Bring the instance's sums to Triton's metrics now and then."""
+    def _keep_house(self):
+        """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants any more."""
         try:
             publisher = _Publisher(self._state, self._instance)
         except pb_utils.TritonModelException as error:
             pb_utils.Logger.log_warn(f"[poplar] no metrics: {error}")
-            return
-        while not self._closed.wait(PUBLISH_SECONDS):
-            publisher.publish()
+            publisher = None
+        while not self._closed.wait(HOUSEKEEPING_SECONDS):
+            if publisher is not None:
+                publisher.publish()
+            self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())
 
 
 class _Publisher:

@@ -13,7 +13,7 @@ from model_runtime.pvti import Graph, Trace
 from simipu import RunError
 
 from triton_poplar.model_state import ModelState
-from triton_poplar.request import Array, Request
+from triton_poplar.request import Array, CancelledError, Request
 from triton_poplar.sessions import open_session
 from triton_poplar.statistics import Statistics
 
@@ -75,11 +75,15 @@ class ModelInstanceState:
         self._pipeline.enqueue_request(inputs, batch_size, callback)
 
     def set_request_outputs(
-        self, outputs: Mapping[str, OutputSlot | None], batch_size: int, callback: Callable[[Exception | None], None]
+        self,
+        outputs: Mapping[str, OutputSlot | None],
+        batch_size: int,
+        callback: Callable[[Exception | None], None],
+        request: Request | None = None,
     ) -> None:
         """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is called once:
         after the last row of the last output is written, or with the error that came instead."""
-        self._pipeline.set_request_outputs(outputs, batch_size, callback)
+        self._pipeline.set_request_outputs(outputs, batch_size, callback, (request, callback))
 
     def execute(self, requests: Sequence[Request]) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
@@ -132,6 +136,11 @@ class ModelInstanceState:
                 self._free(request.batch_size)
                 self._answer(request, collection)
 
+    def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
+        """Give the places of waiting requests that nobody wants any more to others; they are answered all the same."""
+        for _, done in self._pipeline.withdraw(lambda owner: owner[0] is not None and is_cancelled(owner[0])):
+            done(CancelledError("the client cancelled it while it waited"))
+
     def close(self) -> None:
         """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace written."""
         self._pipeline.stop()
@@ -164,7 +173,7 @@ class ModelInstanceState:
         try:
             with self.queues_mutex:
                 self.enqueue_request(request.inputs, request.batch_size, started)
-                self.set_request_outputs(slots, request.batch_size, done)
+                self.set_request_outputs(slots, request.batch_size, done, request)
         except ModelRuntimeError as error:
             request.fail_run(error)
             return False

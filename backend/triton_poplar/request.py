@@ -101,12 +101,18 @@ class Request:
                 raise RequestError(f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}")
 
 
+class CancelledError(Exception):
+    """The client gave the request up before it was run."""
+
+
 def _classify(error: Exception) -> tuple[str, str]:
     """The Triton code and the metrics' word for what went wrong in a run."""
     if isinstance(error, RunTimeoutError):
         return "UNAVAILABLE", "timeout"
     if isinstance(error, DeviceLostError):
         return "UNAVAILABLE", "device_lost"
+    if isinstance(error, CancelledError):
+        return "CANCELLED", "cancelled"
     if isinstance(error, StoppedError):
         return "UNAVAILABLE", "stopped"
     return "INTERNAL", "run"

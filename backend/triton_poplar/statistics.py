@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "stopped", "internal")
-"""bad_request: refused before it ran. run: an operator refused its values. timeout: its run took longer than the limit.
-device_lost: the engine's process died. stopped: the model was unloaded first. internal: a defect of ours."""
+ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped")
+"""bad_request: refused before it ran. run: it failed in its run, as an index outside a table does. timeout: its run took
+longer than the limit. device_lost: the engine's process died. cancelled: by the client, while it waited. stopped: the model
+was unloaded first."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ class Ask:
         self.event = threading.Event()
         with pipeline.queues.lock:
             pipeline.enqueue_request({"x": self.x}, rows, self.started)
-            pipeline.set_request_outputs({"y": None, "z": self.slot}, rows, self.done)
+            pipeline.set_request_outputs({"y": None, "z": self.slot}, rows, self.done, owner=self.x)
 
     def started(self):
         self.starts += 1
@@ -179,6 +179,19 @@ def test_stopping_answers_what_waits_and_refuses_what_comes(make_pipeline):
         ask.wait()
     with pytest.raises(StoppedError):
         Ask(pipeline, 1)
+
+
+def test_requests_that_nobody_wants_give_up_their_places(make_pipeline):
+    pipeline = make_pipeline(timeout_ns=0)
+    asks = [Ask(pipeline, 1, value) for value in (1, 2, 3)]
+    assert pipeline.withdraw(lambda owner: owner is asks[1].x) == [asks[1].x]
+    assert pipeline.withdraw(lambda owner: owner is asks[1].x) == []
+    asks += [Ask(pipeline, 1, value) for value in (4, 5)]
+    for ask in (asks[0], *asks[2:]):
+        ask.wait()
+    assert pipeline.runs == [4]
+    assert asks[1].answers == []
+    assert pipeline.withdraw(lambda owner: True) == []
 
 
 def test_many_threads_get_their_own_rows(make_pipeline):

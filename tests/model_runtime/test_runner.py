@@ -205,7 +205,7 @@ def test_a_runner_takes_the_device_it_is_given(file):
     with ModelRunner(file, ModelRunnerConfig(replica_to_device={0: device})) as runner:
         assert runner.session.device is device
     small = DeviceManager().createSmallIpuModelDevice(1, "ipu2")
-    with pytest.raises(LoadError, match="compiled for 1 x ipu2 of 1472 tiles, but device .* is 1 x ipu2 of 4 tiles"):
+    with pytest.raises(LoadError, match=r"compiled for 1 x ipu2 of 1472 tiles, but device .* is 1 x ipu2 of 4 tiles"):
         ModelRunner(file, ModelRunnerConfig(replica_to_device={0: small}))
 
 

@@ -2,7 +2,16 @@
 
 import numpy as np
 import pytest
-from model_runtime import DeviceManager, ModelRuntimeError, OutputSlot, Session, SessionConfig
+from model_runtime import (
+    AnchorCallbackPolicy,
+    DeviceManager,
+    LaunchPolicy,
+    ModelRuntimeError,
+    OutputSlot,
+    Session,
+    SessionConfig,
+    host_sync_timeout_seconds,
+)
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
 from sample_models import linear_model
 from simipu import LoadError
@@ -100,3 +109,139 @@ def test_modelled_cycles_come_from_the_executable(compile_popef, open_model):
     small = Session(open_model(compile_popef(linear_model(), name="small.popef")))
     large = Session(open_model(compile_popef(linear_model(width=4096), name="large.popef", batch=512)))
     assert 0 < small.cycles < large.cycles
+
+
+def replicate(path, open_model, replicas=2, iterations=1):
+    """The same file as an SDK writes it for several replicas: a leading dimension on every anchor."""
+    model = open_model(path)
+    payload = bytes(model.executable.executable())
+    for anchor in model.metadata.anchors():
+        info = anchor.tensorInfo()
+        anchor.setTensorInfo(popef.TensorInfo(shape=(replicas, *info.shape()), dataType=info.dataType()))
+        anchor.setIsPerReplica(True)
+    model.metadata.setReplicationFactor(replicas)
+    model.metadata.setNumIpus(replicas)
+    model.metadata.setDeviceIterations(iterations)
+    rewrite(path, model.metadata, payload)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 9, 24, 30])
+def test_replicas_and_iterations_share_the_rows(linear, compile_popef, open_model, rows):
+    path = compile_popef(linear)
+    replicate(path, open_model, 2, 3)
+    session = Session(path)
+    session.runLoadPrograms()
+    assert (session.batch_size, session.rows_per_run) == (4, 24)
+    x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
+    np.testing.assert_array_equal(ask(session, x)["z"], 2 * x)
+    np.testing.assert_array_equal(session.compute({"x": x})["z"], 2 * x)
+    plain = Session(compile_popef(linear, name="plain.popef"))
+    assert session.cycles == 3 * plain.cycles
+
+
+def test_batches_per_step_of_the_compiler_are_device_iterations(linear, compile_popef):
+    session = Session(compile_popef(linear, options={"batches_per_step": 5}))
+    assert session.rows_per_run == 20
+
+
+def test_handlers_fill_inputs_and_take_outputs(linear, compile_popef):
+    session = Session(compile_popef(linear))
+    session.runLoadPrograms()
+    seen = {}
+    session.setUserInputHandler(lambda anchor: lambda array: array.__setitem__(slice(None), 3))
+    session.setUserOutputHandler(lambda anchor: lambda rows: seen.update({anchor.name(): rows}))
+    assert session.runMainPrograms() == 4
+    np.testing.assert_array_equal(seen["z"], np.full((4, 4), 6))
+
+
+def test_predicates_choose_what_is_connected(linear, compile_popef):
+    session = Session(compile_popef(linear))
+    session.runLoadPrograms()
+    empty = AnchorCallbackPolicy.BIND_EMPTY_CB
+    accept_y = lambda anchor: AnchorCallbackPolicy.BIND_USER_CB if anchor.name() == "y" else empty  # noqa: E731
+    queues = session.createQueueManager(output_predicate=accept_y)
+    slot = OutputSlot()
+    queues.inputQueue("x").enqueue(np.ones((2, 4), np.float32))
+    queues.outputQueue("y").enqueue(slot, 2)
+    with pytest.raises(ModelRuntimeError, match="no output anchor 'z'; there are y"):
+        queues.outputQueue("z")
+    assert session.runMainPrograms() == 2
+    assert slot.array.shape == (2, 3)
+    queues = session.createQueueManager(input_predicate=lambda anchor: empty)
+    with pytest.raises(ModelRuntimeError, match="no input anchor 'x'; there are none"):
+        queues.inputQueue("x")
+
+
+def test_the_usual_predicates_accept_what_they_say():
+    from model_runtime.predicate_factory import anchor_callbacks, orBind, predProgramFlowMain, predProgramNotAssigned
+
+    accept, reject = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
+    flow = popef.ProgramFlow(load=[0], main=[5], save=[])
+    weight, tensor, old = (popef.Anchor(name="a", programs=programs) for programs in ([0], [0, 5], []))
+    main, free = predProgramFlowMain(flow), predProgramNotAssigned()
+    either = orBind(accept, reject, main, free)
+    assert [main(anchor) for anchor in (weight, tensor, old)] == [reject, accept, reject]
+    assert [free(anchor) for anchor in (weight, tensor, old)] == [reject, reject, accept]
+    assert [either(anchor) for anchor in (weight, tensor, old)] == [reject, accept, accept]
+    assert anchor_callbacks.orBind is orBind
+
+
+def test_a_deferred_session_binds_when_it_is_told(linear, compile_popef, open_model):
+    model = open_model(compile_popef(linear))
+    session = Session(model, SessionConfig(policy=LaunchPolicy.Deferred))
+    with pytest.raises(ModelRuntimeError, match="bound to no device; call bindToDevice first"):
+        session.runLoadPrograms()
+    device = DeviceManager().getDevice(model)
+    session.bindToDevice(device)
+    session.runLoadPrograms()
+    queues = session.createQueueManager()
+    other = Session(model, SessionConfig(policy=LaunchPolicy.Deferred))
+    other.bindToDevice(device)
+    with pytest.raises(ModelRuntimeError, match="bound to no device"):
+        session.device  # noqa: B018
+    session.bindToDevice()
+    session.runLoadPrograms()
+    slots = {name: OutputSlot() for name in ("y", "z")}
+    queues.inputQueue("x").enqueue(np.ones((1, 4), np.float32))
+    for name, slot in slots.items():
+        queues.outputQueue(name).enqueue(slot, 1)
+    session.runMainPrograms()
+    np.testing.assert_array_equal(slots["z"].array, [[2, 2, 2, 2]])
+
+
+def test_a_timeout_callback_decides_what_is_flushed(linear, compile_popef):
+    """As Paddle's does it: look again, then flush."""
+    session = Session(compile_popef(linear))
+    session.runLoadPrograms()
+    calls = []
+
+    def flush(ring):
+        calls.append(ring.readAvailable())
+        if len(calls) == 3:
+            queues.flushAll()
+
+    queues = session.createQueueManager(10, flush, 1_000_000)
+    queues.inputQueue("x").enqueue(np.ones((1, 4), np.float32))
+    for name in ("y", "z"):
+        queues.outputQueue(name).enqueue(None, 1)
+    assert session.runMainPrograms() == 1
+    assert calls == [0, 0, 0]
+
+
+def test_a_stopped_session_runs_nothing(linear, compile_popef):
+    session = Session(compile_popef(linear))
+    session.runLoadPrograms()
+    session.createQueueManager()
+    session.stop()
+    assert session.runMainPrograms() == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"target.hostSyncTimeout":"soon"}', '{"target.hostSyncTimeout":"-1"}', "{"])
+def test_bad_runtime_options_are_logged_and_the_default_counts(text, caplog):
+    assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": text}) == 300
+    assert "POPLAR_RUNTIME_OPTIONS: expected a JSON object" in caplog.text
+
+
+def test_the_host_sync_timeout_is_the_limit_of_a_run():
+    assert host_sync_timeout_seconds({}) == 300
+    assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2.5"}'}) == 2.5
