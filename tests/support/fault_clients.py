@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,9 +229,13 @@ def kill(process: Process) -> None:
 
 
 def has_ended(process: Process) -> bool:
-    """Whether a process runs no more; a zombie does not."""
+    """Whether a process runs no more; a zombie does not, once the last of its threads is gone."""
     now = find_process(process.pid)
-    return now is None or now.state == "Z"
+    if now is None:
+        return True
+    with suppress(FileNotFoundError):
+        return now.state == "Z" and len(os.listdir(f"/proc/{process.pid}/task")) == 1
+    return True
 
 
 def resident_bytes(pid: int) -> int:

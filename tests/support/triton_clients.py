@@ -1,0 +1,165 @@
+"""Clients of a real tritonserver, what they ask of it, and the models that tell one answer from another."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import re
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from onnx import TensorProto, helper
+from sample_models import make_model
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+WIDTH = 512
+"""Columns of the factor: 2 KiB, which the compiler leaves in the file for the server to map."""
+
+WAIT_SECONDS = 60
+
+REFUSED = "refused"
+
+_REFUSALS = ("unknown model", "no available versions", "not found")
+
+
+def scale_model(factor: float) -> onnx.ModelProto:
+    """y = factor * x: an answer tells which weights it came from."""
+    return make_model(
+        [helper.make_node("Mul", ["x", "factor"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["batch", WIDTH])},
+        {"y": (TensorProto.FLOAT, ["batch", WIDTH])},
+        {"factor": np.full(WIDTH, factor, np.float32)},
+    )
+
+
+def make_rows(number: float, rows: int = 1) -> np.ndarray:
+    """An input of scale_model."""
+    return np.full((rows, WIDTH), number, np.float32)
+
+
+def infer(client: Any, model: str, inputs: dict[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
+    """Send arrays by name over HTTP or gRPC; the answer's arrays by name."""
+    module = httpclient if isinstance(client, httpclient.InferenceServerClient) else grpcclient
+    return _arrays(client.infer(model, _tensors(module, inputs), **options))
+
+
+def send(client: grpcclient.InferenceServerClient, model: str, inputs: dict[str, np.ndarray], **options: Any):
+    """Send without waiting: a future of the answer's arrays, whose `call` cancels the request."""
+    future: Any = concurrent.futures.Future()
+
+    def done(result: Any, error: Exception | None) -> None:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(_arrays(result))
+
+    future.call = client.async_infer(model, _tensors(grpcclient, inputs), done, **options)
+    return future
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
+    """The condition's value once it holds; AssertionError naming what did not come."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+    return value
+
+
+@contextmanager
+def traffic(grpc_url: str, model: str, clients: int = 3) -> Iterator[list[list[Any]]]:
+    """Clients that send numbered rows to a scale_model one request after the other, until the block is left.
+
+    Yields a growing list per client of what became of its requests: the factor of the right answer, REFUSED when the model
+    is not there, or a text saying what was wrong.
+    """
+    stop = threading.Event()
+    outcomes: list[list[Any]] = [[] for _ in range(clients)]
+
+    def ask(mine: list[Any]) -> None:
+        with grpcclient.InferenceServerClient(grpc_url) as client:
+            for number in itertools.count(1):
+                if stop.wait(0.01):
+                    return
+                mine.append(_outcome(client, model, make_rows(number, 1 + number % 5)))
+
+    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
+        futures = [pool.submit(ask, mine) for mine in outcomes]
+        try:
+            yield outcomes
+        finally:
+            stop.set()
+        for future in futures:
+            future.result(WAIT_SECONDS)
+
+
+def wait_for_all(outcomes: list[list[Any]], wanted: Any) -> None:
+    """Until the last outcome of every client of `traffic` is `wanted`."""
+    wait_until(lambda: all(mine and mine[-1] == wanted for mine in outcomes), f"{wanted!r} at every client")
+
+
+def phases(outcomes: list[Any]) -> list[Any]:
+    """A client's outcomes with repetitions left out."""
+    return [outcome for outcome, _ in itertools.groupby(outcomes)]
+
+
+def read_metrics(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """The Prometheus page: by name, the labels and value of each series."""
+    with urllib.request.urlopen(url, timeout=WAIT_SECONDS) as answer:
+        text = answer.read().decode()
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
+        found.setdefault(name, []).append((dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)))
+    return found
+
+
+def read_metric(url: str, name: str, **labels: str) -> float:
+    """The sum of the series of that name with these labels among theirs; 0 if there are none."""
+    series = read_metrics(url).get(name, [])
+    return sum(value for found, value in series if labels.items() <= found.items())
+
+
+def processes_of(session: int) -> list[int]:
+    """Living processes of a session, by /proc; the dead that nobody has waited for yet do not count."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, number = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+        except (OSError, ValueError):
+            continue
+        if int(number) == session and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+def _tensors(module: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
+    tensors = []
+    for name, array in inputs.items():
+        tensor = module.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array)
+        tensors.append(tensor)
+    return tensors
+
+
+def _arrays(answer: Any) -> dict[str, np.ndarray]:
+    response = answer.get_response()
+    outputs = response["outputs"] if isinstance(response, dict) else [{"name": o.name} for o in response.outputs]
+    return {output["name"]: answer.as_numpy(output["name"]) for output in outputs}
+
+
+def _outcome(client: grpcclient.InferenceServerClient, model: str, x: np.ndarray) -> Any:
+    try:
+        y = infer(client, model, {"x": x}, client_timeout=WAIT_SECONDS)["y"]
+    except InferenceServerException as error:
+        return REFUSED if any(text in error.message() for text in _REFUSALS) else str(error)
+    factor = float(y.flat[0] / x.flat[0])
+    return factor if y.shape == x.shape and np.array_equal(y, factor * x) else f"{x[:, 0]} was answered {y}"
