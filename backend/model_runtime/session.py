@@ -242,22 +242,18 @@ class Session:
         anchor; a model without a batch has one whole tensor a row. Raises RunError and DeviceLostError.
         """
         rows = len(next(iter(inputs.values())))
-        if rows <= self.rows_per_run:
-            return self._compute_run(inputs, rows)
-        pieces = [
-            self._compute_run({name: array[start : start + self.rows_per_run] for name, array in inputs.items()}, rows - start)
-            for start in range(0, rows, self.rows_per_run)
-        ]
-        return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-    def _compute_run(self, inputs: Mapping[str, Array], rows: int) -> dict[str, Array]:
+        most = self.rows_per_run
+        if rows > most:
+            parts = [{name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)]
+            pieces = [self.compute(part) for part in parts]
+            return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         engine = self._bound()
         start_ns = time.perf_counter_ns()
         outputs: dict[str, Array] = {}
         for index, taken, given in self._plan:
             outputs.update(zip(given, engine.compute(index, [inputs[name] for name in taken]), strict=True))
         if self.observer is not None:
-            self.observer(start_ns, time.perf_counter_ns(), min(rows, self.rows_per_run))
+            self.observer(start_ns, time.perf_counter_ns(), rows)
         return outputs
 
     def runSavePrograms(self) -> None:

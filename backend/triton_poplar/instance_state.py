@@ -197,13 +197,14 @@ class ModelInstanceState:
         collection.answered()
 
     def _count(self, requests: Sequence[Request], arrived_ns: int) -> None:
+        statistics = self.statistics
         with self._counting:
-            self.statistics.requests += len(requests)
+            statistics.requests += len(requests)
             for request in requests:
                 if request.started_ns:
-                    self.statistics.queue_wait_ns += request.started_ns - arrived_ns
+                    statistics.queue_wait_ns += request.started_ns - arrived_ns
                 if request.error is not None:
-                    self.statistics.errors[request.error_kind] += 1
+                    statistics.errors[request.error_kind] += 1
 
     def _trace_run(self, start_ns: int, end_ns: int, rows: int) -> None:
         self.statistics.add_run(start_ns, end_ns, rows)

@@ -59,11 +59,6 @@ class ModelState:
             raise ModelConfigError(f"model {self.name!r}, {named}: {error}") from error
 
     @property
-    def wraps_rows(self) -> bool:
-        """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a batch."""
-        return not self.max_batch_size and not self.batch_size
-
-    @property
     def num_threads(self) -> int:
         """Threads for one instance: sim_threads, or the usable cores shared out among the instances."""
         cores = len(os.sched_getaffinity(0))
@@ -114,6 +109,8 @@ class ModelState:
         replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
         self.total_batch_size = self.batch_size * replicas * iterations
         """Rows that one run has place for; 0 without a batch."""
+        self.wraps_rows = not self.max_batch_size and not self.batch_size
+        """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a batch."""
         self.inputs = self._index(inputs, shapes)
         self.outputs = self._index(outputs, shapes)
 

@@ -68,12 +68,13 @@ class Request:
         if self.error is not None:
             raise self.error
         answer = {}
+        wraps_rows, requested = self._state.wraps_rows, self._requested
         for name, tensor in self._state.outputs.items():
-            if self.wants(name):
+            if not requested or name in requested:
                 array = self._outputs.get(tensor.anchor)
                 if array is None:
                     raise RequestError(f"output {name!r} was not computed", "INTERNAL")
-                answer[name] = array[0] if self._state.wraps_rows and tensor.shape else array
+                answer[name] = array[0] if wraps_rows and tensor.shape else array
         return answer
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
@@ -83,9 +84,10 @@ class Request:
             extra = sorted(inputs.keys() - state.inputs.keys())
             what = f"lacks input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
             raise RequestError(f"the request {what}; model {state.name!r} takes {', '.join(state.inputs)}")
+        wraps_rows = state.wraps_rows
         for name, tensor in state.inputs.items():
             # Without a batch the whole tensor is one row; a scalar comes as one element, which is a row already.
-            array = inputs[name][None] if state.wraps_rows and tensor.shape else inputs[name]
+            array = inputs[name][None] if wraps_rows and tensor.shape else inputs[name]
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
                     f"input {name!r}: expected {tensor.dtype.name} of shape {['batch', *tensor.shape]}, found "

@@ -84,7 +84,9 @@ def open_instance(linear, compile_popef, tmp_path):
         instance.close()
 
 
-@pytest.mark.parametrize("options", [(), ("sim_num_IPUs=1",), ("sim_num_IPUs=4", "sim_ipu_version=2", "sim_tiles_per_IPU=1472")])
+@pytest.mark.parametrize(
+    "options", [(), ("sim_num_IPUs=1",), ("sim_num_IPUs=4", "sim_ipu_version=2", "sim_tiles_per_IPU=1472")]
+)
 def test_a_machine_that_fits_serves(open_instance, options):
     assert open_instance(*options).session.executable.target.tiles_per_ipu == 1472
 
@@ -92,7 +94,10 @@ def test_a_machine_that_fits_serves(open_instance, options):
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ("use_sim_if_no_hw=false", "No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is off"),
+        (
+            "use_sim_if_no_hw=false",
+            "No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is off",
+        ),
         ("sim_ipu_version=21", "option sim_ipu_version is 21, but the executable was compiled for 2"),
         ("sim_tiles_per_IPU=4", "option sim_tiles_per_IPU is 4, but the executable was compiled for 1472"),
     ],
@@ -105,9 +110,9 @@ def test_a_machine_that_does_not_fit_is_a_load_error(open_instance, option, reas
 def test_real_executables_are_served_with_their_graph(linear, compile_popef, open_model, tmp_path):
     """A file as an SDK writes it: machine code, TensorFlow's names, two replicas of a batch of 4 halves."""
     import onnx
+    from triton_poplar.request import Request
 
     import popef
-    from triton_poplar.request import Request
 
     folder = tmp_path / "real" / "1"
     folder.mkdir(parents=True)

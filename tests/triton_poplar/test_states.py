@@ -235,12 +235,63 @@ def test_damaged_files_are_refused_by_name(folder):
             ModelState(make_config(), folder)
 
 
-def test_two_executables_are_refused_with_their_names(folder, compile_popef):
-    other = compile_popef(linear_model(seed=1), name="other.popef")
+@pytest.fixture
+def two_models(folder, compile_popef):
+    """One file with two executables, called as poprt calls them."""
+    other = compile_popef(linear_model(width=4, seed=1), name="other.popef")
     path = folder / "executable.popef"
     path.write_bytes(path.read_bytes() + other.read_bytes())
-    with pytest.raises(ModelConfigError, match=r"expected one executable, got 2"):
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        return [executable.name for executable in reader.executables()]
+
+
+def test_two_executables_are_refused_with_their_names(folder, two_models):
+    with pytest.raises(ModelConfigError, match=rf"expected one executable, got 2 among '{two_models[0]}', '{two_models[1]}'"):
         ModelState(make_config(), folder)
+
+
+def test_one_of_several_executables_is_chosen_by_the_parameter_or_the_models_name(folder, two_models):
+    for name in two_models:
+        chosen = ModelState(make_config(parameters={"executable_name": name}), folder).load_model()
+        assert chosen.executable.name == name
+        assert ModelState(make_config(name=name), folder).load_model().executable.name == name
+    with pytest.raises(ModelConfigError, match="expected one executable called 'third', got 0"):
+        ModelState(make_config(parameters={"executable_name": "third"}), folder)
+
+
+def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
+    """Executable, metadata and each weight in a file of its own."""
+    path = compile_popef(linear, name="apart/executable.popef", options={"constant_weights": False})
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        (executable,), (metadata,) = reader.executables(), reader.metadata()
+        payload = bytes(executable.executable())
+        with popef.Writer(folder / "code.popef") as writer, writer.createExecutable(executable.name) as blob:
+            blob.write(payload)
+        with popef.Writer(folder / "metadata.popef") as writer:
+            writer.writeMetadata(metadata)
+    weights = []
+    with popef.Reader() as reader:
+        reader.parseFile(path.parent / "weights.popef")
+        for tensor in reader.tensors():
+            weights.append(f"{tensor.info.name()}.popef")
+            with popef.Writer(folder.parent / weights[-1]) as writer, writer.createTensorData(tensor.info) as blob:
+                blob.write(tensor.data().tobytes())
+    parameters = {"executable_path": "code.popef, metadata.popef", "weights_path": ",".join(weights)}
+    state = ModelState(make_config(parameters=parameters), folder)
+    assert len(state.executable_files) == 2
+    instance = ModelInstanceState(state, "linear_0")
+    (request,) = ask(instance, ROW)
+    np.testing.assert_array_equal(request.outputs()["z"], 2 * ROW)
+    with pytest.raises(ModelConfigError, match=r"file 'gone.popef' \(parameter weights_path\) does not exist"):
+        ModelState(make_config(parameters={**parameters, "weights_path": f"{weights[0]},gone.popef"}), folder)
+
+
+def test_a_file_may_have_a_comma_in_its_name(folder):
+    (folder / "executable.popef").rename(folder / "a,b.popef")
+    state = ModelState(make_config(parameters={"executable_path": "a,b.popef"}), folder)
+    assert state.executable_files == [folder / "a,b.popef"]
 
 
 def test_an_unknown_parameter_is_a_warning_with_the_nearest_name(caplog):

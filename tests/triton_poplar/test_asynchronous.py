@@ -1,0 +1,205 @@
+"""Requests handed over to the session thread: each answered once, in order, with what waits bounded."""
+
+import threading
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from sample_models import make_model
+from triton_poplar.errors import RequestError
+from triton_poplar.instance_state import ModelInstanceState
+from triton_poplar.model_state import ModelState
+from triton_poplar.request import Request
+
+
+class Answers:
+    """Collects requests as they are answered."""
+
+    def __init__(self):
+        self.requests = []
+        self.changed = threading.Condition()
+
+    def put(self, request):
+        with self.changed:
+            self.requests.append(request)
+            self.changed.notify_all()
+
+    def wait(self, count):
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.requests) >= count, 20), f"{len(self.requests)} of {count} answers"
+        return self.requests
+
+
+@pytest.fixture
+def make_instance(linear, compile_popef, tmp_path):
+    compile_popef(linear, name="linear/1/executable.popef")
+    made = []
+
+    def make(**parameters):
+        config = {
+            "name": "linear",
+            "max_batch_size": 100,
+            "parameters": {name: {"string_value": str(value)} for name, value in parameters.items()},
+        }
+        answers = Answers()
+        instance = ModelInstanceState(ModelState(config, tmp_path / "linear" / "1"), "linear_0", answers.put)
+        made.append(instance)
+        return instance, answers
+
+    yield make
+    for instance in made:
+        instance.close()
+
+
+def request(instance, rows, value=1.0, requested=()):
+    return Request(instance.model_state, {"x": np.full((rows, 4), value, np.float32)}, requested, reply=(rows, value))
+
+
+def check(answered):
+    rows, value = answered.reply
+    np.testing.assert_array_equal(answered.outputs()["z"], np.full((rows, 4), 2 * value))
+
+
+def test_rows_join_over_calls_and_answers_keep_the_order(make_instance):
+    instance, answers = make_instance(timeout_ns=0)
+    for index in range(8):
+        instance.submit([request(instance, 1, index)])
+    answered = answers.wait(8)
+    assert [each.reply[1] for each in answered] == list(range(8))
+    for each in answered:
+        check(each)
+    assert (instance.statistics.batches, instance.statistics.flushes) == (2, 0)
+    assert instance.statistics.requests == 8
+
+
+def test_an_incomplete_batch_is_flushed_after_the_timeout(make_instance):
+    instance, answers = make_instance(timeout_ns=1_000_000)
+    instance.submit([request(instance, 3)])
+    check(answers.wait(1)[0])
+    assert (instance.statistics.batches, instance.statistics.flushes) == (1, 1)
+    assert instance.statistics.queue_wait_ns >= 1_000_000
+
+
+def test_what_waits_is_bounded(make_instance):
+    """With nobody to run them, the rows of one run wait in the queue; the next call blocks."""
+    instance, answers = make_instance(timeout_ns=0)
+    gate = threading.Event()
+    compute = instance.session._engine._mains[5].compute
+    instance.session._engine._mains[5].compute = lambda *arguments: gate.wait(20) and compute(*arguments)
+    instance.submit([request(instance, 4)])
+    instance.submit([request(instance, 4, index) for index in range(1)])
+    blocked = threading.Thread(target=instance.submit, args=[[request(instance, 4, 7)]])
+    blocked.start()
+    blocked.join(0.3)
+    assert blocked.is_alive()
+    gate.set()
+    blocked.join(20)
+    for each in answers.wait(3):
+        check(each)
+
+
+def test_bad_requests_are_answered_among_the_good(make_instance):
+    instance, answers = make_instance()
+    bad = Request(instance.model_state, {"x": np.ones((1, 5), np.float32)}, (), reply="bad")
+    instance.submit([request(instance, 2), bad, request(instance, 9, 5, ["z"])])
+    answered = answers.wait(3)
+    assert len(answered) == 3
+    for each in answered:
+        if each.reply == "bad":
+            with pytest.raises(RequestError, match=r"found float32 of shape \[1, 5\]"):
+                each.outputs()
+        else:
+            check(each)
+    assert instance.statistics.errors == {"bad_request": 1}
+
+
+def test_only_the_outputs_asked_for_are_kept(make_instance):
+    instance, answers = make_instance()
+    instance.submit([request(instance, 2, 1, ["z"])])
+    assert set(answers.wait(1)[0].outputs()) == {"z"}
+
+
+def test_closing_answers_what_waits_with_unavailable(make_instance):
+    instance, answers = make_instance(timeout_ns=0)
+    instance.submit([request(instance, 1)])
+    instance.close()
+    with pytest.raises(RequestError, match="stopped before the request was computed") as raised:
+        answers.wait(1)[0].outputs()
+    assert raised.value.code == "UNAVAILABLE"
+    instance.submit([request(instance, 1)])
+    with pytest.raises(RequestError, match="the session was stopped"):
+        answers.wait(2)[1].outputs()
+    assert instance.statistics.errors == {"stopped": 2}
+
+
+def test_cancelled_requests_leave_their_places(make_instance):
+    instance, answers = make_instance(timeout_ns=0)
+    instance.submit([request(instance, 1, index) for index in range(3)])
+    instance.withdraw_cancelled(lambda waiting: waiting.reply[1] == 1)
+    cancelled = answers.wait(1)[0]
+    with pytest.raises(RequestError) as raised:
+        cancelled.outputs()
+    assert (raised.value.code, cancelled.reply[1]) == ("CANCELLED", 1)
+    instance.submit([request(instance, 1, index) for index in (5, 6)])
+    for each in answers.wait(5)[1:]:
+        check(each)
+    assert instance.statistics.batches == 1
+
+
+def test_the_culprit_of_a_joined_run_fails_alone(compile_popef, tmp_path):
+    model = make_model(
+        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
+        {"ids": (TensorProto.INT64, ["n", 2])},
+        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
+        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
+    )
+    compile_popef(model, name="gather/1/executable.popef", batch=8)
+    state = ModelState({"name": "gather", "max_batch_size": 8}, tmp_path / "gather/1")
+    answers = Answers()
+    instance = ModelInstanceState(state, "gather_0", answers.put)
+    values = [[[index % 10, 99 if index == 5 else 0]] for index in range(8)]
+    instance.submit([Request(state, {"ids": np.array(value, np.int32)}, (), reply=value) for value in values])
+    for each in answers.wait(8):
+        if each.reply[0][1] == 99:
+            with pytest.raises(RequestError, match="indices element out of data bounds"):
+                each.outputs()
+        else:
+            assert each.outputs()["rows"][0, 0, 0] == 3 * each.reply[0][0]
+    instance.close()
+
+
+def test_delays_for_tests_count_the_instance(make_instance):
+    instance, _ = make_instance(execute_delay_ms=20, instance_wise_delay_multiplier=3)
+    state = instance.model_state
+    assert [state.execution_delay_seconds(number) for number in (0, 1, 2)] == [0.02, 0.06, 0.12]
+
+
+def test_instances_are_numbered_through_their_groups(linear, compile_popef, tmp_path):
+    compile_popef(linear, name="linear/1/executable.popef")
+    groups = [{"name": "linear_0", "count": 1}, {"name": "linear_1", "count": 2}, {"name": "own"}]
+    state = ModelState({"name": "linear", "instance_group": groups}, tmp_path / "linear" / "1")
+    names = ("linear_0_0", "linear_1_0", "linear_1_1", "own_0", "linear_0", "strange")
+    assert [state.instance_id(name) for name in names] == [0, 1, 2, 3, 0, 0]
+    assert state.instance_count == 4
+
+
+def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path):
+    import json
+
+    monkeypatch.setenv("PVTI_OPTIONS", json.dumps({"enable": "true", "directory": str(tmp_path / "traces")}))
+    instance, answers = make_instance()
+    instance.submit([request(instance, 4)])
+    answers.wait(1)
+    assert instance.get_graph("batch size", "rows") is not None
+    instance.close()
+    (file,) = (tmp_path / "traces").iterdir()
+    assert file.name.startswith("linear_linear_0_")
+    events = json.loads(file.read_text())["traceEvents"]
+    runs = [event for event in events if event["ph"] == "X" and event["name"] == "run"]
+    assert [run["args"]["rows"] for run in runs] == [4]
+    assert {event["name"] for event in events if event["ph"] == "C"} >= {"linear batch size (rows)", "linear execution (ms)"}
+
+
+def test_without_tracing_there_are_no_graphs(make_instance):
+    instance, _ = make_instance()
+    assert instance.get_graph("batch size") is None
