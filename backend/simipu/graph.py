@@ -148,14 +148,14 @@ def lower_program(program: Program, weights: Weights) -> tuple[bytes, dict[str, 
     for tensor in lowered.graph.initializer:
         if not _is_variable(tensor):
             continue
-        name = tensor.name
-        value = np.ascontiguousarray(weights[name], helper.tensor_dtype_to_np_dtype(tensor.data_type))
-        if name in mapped and value is weights[name]:
+        name, value = tensor.name, weights[tensor.name]
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        if name in mapped and value.dtype == dtype and value.flags.c_contiguous:
             values[name] = value
             # ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
             tensor.external_data[0].CopyFrom(onnx.StringStringEntryProto(key="location", value=_NO_FILE.name))
         else:
-            tensor.CopyFrom(numpy_helper.from_array(value, name))
+            tensor.CopyFrom(numpy_helper.from_array(value.astype(dtype), name))
     return lowered.SerializeToString(), values
 
 

@@ -116,10 +116,21 @@ def test_weights_are_not_copied_without_prepacking():
     from simipu.graph import GraphOptions, build_graph
 
     executable = compile_linear(512)
-    weights = {constant.name: constant.array().copy() for constant in executable.constants}
+    # As a file's arrays are: of a little-endian type, which numpy does not take for its own.
+    weights = {constant.name: constant.array().astype("<f4") for constant in executable.constants}
     graph = build_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False))
     x = np.ones((1, 512), np.float32)
     (before,) = graph.run(["y"], {"x": x})
     weights["w"] += 1
     (after,) = graph.run(["y"], {"x": x})
     assert not np.array_equal(before, after)
+
+
+def test_mapped_weights_stay_out_of_the_graph():
+    from simipu.graph import lower_program
+
+    executable = compile_linear(512)
+    weights = {constant.name: constant.array() for constant in executable.constants}
+    model, values = lower_program(executable.program(5), weights)
+    assert values["w"].ctypes.data == weights["w"].ctypes.data
+    assert len(model) < weights["w"].nbytes
