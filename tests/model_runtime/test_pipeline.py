@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, SessionConfig, StoppedError
+from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, StoppedError
 from onnx import TensorProto, helper
-from sample_models import make_model
+from sample_models import make_model, write_handmade
 from simipu import DeviceLostError, RunError, RunTimeoutError
 
 BATCH = 4
@@ -216,21 +216,18 @@ def test_a_waiting_session_uses_no_processor_time(make_pipeline):
     assert time.process_time() - before < 0.05
 
 
-def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(monkeypatch):
-    """Its input says how often a loop turns."""
+def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(monkeypatch, tmp_path):
     monkeypatch.setenv("POPLAR_RUNTIME_OPTIONS", '{"target.hostSyncTimeout":"0.3"}')
-    session = loop_session()
+    write_handmade(tmp_path / "loop.popef", loop_model())
+    session = Session(tmp_path / "loop.popef")
+    session.runLoadPrograms()
     with pytest.raises(RunTimeoutError, match=r"took longer than its limit of 0\.3 s"):
         session.compute({"turns": np.array([10**9], np.int64)})
     assert session.compute({"turns": np.array([3], np.int64)})["sum"].tolist() == [3]
 
 
-def loop_session():
-    from simipu import Direction, Executable, Program, ProgramKind, Stream
-    from simipu.target import TARGETS
-
-    import popef
-
+def loop_model():
+    """Turns a loop as often as its input says, and counts."""
     int64 = TensorProto.INT64
     body = helper.make_graph(
         [
@@ -248,32 +245,9 @@ def loop_session():
             helper.make_tensor_value_info("carried_out", int64, []),
         ],
     )
-    model = make_model(
+    return make_model(
         [helper.make_node("Loop", ["turns", "yes", "zero"], ["sum"], body=body)],
         {"turns": (int64, [])},
         {"sum": (int64, [])},
         {"yes": np.array(True), "zero": np.array(0, np.int64), "one": np.array(1, np.int64)},
     )
-    kind = np.dtype(np.int64)
-    streams = (
-        Stream("h2d_turns", "turns", Direction.HOST_TO_DEVICE, kind, ()),
-        Stream("anchor_d2h_sum", "sum", Direction.DEVICE_TO_HOST, kind, ()),
-    )
-    executable = Executable(
-        "loop", TARGETS["ipu2"], (Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString()),)
-    )
-    info = popef.TensorInfo(shape=(), dataType=popef.DataType.S64)
-    metadata = popef.Metadata(
-        replicationFactor=1,
-        numIpus=1,
-        executable="loop",
-        ipuVersion=2,
-        programFlow=popef.ProgramFlow(load=[], main=[5], save=[]),
-        anchors=[
-            popef.Anchor(name="turns", handle="h2d_turns", tensorInfo=info, type=popef.TensorType.INPUT, programs=[5]),
-            popef.Anchor(name="sum", handle="anchor_d2h_sum", tensorInfo=info, type=popef.TensorType.OUTPUT, programs=[5]),
-        ],
-    )
-    session = Session(popef.Model(None, metadata, [], [], []), SessionConfig(executable=executable))
-    session.runLoadPrograms()
-    return session

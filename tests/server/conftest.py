@@ -16,7 +16,7 @@ import tritonclient.http as httpclient
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
-from sample_models import linear_model, make_model
+from sample_models import linear_model, make_model, write_handmade
 from triton_poplar.server import TritonServer, backend_file
 
 import popef
@@ -58,6 +58,14 @@ def types_model() -> onnx.ModelProto:
     }
     nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in types]
     inputs = {name: (kind, ["n", 2]) for name, kind in types.items()}
+    return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
+
+
+def wide_model() -> onnx.ModelProto:
+    """The types that the chip lacks, but a PopEF file may have."""
+    types = {"float64": TensorProto.DOUBLE, "int64": TensorProto.INT64, "uint64": TensorProto.UINT64}
+    nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in types]
+    inputs = {name: (kind, [4, 2]) for name, kind in types.items()}
     return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
 
 
@@ -251,6 +259,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asynchronous = write_model(repository / "asynchronous", linear_model())
     edit_config(asynchronous, 'string_value: "1"', 'string_value: "0"')
     write_incomplete_models(repository)
+    (repository / "wide" / "1").mkdir(parents=True)
+    write_handmade(repository / "wide" / "1" / "executable.popef", wide_model())
+    (repository / "wide" / "config.pbtxt").write_text('backend: "poplar"\n')
     write_guide_model(repository, root / "elsewhere")
     write_lenient_hash(repository)
     return repository

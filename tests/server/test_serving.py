@@ -56,6 +56,33 @@ def test_every_type_comes_back_as_it_went(ask):
         np.testing.assert_array_equal(answer[f"{name}_back"], value)
 
 
+def test_every_wide_type_comes_back_as_it_went(ask):
+    """poprt makes 32 bits of them, as the chip does; other files may hold them."""
+    inputs = {
+        "float64": np.array([[0.1, -1e300], [np.inf, 5e-324]]),
+        "int64": np.array([[-(2**63), 2**63 - 1], [0, 1]]),
+        "uint64": np.array([[2**64 - 1, 0], [1, 2**53 + 1]], np.uint64),
+    }
+    answer = ask("wide", inputs)
+    for name, value in inputs.items():
+        assert answer[f"{name}_back"].dtype == value.dtype
+        np.testing.assert_array_equal(answer[f"{name}_back"], value)
+
+
+def test_what_a_config_leaves_out_is_filled_in(http):
+    config = http.get_model_config("backend_only")
+    assert config["max_batch_size"] == 4000
+    assert "dynamic_batching" in config
+    assert [tensor["name"] for tensor in http.get_model_config("unnamed.poplar")["output"]] == ["friendly", "z"]
+    assert http.get_model_config("own_batch")["max_batch_size"] == 8
+    whole = http.get_model_config("no_batch")
+    assert (whole["max_batch_size"], "dynamic_batching" in whole) == (0, False)
+
+
+def test_a_folder_without_a_config_answers(ask):
+    assert set(ask("unnamed.poplar", {"x": ROW})) == {"friendly", "z"}
+
+
 def test_a_model_without_a_batch_takes_whole_tensors(ask):
     answer = ask("state", {"state": np.ones((2, 3), np.float32)})
     assert answer["total"].tolist() == [6]

@@ -1,10 +1,16 @@
-"""Tiny ONNX models from which tests compile."""
+"""Tiny ONNX models from which tests compile, and PopEF files for what poprt does not compile."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from simipu import Direction, Executable, Program, ProgramKind, Stream
+from simipu.target import TARGETS
+
+import popef
 
 
 def make_model(nodes: list[onnx.NodeProto], inputs: dict, outputs: dict, weights: dict, opset: int = 17) -> onnx.ModelProto:
@@ -40,3 +46,37 @@ def linear_model(width: int = 4, seed: int = 0) -> onnx.ModelProto:
         {"y": (TensorProto.FLOAT, ["batch", 3]), "z": (TensorProto.FLOAT, shape)},
         weights,
     )
+
+
+def write_handmade(path: Path, model: onnx.ModelProto) -> None:
+    """A PopEF file whose main program is `model` as it is: any operator, any type, every shape fixed."""
+    streams = tuple(
+        Stream(value.name, value.name, direction, *_type_and_shape(value))
+        for direction, values in ((Direction.HOST_TO_DEVICE, model.graph.input), (Direction.DEVICE_TO_HOST, model.graph.output))
+        for value in values
+    )
+    program = Program(5, "main_program", ProgramKind.MAIN, streams, model.SerializeToString())
+    kinds = {Direction.HOST_TO_DEVICE: popef.TensorType.INPUT, Direction.DEVICE_TO_HOST: popef.TensorType.OUTPUT}
+    anchors = [
+        popef.Anchor(
+            name=stream.tensor,
+            handle=stream.handle,
+            tensorInfo=popef.TensorInfo(shape=stream.shape, dataType=popef.numpyDTypeToPopefType(stream.dtype)),
+            type=kinds[stream.direction],
+            programs=[5],
+        )
+        for stream in streams
+    ]
+    flow = popef.ProgramFlow(load=[], main=[5], save=[])
+    metadata = popef.Metadata(
+        replicationFactor=1, numIpus=1, executable="handmade", ipuVersion=2, anchors=anchors, programFlow=flow
+    )
+    with popef.Writer(path) as writer:
+        with writer.createExecutable("handmade") as blob:
+            blob.write(Executable("handmade", TARGETS["ipu2"], (program,)).serialize())
+        writer.writeMetadata(metadata)
+
+
+def _type_and_shape(value: onnx.ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
+    tensor = value.type.tensor_type
+    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(dim.dim_value for dim in tensor.shape.dim)
