@@ -77,11 +77,12 @@ def write_poplar_model(folder: Path, model: onnx.ModelProto) -> ModelConfig:
     return read_config(folder)
 
 
-def write_asynchronous_twin(folder: Path, original: Path) -> ModelConfig:
-    """The poplar model in `original` once more, in the backend's asynchronous mode."""
+def write_twin(folder: Path, original: Path, **parameters: str) -> ModelConfig:
+    """The poplar model in `original` once more, with other parameters in its configuration."""
     shutil.copytree(original, folder)
     config = read_config(folder)
-    del config.parameters["synchronous_execution"]
+    for name, value in parameters.items():
+        config.parameters[name].string_value = value
     return write_config(folder, config)
 
 

@@ -1,7 +1,7 @@
 """What the backend itself costs: an executable that does next to nothing beside the leanest Python-backend model.
 
-Per payload three identities in one server: `floor` of the python backend; `nothing` compiled for the poplar backend; and
-`asynchronous`, the same in asynchronous mode, which has no goal.
+Per payload some identities in one server: `floor` of the python backend; `nothing` compiled for the poplar backend; and,
+without a goal, the same in asynchronous mode and with the engine in a child process.
 """
 
 from __future__ import annotations
@@ -23,21 +23,26 @@ WIDTHS = {"16B": 4, "64KiB": 16384, "1MiB": 262144}
 """INT32 elements of a row, by payload."""
 THROUGHPUT_GOALS = {"16B": Goal(0.90), "64KiB": Goal(0.90), "1MiB": Goal(1.0)}
 P99_GOAL = Goal(1.15, at_most=True)
+TWINS = {"asynchronous": {"synchronous_execution": "0"}, "isolated": {"sim_isolation": "process"}}
+"""Parameters of the models without a goal."""
 NUM_ROWS = 4
 """Requests that differ; perf_analyzer sends them in turn."""
 
 
 def write_models(models: Path, payload: str) -> list[ModelConfig]:
-    """The floor and the two models compared with it."""
-    nothing = repository.write_poplar_model(models / f"{payload}_nothing", synthetic.make_nothing(WIDTHS[payload]))
+    """The floor and the models compared with it."""
+    folder = models / f"{payload}_nothing"
+    nothing = repository.write_poplar_model(folder, synthetic.make_nothing(WIDTHS[payload]))
     floor = repository.write_python_model(models / f"{payload}_floor", nothing, repository.FLOOR)
-    return [floor, nothing, repository.write_asynchronous_twin(models / f"{payload}_asynchronous", models / nothing.name)]
+    twins = [repository.write_twin(models / f"{payload}_{name}", folder, **parameters) for name, parameters in TWINS.items()]
+    return [floor, nothing, *twins]
 
 
 def make_comparisons(payload: str, configs: Sequence[ModelConfig], data: Path, at_once: Sequence[int]) -> list[Comparison]:
     """One per concurrency."""
-    floor, nothing, other = (config.name for config in configs)
-    subjects = (Subject(floor, data), Subject(nothing, data, THROUGHPUT_GOALS[payload], P99_GOAL), Subject(other, data))
+    floor, nothing, *twins = (config.name for config in configs)
+    others = [Subject(twin, data) for twin in twins]
+    subjects = (Subject(floor, data), Subject(nothing, data, THROUGHPUT_GOALS[payload], P99_GOAL), *others)
     return [Comparison(payload, concurrency, subjects) for concurrency in at_once]
 
 
