@@ -1,4 +1,4 @@
-"""Clients of a real tritonserver, what they ask of it, and the models that tell one answer from another."""
+"""Clients of a real tritonserver that outlive their models, and its metrics."""
 
 from __future__ import annotations
 
@@ -6,44 +6,21 @@ import concurrent.futures
 import itertools
 import re
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from onnx import TensorProto, helper
-from sample_models import make_model
+from fault_clients import PATIENCE_SECONDS, wait_until
+from life_cycle_models import make_rows
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
-
-WIDTH = 512
-"""Columns of the factor: 2 KiB, which the compiler leaves in the file for the server to map."""
-
-WAIT_SECONDS = 60
 
 REFUSED = "refused"
 
-_REFUSALS = ("unknown model", "no available versions", "not found")
-
-
-def scale_model(factor: float) -> onnx.ModelProto:
-    """y = factor * x: an answer tells which weights it came from."""
-    return make_model(
-        [helper.make_node("Mul", ["x", "factor"], ["y"])],
-        {"x": (TensorProto.FLOAT, ["batch", WIDTH])},
-        {"y": (TensorProto.FLOAT, ["batch", WIDTH])},
-        {"factor": np.full(WIDTH, factor, np.float32)},
-    )
-
-
-def make_rows(number: float, rows: int = 1) -> np.ndarray:
-    """An input of scale_model."""
-    return np.full((rows, WIDTH), number, np.float32)
+_REFUSALS = ("unknown model", "no available versions")
 
 
 def infer(client: Any, model: str, inputs: dict[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
@@ -64,15 +41,6 @@ def send(client: grpcclient.InferenceServerClient, model: str, inputs: dict[str,
 
     future.call = client.async_infer(model, _tensors(grpcclient, inputs), done, **options)
     return future
-
-
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = WAIT_SECONDS) -> Any:
-    """The condition's value once it holds; AssertionError naming what did not come."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
-    return value
 
 
 @contextmanager
@@ -99,7 +67,7 @@ def traffic(grpc_url: str, model: str, clients: int = 3) -> Iterator[list[list[A
         finally:
             stop.set()
         for future in futures:
-            future.result(WAIT_SECONDS)
+            future.result(PATIENCE_SECONDS)
 
 
 def wait_for_all(outcomes: list[list[Any]], wanted: Any) -> None:
@@ -114,7 +82,7 @@ def phases(outcomes: list[Any]) -> list[Any]:
 
 def read_metrics(url: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     """The Prometheus page: by name, the labels and value of each series."""
-    with urllib.request.urlopen(url, timeout=WAIT_SECONDS) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:
         text = answer.read().decode()
     found: dict[str, list[tuple[dict[str, str], float]]] = {}
     for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, re.MULTILINE):
@@ -126,19 +94,6 @@ def read_metric(url: str, name: str, **labels: str) -> float:
     """The sum of the series of that name with these labels among theirs; 0 if there are none."""
     series = read_metrics(url).get(name, [])
     return sum(value for found, value in series if labels.items() <= found.items())
-
-
-def processes_of(session: int) -> list[int]:
-    """Living processes of a session, by /proc; the dead that nobody has waited for yet do not count."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, number = (folder / "stat").read_text().rsplit(")", 1)[1].split()[:4]
-        except (OSError, ValueError):
-            continue
-        if int(number) == session and state != "Z":
-            found.append(int(folder.name))
-    return found
 
 
 def _tensors(module: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
@@ -158,7 +113,7 @@ def _arrays(answer: Any) -> dict[str, np.ndarray]:
 
 def _outcome(client: grpcclient.InferenceServerClient, model: str, x: np.ndarray) -> Any:
     try:
-        y = infer(client, model, {"x": x}, client_timeout=WAIT_SECONDS)["y"]
+        y = infer(client, model, {"x": x}, client_timeout=PATIENCE_SECONDS)["y"]
     except InferenceServerException as error:
         return REFUSED if any(text in error.message() for text in _REFUSALS) else str(error)
     factor = float(y.flat[0] / x.flat[0])
