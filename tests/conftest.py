@@ -20,9 +20,15 @@ def linear() -> onnx.ModelProto:
     return linear_model()
 
 
+_compiled: dict[tuple, object] = {}
+
+
 @pytest.fixture
 def compile_popef(tmp_path: Path) -> Build:
-    """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are streamed."""
+    """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are streamed.
+
+    What a test of this run has compiled before is written again: a compilation takes half a second.
+    """
 
     def build(
         model: onnx.ModelProto,
@@ -32,10 +38,13 @@ def compile_popef(tmp_path: Path) -> Build:
         options: dict | None = None,
         **convert,
     ) -> Path:
-        converted = Converter(batch_size=batch, **convert).convert(model)
+        key = (model.SerializeToString(deterministic=True), batch, repr(options), repr(convert))
+        if key not in _compiled:
+            converted = Converter(batch_size=batch, **convert).convert(model)
+            _compiled[key] = Compiler.compile(converted, None, CompilerOptions.from_dict(options or {}))
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Compiler.compile(converted, None, CompilerOptions.from_dict(options or {})).export(path, path.parent / "weights.popef")
+        _compiled[key].export(path, path.parent / "weights.popef")
         return path
 
     return build
