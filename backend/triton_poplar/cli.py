@@ -123,19 +123,16 @@ def _first_model(repository: Path, failed: Collection[str]) -> str:
 
 
 def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
-    """Modelled seconds that the IPU takes for so many rows of a model: whole compiled batches."""
+    """Modelled seconds that the IPU takes for so many rows of a model: whole runs."""
     from model_runtime import Session
 
     sessions: dict[str, Session] = {}
 
     def seconds(model: str, rows: int) -> float:
         if model not in sessions:
-            reader = popef.Reader()
-            reader.parseFile(repository / model / "1" / "executable.popef")
-            sessions[model] = Session(popef.ModelBuilder(reader).createModel())
+            sessions[model] = Session(repository / model / "1" / "executable.popef")
         session = sessions[model]
-        batches = -(-rows // (session.batch_size or 1))
-        return batches * session.executable.target.seconds(session.cycles)
+        return -(-rows // session.rows_per_run) * session.seconds
 
     return seconds
 

@@ -29,6 +29,8 @@ TRITON_TYPES = {
 }
 """PopEF types that Triton has; fp8 is not among them."""
 
+_TABLE = ", ".join(f"{popef_type.name} = {name}" for popef_type, name in TRITON_TYPES.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -76,9 +78,8 @@ def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...])
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())
     if triton_type is None:
-        table = ", ".join(f"{popef_type.name} = {name}" for popef_type, name in TRITON_TYPES.items())
         raise ModelConfigError(
-            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are {table}"
+            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are {_TABLE}"
         )
     dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
     return Tensor(friendly, anchor.name(), dtype, triton_type, row_shape)
@@ -99,6 +100,10 @@ def check_config_tensors(
         if tensor is None:
             raise ModelConfigError(
                 f"config.pbtxt has {kind} {name!r}, which the PopEF file does not; its {kind}s are {', '.join(tensors)}"
+            )
+        if entry["data_type"] not in TRITON_TYPES.values():
+            raise ModelConfigError(
+                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, which PopEF files lack; supported are {_TABLE}"
             )
         if entry["data_type"] != tensor.triton_type:
             raise ModelConfigError(

@@ -147,6 +147,8 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
         ({"input": []}, "lacks input 'x'"),
         ({"output": []}, "lists no output; the model's outputs are y, z"),
         ({"input": [entry("x", [4], "TYPE_FP16")]}, "config.pbtxt says TYPE_FP16, the PopEF file has TYPE_FP32"),
+        ({"input": [entry("x", [4], "TYPE_BF16")]}, "TYPE_BF16, which PopEF files lack; supported are BOOL = TYPE_BOOL"),
+        ({"output": [entry("y", [3], "TYPE_STRING")]}, "TYPE_STRING, which PopEF files lack"),
         ({"input": [entry("x", [5])]}, r"config.pbtxt says dims \[5\], the PopEF file has \[4\]"),
         ({"max_batch_size": 0}, r"dims \[4\], the PopEF file has \[4, 4\]"),
         ({"parameters": {"executable_path": "gone.popef"}}, "file 'gone.popef' .parameter executable_path. does not exist"),
