@@ -430,7 +430,7 @@ def stopped(server):
 def refusal(grpc):
     """Why a request is refused; None while requests are answered."""
     try:
-        infer(grpc, "pair_synchronous", {"x": make_rows(1)}, client_timeout=60)
+        infer(grpc, "pair_synchronous", {"x": make_rows(1)})
     except InferenceServerException as error:
         return f"{error.status()}: {error.message()}"
 
