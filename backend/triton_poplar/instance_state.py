@@ -124,9 +124,9 @@ class ModelInstanceState:
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread."""
         assert self._respond is not None
+        collection = RequestCollection(self, requests)
         if self._delay_seconds:
             time.sleep(self._delay_seconds)
-        collection = RequestCollection(self, requests)
         for request in requests:
             if request.error is not None:
                 self._answer(request, collection)
