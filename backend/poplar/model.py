@@ -86,22 +86,22 @@ class TritonPythonModel:
     def _hand_over(self, requests):
         """Asynchronous: responses follow through the senders. From the first of them on nothing may be raised, and nothing
         but None returned: the server would crash."""
-        senders = [request.get_response_sender() for request in requests]
+        replies = [_Reply(request.get_response_sender()) for request in requests]
         try:
-            taken = [self._take(request, sender) for request, sender in zip(requests, senders, strict=True)]
+            taken = [self._take(request, reply) for request, reply in zip(requests, replies, strict=True)]
         except Exception as error:  # noqa: BLE001
-            for sender in senders:
-                _send(sender, _refuse(error))
+            for reply in replies:
+                reply.send(_refuse(error))
             return
         self._instance.submit(taken)
 
-    def _take(self, request, sender=None):
+    def _take(self, request, reply=None):
         if NUMPY_IS_OLD:
             # The stub has copied the tensor into an array of its own already.
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         else:
             inputs = {tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()}
-        return self._make_request(self._state, inputs, request.requested_output_names(), sender)
+        return self._make_request(self._state, inputs, request.requested_output_names(), reply)
 
     def _start(self, target, name):
         thread = threading.Thread(target=target, name=name, daemon=True)
@@ -115,7 +115,7 @@ class TritonPythonModel:
                 response = _respond(request)
             except Exception as error:  # noqa: BLE001
                 response = _refuse(error)
-            _send(request.reply, response)
+            request.reply.send(response)
 
     def _keep_house(self):
         """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants any more."""
@@ -128,6 +128,30 @@ class TritonPythonModel:
             if publisher is not None:
                 publisher.publish()
             self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())
+
+
+class _Reply:
+    """The way to answer a request. Once it has answered the sender must not be asked anything: the server would look at what
+    it has freed."""
+
+    def __init__(self, sender):
+        self._sender = sender
+        self._lock = threading.Lock()
+        self._sent = False
+
+    def send(self, response):
+        """Send the one response."""
+        with self._lock:
+            self._sent = True
+            try:
+                self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            except pb_utils.TritonModelException as error:
+                pb_utils.Logger.log_warn(f"[poplar] a response could not be sent: {error}")
+
+    def is_cancelled(self):
+        """Whether the client has given the request up before it was answered."""
+        with self._lock:
+            return not self._sent and self._sender.is_cancelled()
 
 
 class _Publisher:
@@ -195,10 +219,3 @@ def _respond(request):
 def _refuse(error):
     """The answer when something of ours is broken."""
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"poplar backend: {error!r}", pb_utils.TritonError.INTERNAL))
-
-
-def _send(sender, response):
-    try:
-        sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-    except pb_utils.TritonModelException as error:
-        pb_utils.Logger.log_warn(f"[poplar] a response could not be sent: {error}")
