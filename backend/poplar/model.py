@@ -6,6 +6,7 @@ Works from a backend directory (`backend: "poplar"`) and as model.py in a model'
 import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
 import gc
 import json
+import os
 import queue
 import threading
 from pathlib import Path
@@ -161,7 +162,10 @@ class _Publisher:
         from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS
 
         self._instance = instance
-        labels = {"model": state.name, "version": state.version, "instance": instance.name}
+        # The process too: when a model is reloaded its old and its new instance live together for a while, and the end of the
+        # one would free a series that both have, under the server's feet.
+        process = str(os.getpid())
+        labels = {"model": state.name, "version": state.version, "instance": instance.name, "process": process}
         self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
         errors = _make_family(ERRORS)
         self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}

@@ -360,15 +360,6 @@ def test_a_broken_replacement_leaves_the_old_model_serving_until_it_is_mended(se
     assert [phases(client) for client in clients] == [[2.0, 5.0]] * len(clients)
 
 
-@on("poll")
-def test_a_model_whose_file_is_overwritten_in_its_place_serves_on(server, grpc):
-    """What `cp` does, below the feet of a process that has mapped the file."""
-    (server.model_repository / "overwritten" / "1" / "executable.popef").write_bytes(b"garbage")
-    ids = np.arange(0, TABLE_ROWS, 100, dtype=np.int32)[:, None]
-    answer = infer(grpc, "overwritten", {"ids": ids, "factor": np.ones((len(ids), 3), np.float32)})
-    np.testing.assert_array_equal(answer["rows"], 3 * ids + np.arange(3))
-
-
 # Backend options
 
 

@@ -95,23 +95,28 @@ input [ { name: "in" data_type: TYPE_FP32 dims: [ 512 ] } ]
 output [ { name: "out" data_type: TYPE_FP32 dims: [ 512 ] } ]
 """
 SCRIPT = """
+import numpy as np
 import triton_python_backend_utils as pb_utils
+from triton_poplar.dlpack import to_capsule
+
+def make_tensor(name, array):
+    return pb_utils.Tensor.from_dlpack(name, to_capsule(array))
 
 class TritonPythonModel:
     def execute(self, requests):
         return [self.ask(request) for request in requests]
 
     def ask(self, request):
-        array = pb_utils.get_input_tensor_by_name(request, "in").as_numpy()
+        array = np.from_dlpack(pb_utils.get_input_tensor_by_name(request, "in"))
         for model in ("plain_synchronous", "plain_asynchronous"):
             asked = pb_utils.InferenceRequest(
-                model_name=model, requested_output_names=["y"], inputs=[pb_utils.Tensor("x", array)]
+                model_name=model, requested_output_names=["y"], inputs=[make_tensor("x", array)]
             )
             answer = asked.exec()
             if answer.has_error():
                 return pb_utils.InferenceResponse(error=answer.error())
-            array = pb_utils.get_output_tensor_by_name(answer, "y").as_numpy()
-        return pb_utils.InferenceResponse([pb_utils.Tensor("out", array + 1)])
+            array = np.from_dlpack(pb_utils.get_output_tensor_by_name(answer, "y"))
+        return pb_utils.InferenceResponse([make_tensor("out", array + 1)])
 """
 
 
@@ -168,7 +173,6 @@ def write_polled(repository: Path) -> list[str]:
         write_model(repository / f"executable_{mode}", scale_model(2), set_mode(mode))
     write_model(repository / "configuration", scale_model(2))
     write_model(repository / "broken", scale_model(2))
-    write_model(repository / "overwritten", lookup_model())
     machine = ["--backend-config=poplar,sim_num_IPUs=1", "--backend-config", "poplar,sim_ipu_version=2"]
     return ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-timeout-secs=3", *machine]
 
