@@ -120,15 +120,13 @@ class TritonPythonModel:
 
     def _keep_house(self):
         """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants any more."""
-        try:
-            publisher = _Publisher(self._state, self._instance)
-        except pb_utils.TritonModelException as error:
-            pb_utils.Logger.log_warn(f"[poplar] no metrics: {error}")
-            publisher = None
+        publish = _make_publisher(self._state, self._instance)
         while not self._closed.wait(HOUSEKEEPING_SECONDS):
-            if publisher is not None:
-                publisher.publish()
-            self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())
+            try:
+                publish()
+                self._instance.withdraw_cancelled(lambda request: request.reply.is_cancelled())
+            except pb_utils.TritonModelException as error:
+                pb_utils.Logger.log_warn(f"[poplar] housekeeping: {error}")
 
 
 class _Reply:
@@ -153,6 +151,15 @@ class _Reply:
         """Whether the client has given the request up before it was answered."""
         with self._lock:
             return not self._sent and self._sender.is_cancelled()
+
+
+def _make_publisher(state, instance):
+    """What publishes an instance's sums; nothing where the server has no metrics."""
+    try:
+        return _Publisher(state, instance).publish
+    except pb_utils.TritonModelException as error:
+        pb_utils.Logger.log_warn(f"[poplar] no metrics: {error}")
+        return lambda: None
 
 
 class _Publisher:

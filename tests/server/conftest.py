@@ -16,7 +16,7 @@ import tritonclient.http as httpclient
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
-from sample_models import linear_model, make_model, write_handmade
+from sample_models import gather_model, linear_model, make_model, write_handmade
 from triton_poplar.server import TritonServer, backend_file
 
 import popef
@@ -32,15 +32,6 @@ def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, 
     """A whole model folder, as poprt writes it."""
     write_triton_model(Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder)
     return folder
-
-
-def gather_model() -> onnx.ModelProto:
-    return make_model(
-        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
-        {"ids": (TensorProto.INT64, ["n", 2])},
-        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
-        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
-    )
 
 
 def types_model() -> onnx.ModelProto:

@@ -38,7 +38,7 @@ from fault_clients import (
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
-from sample_models import linear_model, make_model
+from sample_models import gather_model, linear_model, make_model
 from triton_poplar.server import TritonServer
 
 MODES = ["sync", "async"]
@@ -72,13 +72,6 @@ def slow_at_last_model() -> onnx.ModelProto:
 
 
 TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
-
-
-def gather_model() -> onnx.ModelProto:
-    """rows = TABLE[ids]"""
-    inputs = {"ids": (TensorProto.INT64, ["n", 2])}
-    outputs = {"rows": (TensorProto.FLOAT, ["n", 2, 3])}
-    return make_model([helper.make_node("Gather", ["table", "ids"], ["rows"])], inputs, outputs, {"table": TABLE})
 
 
 def write_models(

@@ -48,6 +48,16 @@ def linear_model(width: int = 4, seed: int = 0) -> onnx.ModelProto:
     )
 
 
+def gather_model() -> onnx.ModelProto:
+    """Rows of a table of 10 by 3, which counts up from 0, by pairs of indices; others than 0 to 9 are refused."""
+    return make_model(
+        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
+        {"ids": (TensorProto.INT64, ["n", 2])},
+        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
+        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
+    )
+
+
 def write_handmade(path: Path, model: onnx.ModelProto) -> None:
     """A PopEF file whose main program is `model` as it is: any operator, any type, every shape fixed."""
     streams = tuple(

@@ -4,8 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
-from sample_models import make_model
+from sample_models import gather_model
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -147,13 +146,7 @@ def test_cancelled_requests_leave_their_places(make_instance):
 
 
 def test_the_culprit_of_a_joined_run_fails_alone(compile_popef, tmp_path):
-    model = make_model(
-        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
-        {"ids": (TensorProto.INT64, ["n", 2])},
-        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
-        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
-    )
-    compile_popef(model, name="gather/1/executable.popef", batch=8)
+    compile_popef(gather_model(), name="gather/1/executable.popef", batch=8)
     state = ModelState({"name": "gather", "max_batch_size": 8}, tmp_path / "gather/1")
     answers = Answers()
     instance = ModelInstanceState(state, "gather_0", answers.put)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from sample_models import linear_model, make_model
+from sample_models import gather_model, linear_model, make_model
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -115,13 +115,7 @@ def test_unequal_batches_are_refused(compile_popef, tmp_path):
 
 
 def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_path):
-    model = make_model(
-        [helper.make_node("Gather", ["table", "ids"], ["rows"])],
-        {"ids": (TensorProto.INT64, ["n", 2])},
-        {"rows": (TensorProto.FLOAT, ["n", 2, 3])},
-        {"table": np.arange(30, dtype=np.float32).reshape(10, 3)},
-    )
-    compile_popef(model, name="gather/1/executable.popef", batch=8)
+    compile_popef(gather_model(), name="gather/1/executable.popef", batch=8)
     config = {
         "name": "gather",
         "max_batch_size": 8,
