@@ -137,7 +137,8 @@ def write_onnxruntime_model(folder: Path, like: ModelConfig, names: Mapping[str,
         tensor.data_type = types[tensor.name]
     for output in config.output:
         output.label_filename = ""
-    threads = max(1, len(os.sched_getaffinity(0)) // count_instances(config))
+    given = config.parameters["sim_threads"].string_value if "sim_threads" in config.parameters else ""
+    threads = int(given or max(1, len(os.sched_getaffinity(0)) // count_instances(config)))
     outputs = [tensor.name for tensor in config.output]
     return write_python_model(folder, config, ONNXRUNTIME.format(threads=threads, file=str(file.resolve()), outputs=outputs))
 
