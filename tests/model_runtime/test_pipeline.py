@@ -211,6 +211,7 @@ def test_many_threads_get_their_own_rows(make_pipeline):
 
 def test_a_waiting_session_uses_no_processor_time(make_pipeline):
     make_pipeline(timeout_ns=1_000_000)
+    time.sleep(0.3)  # ONNX Runtime's threads of other tests spin for a while after their last run
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.05
