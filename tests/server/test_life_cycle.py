@@ -209,6 +209,16 @@ def test_models_that_ask_both_modes_get_the_right_answers(grpc, model, added, ro
     np.testing.assert_array_equal(answer["out"], make_rows(5 * 2 * 3 + added, rows))
 
 
+def unregister(client, name):
+    """Whether the region could be unregistered; while its request is being released it is in use."""
+    try:
+        client.unregister_system_shared_memory(name)
+    except InferenceServerException as error:
+        assert "currently in use" in str(error)
+        return False
+    return True
+
+
 @on("explicit")
 @in_both_modes
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -228,7 +238,7 @@ def test_tensors_travel_in_shared_memory(http, grpc, mode, protocol):
         written = shared_memory.get_contents_as_numpy(region, np.float32, [2, *rows.shape])
         np.testing.assert_array_equal(written[1], FACTORS[mode] * rows)
         np.testing.assert_array_equal(written[0], rows)
-        client.unregister_system_shared_memory(name)
+        wait_until(lambda: unregister(client, name), "Triton lets go of the region, a moment after the answer")
     finally:
         shared_memory.destroy_shared_memory_region(region)
 
