@@ -1,21 +1,30 @@
 """Read and write PopEF, the files in which compiled IPU models travel; FORMAT.md describes every byte.
 
-The names are those of the real `popef` package, so programs written for it run against this one.
+The names are those of the real `popef` package, so programs written for it run against this one:
+
+    with popef.Reader() as reader:
+        reader.parseFile("executable.popef")
+        model = popef.ModelBuilder(reader).createModel()
+        for anchor in model.metadata.anchors:
+            print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)  # anchor.name() works as well
 """
 
 from .anchors import batch_size, replica_shape, user_anchors
 from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
 from .enums import BlobType, DataType, TensorType
 from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
+from .log import configure as _configure_log
 from .model import Model, ModelBuilder
 from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
+from .rules import Rule, Severity
 from .scan import Blob
-from .types import Anchor, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo
-from .writer import BlobWriter, FileWriter, Writer
+from .types import Anchor, BlobHeader, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo
+from .writer import BlobWriter, FileWriter, MultiFeedWriter, Writer
 
 __all__ = [
     "Anchor",
     "Blob",
+    "BlobHeader",
     "BlobType",
     "BlobWriter",
     "DataType",
@@ -29,11 +38,14 @@ __all__ = [
     "Metadata",
     "Model",
     "ModelBuilder",
+    "MultiFeedWriter",
     "OpaqueReader",
     "Option",
     "PopefError",
     "ProgramFlow",
     "Reader",
+    "Rule",
+    "Severity",
     "TensorDataInfo",
     "TensorInfo",
     "TensorReader",
@@ -46,3 +58,5 @@ __all__ = [
     "replica_shape",
     "user_anchors",
 ]
+
+_configure_log()

@@ -1,197 +1,269 @@
-"""Structures to bytes and back, driven by the table of `schema.py`.
-
-Values travel as a dict per structure, keyed by field name: str, int, bool, IntEnum, list of int, nested dicts.
-"""
+"""Structures to bytes and back, driven by the table of `schema.py`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from .errors import LimitError, Limits, PopefError, UnsupportedError
+from .errors import LimitError, Limits, PopefError
 from .layout import MessageBuilder
-from .schema import DATA_BITS, TENSOR_INFO, Field, Kind, Struct
-from .wire import Message, ReadBytes, StructView, read_message
+from .record import RECORDS, Record
+from .rules import Rule
+from .schema import DATA_BITS, Field, Kind, Struct
+from .types import ProgramName
+from .values import FLAGS, Names, Number, Numbers, Records, Sizes, Text
+from .wire import Message, ReadBytes, StructAt, read_message
 
-Values = dict[str, Any]
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+Read = Callable[["Decoder", Sequence[int], StructAt], Any]
+"""Reads one field of the structure that stands there; the words are those of its segment."""
 
 _log = logging.getLogger("popef")
 
 _MAX_PROGRAM = (1 << 32) - 1
 """Programs are uint32_t in the C++ API."""
+_NOWHERE: StructAt = (0, 0, 0, 0)
 
 
 class Decoder:
     """Decodes one message and collects what it ignored, so that each inferred field is reported once."""
 
     def __init__(self, message: Message) -> None:
-        self._message = message
-        self._ignored: dict[str, list[str]] = {}
+        self.message = message
+        self.ignored: dict[str, list[PopefError]] = {}
+        """Why an inferred field was ignored, by structure and field."""
 
-    def decode(self, structure: Struct) -> Values:
-        """The values of the root, checked; warns about inferred fields that do not decode."""
-        values = self._decode_struct(self._message.root(), structure)
-        for name, reasons in self._ignored.items():
+    def decode(self, kind: type[AnyRecord]) -> AnyRecord:
+        """The root, checked; logs which inferred fields were ignored."""
+        result = self.struct(kind, self.message.struct(0, 0) or _NOWHERE)
+        for name, reasons in self.ignored.items():
             _log.warning(
                 "%s: ignored the optional field %s in %d places, it does not decode: %s",
-                self._message.label,
+                self.message.label,
                 name,
                 len(reasons),
                 reasons[0],
             )
-        return values
+        return result
 
-    def _decode_struct(self, view: StructView, structure: Struct) -> Values:
-        values = {field.name: self._decode_field(view, structure, field) for field in structure.fields}
-        if structure is TENSOR_INFO:
-            _check_shape(view, values["shape"])
-        return values
+    def struct(self, kind: type[AnyRecord], at: StructAt) -> AnyRecord:
+        """The structure that stands there."""
+        result = kind.__new__(kind)
+        values, words = result.__dict__, self.message.words[at[0]]
+        for name, read in _readers(kind.SCHEMA):
+            values[name] = read(self, words, at)
+        return result
 
-    def _decode_field(self, view: StructView, structure: Struct, field: Field) -> Any:
-        if not field.inferred:
-            return self._decode_value(view, field)
-        try:
-            value = self._decode_value(view, field)
-            _check_inferred(view, field, value)
-        except PopefError as error:
-            self._ignored.setdefault(f"{structure.name}.{field.name}", []).append(str(error))
-            return default_value(field)
-        return value
-
-    def _decode_value(self, view: StructView, field: Field) -> Any:
-        if field.kind in DATA_BITS:
-            return _decode_data(view, field)
-        if field.kind is Kind.TEXT:
-            return view.text(field.slot)
-        if field.kind is Kind.INTS:
-            return view.ints(field.slot)
-        assert field.struct is not None
-        if field.kind is Kind.STRUCT:
-            return self._decode_struct(view.struct(field.slot), field.struct)
-        items = [self._decode_struct(item, field.struct) for item in view.structs(field.slot)]
-        return _as_map(view, field, items) if field.kind is Kind.MAP else items
+    def structs(self, kind: type[AnyRecord], segment: int, pointer: int) -> list[AnyRecord]:
+        """The structures of the list behind a pointer."""
+        at = self.message.structs(segment, pointer)
+        step = at.data_words + at.num_pointers
+        return [
+            self.struct(kind, (at.segment, at.first + i * step, at.data_words, at.num_pointers))
+            for i in range(at.length)
+        ]
 
 
-def default_value(field: Field) -> Any:
-    """What an absent inferred field reads as."""
-    return {Kind.MAP: dict, Kind.INTS: list, Kind.I64: int}[field.kind]()
+_READERS: dict[str, tuple[tuple[str, Read], ...]] = {}
 
 
-def _decode_data(view: StructView, field: Field) -> Any:
-    raw = view.bits(field.slot, DATA_BITS[field.kind])
-    if field.kind is Kind.BOOL:
-        return bool(raw)
-    if field.kind is Kind.I64:
-        return raw - (1 << 64) if raw >> 63 else raw
-    if field.enum is None:
-        return raw
-    if raw >= len(field.enum):
-        raise UnsupportedError(
-            f"{view.message.label}: expected {field.name} to be one of {field.enum.__name__} 0 to "
-            f"{len(field.enum) - 1}, got {raw}; the file is damaged or from a newer SDK than this package knows"
-        )
-    return field.enum(raw)
+def _readers(structure: Struct) -> tuple[tuple[str, Read], ...]:
+    """How to read each field of a structure, worked out once."""
+    found = _READERS.get(structure.name)
+    if found is None:
+        found = _READERS[structure.name] = tuple((field.name, _reader(structure, field)) for field in structure.fields)
+    return found
 
 
-def _as_map(view: StructView, field: Field, items: list[Values]) -> dict[int, str]:
-    result = {item["index"]: item["name"] for item in items}
-    if len(result) != len(items):
-        raise view.fail(f"distinct indices in {field.name}", "one index twice")
-    return result
+def _reader(structure: Struct, field: Field) -> Read:
+    read = _data_reader(field) if field.kind in DATA_BITS else _pointer_reader(field)
+    return _forgiving(f"{structure.name}.{field.name}", field, read) if field.inferred else read
 
 
-def _check_shape(view: StructView, shape: list[int]) -> None:
-    limit = view.message.limits.max_rank
-    if len(shape) > limit:
+def _data_reader(field: Field) -> Read:
+    word, shift = divmod(field.slot, 64)
+    mask = (1 << DATA_BITS[field.kind]) - 1
+    convert: Callable[[int], Any] = field.enum or _CONVERTERS[field.kind]
+
+    def read(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
+        _, data, data_words, _ = at
+        return convert(words[data + word] >> shift & mask if word < data_words else 0)
+
+    return read
+
+
+_CONVERTERS: dict[Kind, Callable[[int], Any]] = {
+    Kind.BOOL: FLAGS.__getitem__,
+    Kind.U64: Number,
+    Kind.I64: lambda raw: Number(raw - (1 << 64) if raw >> 63 else raw),
+}
+
+
+def _pointer_reader(field: Field) -> Read:
+    slot, decode = field.slot, _DECODERS[field.kind]
+    kind = RECORDS[field.struct.name] if field.struct else None
+
+    def read(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
+        segment, data, data_words, num_pointers = at
+        return decode(decoder, segment, data + data_words + slot if slot < num_pointers else None, kind)
+
+    return read
+
+
+def _decode_text(decoder: Decoder, segment: int, pointer: int | None, _: Any) -> Text:
+    return Text("" if pointer is None else decoder.message.text(segment, pointer))
+
+
+def _decode_ints(decoder: Decoder, segment: int, pointer: int | None, _: Any) -> Numbers:
+    return Numbers(() if pointer is None else decoder.message.ints(segment, pointer))
+
+
+def _decode_sizes(decoder: Decoder, segment: int, pointer: int | None, _: Any) -> Sizes:
+    if pointer is None:
+        return Sizes()
+    sizes = Sizes(decoder.message.ints(segment, pointer))
+    limit = decoder.message.limits.max_rank
+    if len(sizes) > limit:
         raise LimitError(
-            f"{view.message.label}: expected a tensor of at most {limit} dimensions, got {len(shape)}; "
+            f"{decoder.message.label}: expected a tensor of at most {limit} dimensions, got {len(sizes)}; "
             "raise Limits.max_rank if numpy can hold it"
         )
-    if any(size < 0 for size in shape):
-        raise view.fail("a shape without negative sizes", str(shape))
+    if sizes and min(sizes) < 0:
+        expected = "a shape without negative sizes"
+        raise decoder.message.fail(Rule.SHAPE, segment, pointer, expected, str(tuple(sizes)))
+    return sizes
 
 
-def _check_inferred(view: StructView, field: Field, value: Any) -> None:
-    numbers = [value] if field.kind is Kind.I64 else list(value)
+def _decode_struct(decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]) -> Record:
+    at = None if pointer is None else decoder.message.struct(segment, pointer)
+    return decoder.struct(kind, at or _NOWHERE)
+
+
+def _decode_structs(decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]) -> Records[Record]:
+    return Records(() if pointer is None else decoder.structs(kind, segment, pointer))
+
+
+def _decode_map(decoder: Decoder, segment: int, pointer: int | None, kind: type[ProgramName]) -> Names:
+    items = () if pointer is None else decoder.structs(kind, segment, pointer)
+    names = Names((int(item.index), item.name) for item in items)
+    if pointer is not None and len(names) != len(items):
+        raise decoder.message.fail(Rule.OPTIONAL_FIELD, segment, pointer, "distinct indices", "one index twice")
+    return names
+
+
+_DECODERS: dict[Kind, Callable[[Decoder, int, int | None, Any], Any]] = {
+    Kind.TEXT: _decode_text,
+    Kind.INTS: _decode_ints,
+    Kind.SIZES: _decode_sizes,
+    Kind.STRUCT: _decode_struct,
+    Kind.STRUCTS: _decode_structs,
+    Kind.MAP: _decode_map,
+}
+
+
+def _forgiving(name: str, field: Field, read: Read) -> Read:
+    def read_or_ignore(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
+        try:
+            value = read(decoder, words, at)
+            _check_inferred(decoder.message, at, field, value)
+        except PopefError as error:
+            decoder.ignored.setdefault(name, []).append(error)
+            return read(decoder, words, _NOWHERE)
+        return value
+
+    return read_or_ignore
+
+
+def _check_inferred(message: Message, at: StructAt, field: Field, value: Any) -> None:
+    numbers = [value] if field.kind is Kind.I64 else value
     limit = _MAX_PROGRAM if field.kind is not Kind.I64 else (1 << 63) - 1
-    if not all(0 <= number <= limit for number in numbers):
-        raise view.fail(f"{field.name} between 0 and {limit}", f"{min(numbers)} to {max(numbers)}")
+    wrong = next((number for number in numbers if not 0 <= number <= limit), None)
+    if wrong is not None:
+        expected = f"{field.name} between 0 and {limit}"
+        raise message.fail(Rule.OPTIONAL_FIELD, at[0], at[1], expected, str(wrong))
 
 
-def decode_message(read: ReadBytes, start: int, end: int, label: str, limits: Limits, structure: Struct) -> tuple[Values, int]:
-    """Read and decode the message at `start`; gives its values and the offset after it."""
+def decode_message(read: ReadBytes, start: int, end: int, label: str, limits: Limits, kind: type[AnyRecord]) -> tuple[AnyRecord, int]:
+    """Read and decode the message at `start`; gives the structure and the offset after it."""
     message = read_message(read, start, end, label, limits)
-    return Decoder(message).decode(structure), message.end
+    return Decoder(message).decode(kind), message.end
 
 
-def encode(structure: Struct, values: Mapping[str, Any]) -> bytes:
-    """The framed message for `values`; the long form only where an inferred field is set."""
+def encode(record: Record) -> bytes:
+    """The framed message of a structure; the long form only where an inferred field is set."""
     builder = MessageBuilder()
-    size = structure.size(long=_needs_long(structure, values))
-    _encode_struct(builder, builder.add_struct(0, *size), size, structure, values)
+    size = record.SCHEMA.size(long=_needs_long(record))
+    _encode_struct(builder, builder.add_struct(0, *size), size, record)
     return builder.framed()
 
 
-def _needs_long(structure: Struct, values: Mapping[str, Any]) -> bool:
-    return any(field.inferred and values[field.name] for field in structure.fields)
+def _needs_long(record: Record) -> bool:
+    return any(field.inferred and getattr(record, field.name) for field in record.SCHEMA.fields)
 
 
-def _encode_struct(
-    builder: MessageBuilder, start: int, size: tuple[int, int], structure: Struct, values: Mapping[str, Any]
-) -> None:
-    long = size != structure.size(long=False)
-    for field in structure.fields:
-        value = values[field.name]
+def _encode_struct(builder: MessageBuilder, start: int, size: tuple[int, int], record: Record) -> None:
+    long = size != record.SCHEMA.size(long=False)
+    for field in record.SCHEMA.fields:
+        value = getattr(record, field.name)
         if field.inferred and (not long or not value):
             continue
         if field.kind in DATA_BITS:
-            builder.put(start + field.slot // 64, _data_bits(structure, field, value) << field.slot % 64)
+            builder.put(start + field.slot // 64, _data_bits(record, field, value) << field.slot % 64)
         else:
-            _ENCODERS[field.kind](builder, start + size[0] + field.slot, field, value)
+            _ENCODERS[field.kind](builder, start + size[0] + field.slot, record, field, value)
 
 
-def _data_bits(structure: Struct, field: Field, value: int) -> int:
+def _data_bits(record: Record, field: Field, value: int) -> int:
     width = DATA_BITS[field.kind]
-    low, high = (-(1 << 63), (1 << 63) - 1) if field.kind is Kind.I64 else (0, (1 << width) - 1)
+    low, high = _INT64 if field.kind is Kind.I64 else (0, (1 << width) - 1)
     if not low <= value <= high:
-        raise PopefError(f"{structure.name}.{field.name}: expected {low} to {high}, got {value}; correct the value")
+        raise _out_of_range(record, field, low, high, value)
     return value & ((1 << width) - 1)
 
 
-def _encode_text(builder: MessageBuilder, pointer: int, field: Field, value: str) -> None:
+_INT64 = -(1 << 63), (1 << 63) - 1
+
+
+def _out_of_range(record: Record, field: Field, low: int, high: int, value: int) -> PopefError:
+    name = f"{record.SCHEMA.name}.{field.name}"
+    return PopefError(f"{name}: expected {low} to {high}, got {int(value)}; correct the value")
+
+
+def _encode_text(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: str) -> None:
     builder.add_text(pointer, value)
 
 
-def _encode_ints(builder: MessageBuilder, pointer: int, field: Field, value: list[int]) -> None:
-    low, high = -(1 << 63), (1 << 63) - 1
+def _encode_ints(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[int]) -> None:
+    low, high = _INT64
     wrong = next((number for number in value if not low <= number <= high), None)
     if wrong is not None:
-        raise PopefError(f"{field.name}: expected {low} to {high}, got {wrong}; correct the value")
-    builder.add_ints(pointer, list(value))
+        raise _out_of_range(record, field, low, high, wrong)
+    builder.add_ints(pointer, value)
 
 
-def _encode_one(builder: MessageBuilder, pointer: int, field: Field, value: Mapping[str, Any]) -> None:
+def _encode_one(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Record) -> None:
+    size = value.SCHEMA.size(long=_needs_long(value))
+    _encode_struct(builder, builder.add_struct(pointer, *size), size, value)
+
+
+def _encode_list(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[Record]) -> None:
     assert field.struct is not None
-    size = field.struct.size(long=_needs_long(field.struct, value))
-    _encode_struct(builder, builder.add_struct(pointer, *size), size, field.struct, value)
-
-
-def _encode_list(builder: MessageBuilder, pointer: int, field: Field, value: list[Mapping[str, Any]]) -> None:
-    assert field.struct is not None
-    size = field.struct.size(long=any(_needs_long(field.struct, item) for item in value))
+    size = field.struct.size(long=any(map(_needs_long, value)))
     first = builder.add_structs(pointer, len(value), *size)
     for i, item in enumerate(value):
-        _encode_struct(builder, first + i * sum(size), size, field.struct, item)
+        _encode_struct(builder, first + i * sum(size), size, item)
 
 
-def _encode_map(builder: MessageBuilder, pointer: int, field: Field, value: dict[int, str]) -> None:
-    _encode_list(builder, pointer, field, [{"index": index, "name": name} for index, name in sorted(value.items())])
+def _encode_map(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Mapping[int, str]) -> None:
+    items = [ProgramName(index=index, name=name) for index, name in sorted(value.items())]
+    _encode_list(builder, pointer, record, field, items)
 
 
-_ENCODERS: dict[Kind, Callable[[MessageBuilder, int, Field, Any], None]] = {
+_ENCODERS: dict[Kind, Callable[[MessageBuilder, int, Record, Field, Any], None]] = {
     Kind.TEXT: _encode_text,
     Kind.INTS: _encode_ints,
+    Kind.SIZES: _encode_ints,
     Kind.STRUCT: _encode_one,
     Kind.STRUCTS: _encode_list,
     Kind.MAP: _encode_map,

@@ -6,14 +6,14 @@ The real library's codec is not public, so readers accept zlib, gzip and zstd by
 from __future__ import annotations
 
 import importlib
-import io
 import zlib
 from enum import Enum
 from typing import Any
 
 from .errors import FormatError, UnsupportedError
-
-CHUNK_BYTES = 1 << 20
+from .rules import Rule
+from .source import CHUNK_BYTES
+from .streams import ViewStream
 
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 """zlib's own window-bits code for telling the two apart by their header."""
@@ -46,54 +46,84 @@ def detect(payload: memoryview, uncompressed_bytes: int) -> Codec | None:
     return Codec.RAW if len(payload) == uncompressed_bytes else None
 
 
-def inflate(payload: memoryview, codec: Codec, uncompressed_bytes: int, offset: int, label: str) -> memoryview:
-    """Exactly `uncompressed_bytes` bytes, read-only; never holds more than one byte beyond them.
+class Inflater:
+    """Decompresses one payload, never beyond the size that its structure announces."""
 
-    Raises FormatError when the stream is broken or of another length, UnsupportedError without a zstd module.
-    """
-    if codec is Codec.ZSTD:
-        data = _inflate_zstd(payload, uncompressed_bytes, offset, label)
-    else:
-        data = _inflate_zlib(payload, uncompressed_bytes, offset, label)
-    if len(data) != uncompressed_bytes:
-        got = f"{len(data)} bytes" if len(data) < uncompressed_bytes else "more"
-        raise FormatError(offset, label, f"{uncompressed_bytes} bytes after decompression", got)
+    def __init__(self, payload: memoryview, codec: Codec, uncompressed_bytes: int, offset: int, label: str) -> None:
+        """`offset` and `label` say where the payload stands, for errors.
+
+        Raises UnsupportedError without a zstd module.
+        """
+        self._stream = _ZstdStream(payload, label) if codec is Codec.ZSTD else _ZlibStream(payload)
+        self._left = uncompressed_bytes
+        self._bytes = uncompressed_bytes
+        self._offset = offset
+        self._label = label
+
+    def read(self, size: int) -> bytes:
+        """Between 1 and `size` bytes, or b"" at the end; raises FormatError for a stream broken or of another length."""
+        try:
+            # One byte more than there should be tells a stream that goes on from one that ends.
+            piece = self._stream.read(min(size, self._left) or 1)
+        except self._stream.ERRORS as error:
+            raise self._fail("a whole zlib, gzip or zstd stream", str(error)) from error
+        if len(piece) > self._left:
+            raise self._fail(f"{self._bytes} bytes after decompression", "more")
+        self._left -= len(piece)
+        if not piece and self._left:
+            raise self._fail(f"{self._bytes} bytes after decompression", f"{self._bytes - self._left} bytes")
+        if not piece and self._stream.rest():
+            raise self._fail("a payload of one compressed stream", f"{self._stream.rest()} bytes after it")
+        return piece
+
+    def _fail(self, expected: str, got: str) -> FormatError:
+        return FormatError(Rule.EXECUTABLE_SIZE, self._offset, self._label, expected, got)
+
+
+def inflate(inflater: Inflater) -> memoryview:
+    """All of a payload, read-only; grows as bytes come, so that a false announcement costs nothing."""
+    data = bytearray()
+    while piece := inflater.read(CHUNK_BYTES):
+        data += piece
     return memoryview(data).toreadonly()
 
 
-def _inflate_zlib(payload: memoryview, limit: int, offset: int, label: str) -> bytearray:
-    stream = zlib.decompressobj(_ZLIB_OR_GZIP)
-    data = bytearray()
-    consumed = 0
-    try:
-        while not stream.eof and len(data) <= limit and (stream.unconsumed_tail or consumed < len(payload)):
-            piece = stream.unconsumed_tail
-            if not piece:
-                piece = bytes(payload[consumed : consumed + CHUNK_BYTES])
-                consumed += len(piece)
-            data += stream.decompress(piece, min(CHUNK_BYTES, limit + 1 - len(data)))
-    except zlib.error as error:
-        raise FormatError(offset, label, "a zlib or gzip stream", str(error)) from error
-    if len(data) <= limit and not stream.eof:
-        data += stream.flush()[: limit + 1 - len(data)]
-    if len(data) <= limit and not stream.eof:
-        raise FormatError(offset, label, "a whole zlib or gzip stream", "one that is cut short")
-    left = len(payload) - consumed + len(stream.unused_data)
-    if left and stream.eof:
-        raise FormatError(offset, label, "a payload of one compressed stream", f"{left} bytes after it")
-    return data
+class _ZlibStream:
+    ERRORS: tuple[type[Exception], ...] = (zlib.error, EOFError)
+
+    def __init__(self, payload: memoryview) -> None:
+        self._payload = payload
+        self._stream = zlib.decompressobj(_ZLIB_OR_GZIP)
+
+    def read(self, size: int) -> bytes:
+        while not self._stream.eof:
+            source = self._stream.unconsumed_tail
+            if not source:
+                source, self._payload = bytes(self._payload[:CHUNK_BYTES]), self._payload[CHUNK_BYTES:]
+            piece = self._stream.decompress(source, size)
+            if piece:
+                return piece
+            if not source:
+                raise EOFError("a stream that is cut short")
+        return b""
+
+    def rest(self) -> int:
+        """Bytes behind the end of the stream."""
+        return len(self._payload) + len(self._stream.unused_data)
 
 
-def _inflate_zstd(payload: memoryview, limit: int, offset: int, label: str) -> bytearray:
-    open_stream, errors = _zstd(label)
-    data = bytearray()
-    try:
-        stream = open_stream(io.BytesIO(payload))
-        while len(data) <= limit and (piece := stream.read(min(CHUNK_BYTES, limit + 1 - len(data)))):
-            data += piece
-    except errors as error:
-        raise FormatError(offset, label, "a zstd stream", str(error)) from error
-    return data
+class _ZstdStream:
+    def __init__(self, payload: memoryview, label: str) -> None:
+        open_stream, self.ERRORS = _zstd(label)
+        self._stream = open_stream(ViewStream(payload))
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._stream.read(size)
+        return data
+
+    def rest(self) -> int:
+        """0: a zstd payload is read frame by frame, to its end."""
+        return 0
 
 
 def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
@@ -110,4 +140,9 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
         raise UnsupportedError(
             f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; `pip install zstandard`"
         ) from error
-    return module.ZstdDecompressor().stream_reader, (module.ZstdError,)
+
+
+    def open_stream(source: ViewStream) -> Any:
+        return module.ZstdDecompressor().stream_reader(source, read_across_frames=True)
+
+    return open_stream, (module.ZstdError,)

@@ -6,11 +6,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .enums import enumerant
-from .schema import Field, Kind, Struct
+from .enums import BlobType, enumerant
+from .schema import Field, Kind
+
+if TYPE_CHECKING:
+    from .record import Record
+    from .scan import Blob
+
+# Listing 1.1 gives the words for the first three; tensor and feed data follow their pattern.
+TITLES = {
+    BlobType.OPAQUE: ("OpaqueBlob", "Structure size"),
+    BlobType.POPLAR_EXECUTABLE: ("Executable", "header size"),
+    BlobType.METADATA: ("Metadata", ""),
+    BlobType.DATA_TENSOR: ("TensorData", "header size"),
+    BlobType.DATA_FEED: ("FeedData", "header size"),
+}
 
 INDENT = "    "
 LONG_ELEMENT = 50
@@ -19,29 +31,38 @@ LONG_ELEMENT = 50
 JsonTree = dict[str, Any]
 
 
-def tree(structure: Struct, values: Mapping[str, Any]) -> JsonTree:
+def describe_blob(blob: Blob) -> list[str]:
+    """What the real library logs when it reads a blob, a line each."""
+    lines = [f"Read header: {blob.header}", f"start end: {blob.start} {blob.end}"]
+    if blob.structure is None:
+        return [*lines, f"Skipped blob of unknown type {int(blob.type)}: {blob.payload_bytes} bytes"]
+    title, size_name = TITLES[blob.type]
+    size = f" {size_name}: {blob.structure_bytes}" if size_name else ""
+    return [*lines, f"Read {title}: {blob.structure}{size}"]
+
+
+def tree(record: Record) -> JsonTree:
     """The JSON object for a structure; inferred fields appear only when set, as older readers printed it."""
-    return {
-        field.name: _field_tree(field, values[field.name])
-        for field in structure.fields
-        if not field.inferred or values[field.name]
-    }
+    values = {field: getattr(record, field.name) for field in record.SCHEMA.fields}
+    return {field.name: _field_tree(field, value) for field, value in values.items() if value or not field.inferred}
 
 
 def _field_tree(field: Field, value: Any) -> Any:
     if field.kind is Kind.ENUM:
         return enumerant(value)
+    if field.kind is Kind.BOOL:
+        return bool(value)
     if field.kind in (Kind.U64, Kind.I64):
         return str(value)
-    if field.kind is Kind.INTS:
+    if field.kind in (Kind.INTS, Kind.SIZES):
         return [str(number) for number in value]
-    if field.struct is None:
-        return value
     if field.kind is Kind.STRUCT:
-        return tree(field.struct, value)
+        return tree(value)
+    if field.kind is Kind.STRUCTS:
+        return [tree(item) for item in value]
     if field.kind is Kind.MAP:
-        value = [{"index": index, "name": name} for index, name in sorted(value.items())]
-    return [tree(field.struct, item) for item in value]
+        return [{"index": str(index), "name": name} for index, name in sorted(value.items())]
+    return value
 
 
 def json_text(value: Any, depth: int = 0) -> str:

@@ -39,7 +39,8 @@ _POPEF_TYPES: dict[str, DataType] = {
 def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
     """The little-endian numpy dtype of `dataType`.
 
-    Raises UnsupportedError for F8, which names no format, and for F8143 and F8152 without ml_dtypes.
+    Raises UnsupportedError for F8, which names no format, for types of a newer SDK, and for F8143 and F8152 without
+    ml_dtypes.
     """
     if dataType in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[dataType]).newbyteorder("<")
@@ -64,8 +65,10 @@ def numpyDTypeToPopefType(dtype: Any) -> DataType:
 
 
 def storage_dtype(dataType: DataType) -> np.dtype[Any]:
-    """The dtype a reader gives out: as `popefTypeToNumpyDType`, or uint8 for 8-bit floats numpy cannot name."""
+    """As `popefTypeToNumpyDType`, but uint8 for 8-bit floats numpy cannot name; what readers give out."""
     try:
         return popefTypeToNumpyDType(dataType)
     except UnsupportedError:
+        if not dataType.known:
+            raise
         return np.dtype(np.uint8)

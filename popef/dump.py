@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from .describe import tree
-from .enums import BlobType
+from .describe import TITLES, describe_blob, tree
+from .enums import BlobType, enumerant
 from .errors import PopefError
+from .log import log_line
 from .reader import FeedReader, Reader, TensorReader
 from .scan import Blob
-
-# Listing 1.1 gives the words for the first three; tensor and feed data follow their pattern.
-_TITLES = {
-    BlobType.OPAQUE: ("OpaqueBlob", "Structure size"),
-    BlobType.POPLAR_EXECUTABLE: ("Executable", "header size"),
-    BlobType.METADATA: ("Metadata", ""),
-    BlobType.DATA_TENSOR: ("TensorData", "header size"),
-    BlobType.DATA_FEED: ("FeedData", "header size"),
-}
+from .words import describe_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when the file is fine, 1 when it is not, 2 (from argparse) for a wrong call."""
     options = _parser().parse_args(argv)
     try:
-        with Reader() as reader:
-            reader.parseFile(options.file)
-            blobs = [blob for blob in reader.blobs() if not options.metadata or _is_metadata(blob)]
-            text = _json(options.file, blobs, values=options.all) if options.json else _log(blobs, values=options.all)
+        for line in _lines(options):
+            print(line)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has seen enough; Python must not complain when it flushes
     except (OSError, PopefError) as error:
-        message = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        print(
-            f"popef_dump: {options.file}: {message}" if isinstance(error, OSError) else f"popef_dump: {message}",
-            file=sys.stderr,
-        )
+        sys.stdout.flush()
+        print(f"popef_dump: {describe_error(error)}", file=sys.stderr)
         return 1
-    sys.stdout.write(text)
     return 0
+
+
+def describe_error(error: OSError | PopefError) -> str:
+    """One line that names the file."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,58 +48,59 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", help="the PopEF file")
     parser.add_argument("-m", "--metadata", action="store_true", help="only the metadata")
     parser.add_argument("--all", action="store_true", help="also summarise the values of tensor and feed data")
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of log lines")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="one JSON document instead of log lines")
+    form.add_argument(
+        "--words", action="store_true", help="every word of headers and structures with its meaning, also of a damaged file"
+    )
     return parser
 
 
-def _is_metadata(blob: Blob) -> bool:
-    return blob.header.type() is BlobType.METADATA
+def _lines(options: argparse.Namespace) -> Iterator[str]:
+    if options.words:
+        yield from describe_words(options.file, lambda kind: not options.metadata or kind is BlobType.METADATA)
+        return
+    with Reader(mapped=False) as reader:
+        reader.parseFile(options.file)
+        blobs = [blob for blob in reader.blobs() if not options.metadata or blob.type is BlobType.METADATA]
+        if options.json:
+            document = {"file": options.file, "blobs": [_blob_json(blob, values=options.all) for blob in blobs]}
+            yield json.dumps(document, indent=2)
+        else:
+            yield from _log(blobs, values=options.all)
 
 
-def _log(blobs: list[Blob], *, values: bool) -> str:
-    return "".join(f"{_stamp()} [popef:cpp] [debug] {line}\n" for blob in blobs for line in _lines(blob, values=values))
-
-
-def _stamp() -> str:
-    now = time.time()
-    return time.strftime("[%H:%M:%S", time.localtime(now)) + f".{int(now * 1000) % 1000:03}]"
-
-
-def _lines(blob: Blob, *, values: bool) -> list[str]:
-    title, size_name = _TITLES[blob.header.type()]
-    size = f" {size_name}: {blob.structure_bytes}" if size_name else ""
-    lines = [f"Read header: {blob.header}", f"start end: {blob.start} {blob.end}", f"Read {title}: {blob.structure}{size}"]
-    summary = _summary(blob) if values else None
-    if summary is not None:
-        lines.append(f"{title} values: {json.dumps(summary)}")
-    return lines
-
-
-def _json(path: str, blobs: list[Blob], *, values: bool) -> str:
-    return json.dumps({"file": path, "blobs": [_blob_json(blob, values=values) for blob in blobs]}, indent=2) + "\n"
+def _log(blobs: Iterable[Blob], *, values: bool) -> Iterator[str]:
+    for blob in blobs:
+        lines = describe_blob(blob)
+        if values and (summary := _summary(blob)) is not None:
+            lines.append(f"{TITLES[blob.type][0]} values: {json.dumps(summary)}")
+        for line in lines:
+            yield log_line(time.time(), logging.DEBUG, line)
 
 
 def _blob_json(blob: Blob, *, values: bool) -> dict[str, Any]:
     result: dict[str, Any] = {
         "start": blob.start,
         "end": blob.end,
-        "header": tree(blob.header.SCHEMA, blob.header.values()),
+        "header": tree(blob.header),
         "structureSize": blob.structure_bytes,
         "payloadSize": blob.payload_bytes,
-        "structure": tree(blob.structure.SCHEMA, blob.structure.values()),
+        "structure": None if blob.structure is None else tree(blob.structure),
     }
-    summary = _summary(blob) if values else None
-    if summary is not None:
+    if values and (summary := _summary(blob)) is not None:
         result["values"] = summary
     return result
 
 
 def _summary(blob: Blob) -> dict[str, Any] | None:
     """Count, extremes and first values of tensor and feed data; None for other blobs. Not-a-numbers are text."""
-    if blob.header.type() not in (BlobType.DATA_TENSOR, BlobType.DATA_FEED):
+    if blob.type not in (BlobType.DATA_TENSOR, BlobType.DATA_FEED):
         return None
-    read = TensorReader if blob.header.type() is BlobType.DATA_TENSOR else FeedReader
-    data = read(blob).data().reshape(-1)
+    data_type = blob.structure.tensorInfo.dataType
+    if not data_type.known:
+        return {"unknown data type": enumerant(data_type)}
+    data = (TensorReader if blob.type is BlobType.DATA_TENSOR else FeedReader)(blob).data().reshape(-1)
     summary: dict[str, Any] = {"count": data.size, "first": [_number(value) for value in data[:8]]}
     if data.size:
         # min and max are not defined for every 8-bit float dtype

@@ -3,9 +3,35 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
+
+Member = TypeVar("Member", bound="Enumerant")
+
+MAX_ENUMERANT = (1 << 16) - 1
 
 
-class BlobType(IntEnum):
+class Enumerant(IntEnum):
+    """An enumeration of 16 bits; an ordinal that a newer SDK has added becomes a member called UNKNOWN_<ordinal>."""
+
+    @classmethod
+    def _missing_(cls: type[Member], value: object) -> Member | None:
+        if not isinstance(value, int) or not 0 <= value <= MAX_ENUMERANT:
+            return None
+        member = int.__new__(cls, value)
+        member._name_, member._value_ = f"UNKNOWN_{value}", value
+        return cls._value2member_map_.setdefault(value, member)  # type: ignore[return-value]
+
+    def __call__(self: Member) -> Member:
+        """The member itself, so that `info.dataType()` is `info.dataType`."""
+        return self
+
+    @property
+    def known(self) -> bool:
+        """Whether this package knows what the ordinal stands for."""
+        return self.name in type(self).__members__
+
+
+class BlobType(Enumerant):
     """What a blob holds."""
 
     POPLAR_EXECUTABLE = 0
@@ -15,7 +41,7 @@ class BlobType(IntEnum):
     OPAQUE = 4
 
 
-class DataType(IntEnum):
+class DataType(Enumerant):
     """Element type of a tensor; F8 leaves the 8-bit float format open, F8143 and F8152 name it."""
 
     BOOL = 0
@@ -35,7 +61,7 @@ class DataType(IntEnum):
     F8152 = 14
 
 
-class TensorType(IntEnum):
+class TensorType(Enumerant):
     """Direction of an anchor seen from the program."""
 
     UNKNOWN = 0
@@ -62,7 +88,9 @@ ITEM_BYTES: dict[DataType, int] = {
 }
 
 
-def enumerant(value: IntEnum) -> str:
-    """The schema's spelling of an enumerator: POPLAR_EXECUTABLE is poplarExecutable."""
+def enumerant(value: Enumerant) -> str:
+    """The schema's spelling of an enumerator: POPLAR_EXECUTABLE is poplarExecutable; an unknown one is its ordinal."""
+    if not value.known:
+        return str(int(value))
     first, *rest = value.name.lower().split("_")
     return first + "".join(word.capitalize() for word in rest)

@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .rules import Rule
+
 
 class PopefError(Exception):
     """Everything popef itself raises; raised directly when the library is used in a way it cannot serve."""
 
 
 class FormatError(PopefError):
-    """The bytes are not a valid PopEF file; `offset` counts from the start of the file."""
+    """The bytes break a rule of FORMAT.md; `offset` counts from the start of the file."""
 
-    def __init__(self, offset: int, blob: str, expected: str, got: str) -> None:
-        super().__init__(f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not PopEF")
+    def __init__(self, rule: Rule, offset: int, blob: str, expected: str, got: str) -> None:
+        super().__init__(f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not PopEF ({rule})")
+        self.rule = rule
         self.offset = offset
         self.blob = blob
         self.expected = expected
         self.got = got
 
-    def __reduce__(self) -> tuple[type[FormatError], tuple[int, str, str, str]]:
-        return FormatError, (self.offset, self.blob, self.expected, self.got)
+    def __reduce__(self) -> tuple[type[FormatError], tuple[Rule, int, str, str, str]]:
+        return FormatError, (self.rule, self.offset, self.blob, self.expected, self.got)
 
 
 class UnsupportedError(PopefError):
@@ -41,12 +44,14 @@ class Limits:
     max_structure_bytes: int = 16 << 20
     """Bytes of one Cap'n Proto message (a header, a Metadata, ...)."""
     max_depth: int = 16
-    """Pointers followed from the root of a message; PopEF needs 4."""
+    """Pointers that `popef_dump --words` follows from the root of a message; readers follow the 4 that PopEF has."""
     max_list_items: int = 1 << 18
     """Elements of one list in a structure (anchors, options, shape)."""
     max_rank: int = 32
     """Dimensions of a tensor; 32 is what every numpy can represent."""
     max_blobs: int = 1_000_000
     """Blobs in one file."""
+    max_stream_bytes: int = 16 << 30
+    """Bytes read from a stream or pipe, which are kept in memory."""
     max_executable_bytes: int = 4 << 30
     """Bytes of one executable after decompression."""

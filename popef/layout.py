@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from .errors import PopefError
-from .wire import BYTE_LIST, COMPOSITE_LIST, LIST, STRUCT, WORD_BYTES
+from .wire import BYTE_LIST, COMPOSITE_LIST, LIST, STRUCT, WORD_BYTES, WORD_LIST
 
-INT64_LIST = 5
 MAX_COUNT = (1 << 29) - 1
 """The element count of a list pointer has 29 bits."""
 
@@ -42,10 +42,10 @@ class MessageBuilder:
         self._point(pointer, start, LIST, BYTE_LIST | _checked_count(len(raw)) << 3)
         self._segment[start * WORD_BYTES : start * WORD_BYTES + len(raw)] = raw
 
-    def add_ints(self, pointer: int, values: list[int]) -> None:
+    def add_ints(self, pointer: int, values: Sequence[int]) -> None:
         """Append a list of 8-byte integers: a reader of 4-byte ones takes the low half of each."""
         start = self._append(len(values))
-        self._point(pointer, start, LIST, INT64_LIST | _checked_count(len(values)) << 3)
+        self._point(pointer, start, LIST, WORD_LIST | _checked_count(len(values)) << 3)
         struct.pack_into(f"<{len(values)}q", self._segment, start * WORD_BYTES, *values)
 
     def put(self, position: int, bits: int) -> None:

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import stat
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from .compression import Codec, detect, inflate
+from .compression import Codec, Inflater, detect, inflate
+from .describe import describe_blob
 from .dtypes import storage_dtype
 from .enums import BlobType
 from .errors import LimitError, Limits, UnsupportedError
 from .scan import Blob, iter_blobs
-from .source import FileSource, MemorySource, Source
+from .source import FileSource, Source, read_stream
+from .streams import open_inflated, open_view
 from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
+from .values import Number, Text
 
 _MAX_ARRAY_BYTES = (1 << 63) - 1
+
+_log = logging.getLogger("popef")
 
 
 class ExecutableReader:
     """One executable; the payload is read when asked for."""
 
+    __slots__ = ("_limits", "blob", "name", "uncompressedSize")
+
     def __init__(self, blob: Blob, limits: Limits) -> None:
-        self._blob = blob
+        self.blob = blob
         self._limits = limits
-        self.name: str = blob.structure.name()
-        self.uncompressedSize: int = blob.structure.uncompressedSize()
+        self.name: Text = blob.structure.name
+        self.uncompressedSize: Number = blob.structure.uncompressedSize
         """Bytes after decompression; 0 when the file does not say, which means raw."""
 
     @property
@@ -35,7 +44,7 @@ class ExecutableReader:
 
         Raises UnsupportedError when it is announced as compressed in no codec this package knows.
         """
-        return self._codec() is not Codec.RAW
+        return self._codec(self.blob.payload()) is not Codec.RAW
 
     def executable(self) -> memoryview:
         """The executable, read-only: a view of the file when raw, else decompressed anew on every call.
@@ -43,22 +52,30 @@ class ExecutableReader:
         Raises FormatError when it does not inflate to `uncompressedSize`, LimitError above
         `Limits.max_executable_bytes`, UnsupportedError for a codec that is not available.
         """
-        payload, codec = self._blob.payload(), self._codec()
-        if codec is Codec.RAW:
-            return payload
+        payload = self.blob.payload()
+        codec = self._codec(payload)
+        return payload if codec is Codec.RAW else inflate(self._inflater(payload, codec))
+
+    def getStandaloneExecutableStream(self) -> io.BufferedReader:
+        """The executable as a stream that outlives the reader; decompressed as it is read, with the errors of `executable`."""
+        payload = self.blob.payload()
+        codec = self._codec(payload)
+        return open_view(payload) if codec is Codec.RAW else open_inflated(self._inflater(payload, codec))
+
+    def _inflater(self, payload: memoryview, codec: Codec) -> Inflater:
         limit = self._limits.max_executable_bytes
         if self.uncompressedSize > limit:
             raise LimitError(
-                f"{self._blob.label} ({self.name}): expected at most {limit} bytes after decompression, "
+                f"{self.blob.label} ({self.name!r}): expected at most {limit} bytes after decompression, "
                 f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the file"
             )
-        return inflate(payload, codec, self.uncompressedSize, self._blob.payload_start, self._blob.label)
+        return Inflater(payload, codec, self.uncompressedSize, self.blob.payload_start, self.blob.label)
 
-    def _codec(self) -> Codec:
-        codec = detect(self._blob.payload(), self.uncompressedSize)
+    def _codec(self, payload: memoryview) -> Codec:
+        codec = detect(payload, self.uncompressedSize)
         if codec is None:
             raise UnsupportedError(
-                f"{self._blob.label} ({self.name}): expected zlib, gzip, zstd or {self.uncompressedSize} raw bytes, "
+                f"{self.blob.label} ({self.name!r}): expected zlib, gzip, zstd or {self.uncompressedSize} raw bytes, "
                 "got something else; write the executable again with a known codec"
             )
         return codec
@@ -70,14 +87,23 @@ class ExecutableReader:
 class TensorReader:
     """One tensor's data."""
 
+    __slots__ = ("blob", "info")
+
     def __init__(self, blob: Blob) -> None:
-        self._blob = blob
+        self.blob = blob
         self.info: TensorDataInfo = blob.structure
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """The tensor, a read-only view of the file; F8 and, without ml_dtypes, F8143 and F8152 come as uint8."""
-        info = self.info.tensorInfo()
-        return _array(self._blob, info, info.shape())
+        """The tensor, a read-only view of the file; F8 and, without ml_dtypes, F8143 and F8152 come as uint8.
+
+        Raises UnsupportedError for an element type this package does not know.
+        """
+        info = self.info.tensorInfo
+        return _array(self.blob, info, info.shape)
+
+    def getStandaloneDataStream(self) -> io.BufferedReader:
+        """The raw data as a stream that outlives the reader."""
+        return open_view(self.blob.payload())
 
     def __repr__(self) -> str:
         return f"TensorReader(info={self.info!r})"
@@ -86,14 +112,23 @@ class TensorReader:
 class FeedReader:
     """One feed's data."""
 
+    __slots__ = ("blob", "info")
+
     def __init__(self, blob: Blob) -> None:
-        self._blob = blob
+        self.blob = blob
         self.info: FeedDataInfo = blob.structure
 
     def data(self) -> np.ndarray[Any, np.dtype[Any]]:
-        """All tensors along a leading dimension of `info.numTensors()`, a read-only view of the file."""
-        info = self.info.tensorInfo()
-        return _array(self._blob, info, (self.info.numTensors(), *info.shape()))
+        """All tensors along a leading dimension of `info.numTensors`, a read-only view of the file.
+
+        Raises UnsupportedError for an element type this package does not know.
+        """
+        info = self.info.tensorInfo
+        return _array(self.blob, info, (self.info.numTensors, *info.shape))
+
+    def getStandaloneDataStream(self) -> io.BufferedReader:
+        """The raw data as a stream that outlives the reader."""
+        return open_view(self.blob.payload())
 
     def __repr__(self) -> str:
         return f"FeedReader(info={self.info!r})"
@@ -102,15 +137,25 @@ class FeedReader:
 class OpaqueReader:
     """One opaque blob."""
 
+    __slots__ = ("blob", "executable", "name")
+
     def __init__(self, blob: Blob) -> None:
-        self._blob = blob
-        self.name: str = blob.structure.name()
-        self.executable: str = blob.structure.executable()
+        self.blob = blob
+        self.name: Text = blob.structure.name
+        self.executable: Text = blob.structure.executable
         """Name of the executable it belongs to."""
 
     def data(self) -> memoryview:
         """The bytes, a read-only view of the file."""
-        return self._blob.payload()
+        return self.blob.payload()
+
+    def getAvailableReadSize(self) -> int:
+        """Number of bytes."""
+        return self.blob.payload_bytes
+
+    def getStandaloneDataStream(self) -> io.BufferedReader:
+        """The bytes as a stream that outlives the reader."""
+        return open_view(self.blob.payload())
 
     def __repr__(self) -> str:
         return f"OpaqueReader(name={self.name!r}, executable={self.executable!r})"
@@ -130,34 +175,44 @@ class Reader:
     A file that turns out to be wrong adds nothing. Views and arrays handed out stay valid after `close`.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, *, mapped: bool = True) -> None:
+        """With `mapped` payloads are views of the mapped file, which nobody may shorten or overwrite while they are used.
+
+        Without, each payload is copied into memory when it is asked for: slower, and right for files that others write to.
+        """
         self.limits = Limits() if limits is None else limits
+        self._mapped = mapped
         self._sources: list[Source] = []
         self._blobs: list[Blob] = []
 
     def parseFile(self, path: str | os.PathLike[str]) -> None:
-        """Add the blobs of a file.
+        """Add the blobs of a file; of a pipe or the like, which is read to its end and kept in memory.
 
         Raises OSError when it cannot be opened and a PopefError for anything wrong with its bytes.
         """
         name = os.fspath(path)
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                self._add(MemorySource(name, file.read()))
-                return
-            source = FileSource(file, name, status.st_size)
-            blobs = list(iter_blobs(source, self.limits))
-            source.release()
-        self._sources.append(source)
-        self._blobs += blobs
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            with open(path, "rb") as stream:
+                self._add(read_stream(stream, name, self.limits.max_stream_bytes))
+            return
+        self._add(FileSource(path, name, mapped=self._mapped))
 
     def parseStream(self, stream: BinaryIO) -> None:
         """Add the blobs of a binary stream, read from where it stands to its end and kept in memory."""
-        self._add(MemorySource(str(getattr(stream, "name", "stream")), stream.read()))
+        name = str(getattr(stream, "name", "stream"))
+        self._add(read_stream(stream, name, self.limits.max_stream_bytes))
 
     def _add(self, source: Source) -> None:
-        blobs = list(iter_blobs(source, self.limits))
+        try:
+            blobs = list(iter_blobs(source, self.limits))
+            source.settle()
+        except BaseException:
+            source.close()
+            raise
+        if _log.isEnabledFor(logging.DEBUG):
+            for blob in blobs:
+                for line in describe_blob(blob):
+                    _log.debug("%s", line)
         self._sources.append(source)
         self._blobs += blobs
 
@@ -167,26 +222,23 @@ class Reader:
 
     def executables(self) -> list[ExecutableReader]:
         """The executables."""
-        return [ExecutableReader(blob, self.limits) for blob in self._of(BlobType.POPLAR_EXECUTABLE)]
+        return [ExecutableReader(blob, self.limits) for blob in self._blobs if blob.type is BlobType.POPLAR_EXECUTABLE]
 
     def metadata(self) -> list[Metadata]:
         """The metadata."""
-        return [blob.structure for blob in self._of(BlobType.METADATA)]
+        return [blob.structure for blob in self._blobs if blob.type is BlobType.METADATA]
 
     def tensors(self) -> list[TensorReader]:
         """The tensor data."""
-        return [TensorReader(blob) for blob in self._of(BlobType.DATA_TENSOR)]
+        return [TensorReader(blob) for blob in self._blobs if blob.type is BlobType.DATA_TENSOR]
 
     def feeds(self) -> list[FeedReader]:
         """The feed data."""
-        return [FeedReader(blob) for blob in self._of(BlobType.DATA_FEED)]
+        return [FeedReader(blob) for blob in self._blobs if blob.type is BlobType.DATA_FEED]
 
     def opaqueBlobs(self) -> list[OpaqueReader]:
         """The opaque blobs."""
-        return [OpaqueReader(blob) for blob in self._of(BlobType.OPAQUE)]
-
-    def _of(self, kind: BlobType) -> list[Blob]:
-        return [blob for blob in self._blobs if blob.header.type() is kind]
+        return [OpaqueReader(blob) for blob in self._blobs if blob.type is BlobType.OPAQUE]
 
     def close(self) -> None:
         """Let go of all files; the lists are empty afterwards."""

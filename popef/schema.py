@@ -7,9 +7,9 @@ fields are confirmed and which are inferred.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 
-from .enums import BlobType, DataType, TensorType
+from .enums import BlobType, DataType, Enumerant, TensorType
 
 
 class Kind(Enum):
@@ -21,6 +21,8 @@ class Kind(Enum):
     I64 = auto()
     TEXT = auto()
     INTS = auto()
+    SIZES = auto()
+    """A list of integers none of which is negative, a tuple in Python."""
     STRUCT = auto()
     STRUCTS = auto()
     MAP = auto()
@@ -37,7 +39,7 @@ class Field:
     name: str
     kind: Kind
     slot: int
-    enum: type[IntEnum] | None = None
+    enum: type[Enumerant] | None = None
     struct: Struct | None = None
     inferred: bool = False
 
@@ -70,7 +72,7 @@ EXECUTABLE = Struct("Executable", (Field("name", Kind.TEXT, 0), Field("uncompres
 
 OPAQUE_BLOB = Struct("OpaqueBlob", (Field("name", Kind.TEXT, 0), Field("executable", Kind.TEXT, 1)))
 
-TENSOR_INFO = Struct("TensorInfo", (Field("shape", Kind.INTS, 0), Field("dataType", Kind.ENUM, 0, enum=DataType)))
+TENSOR_INFO = Struct("TensorInfo", (Field("shape", Kind.SIZES, 0), Field("dataType", Kind.ENUM, 0, enum=DataType)))
 
 TENSOR_DATA_INFO = Struct(
     "TensorDataInfo", (Field("name", Kind.TEXT, 0), Field("tensorInfo", Kind.STRUCT, 1, struct=TENSOR_INFO))
@@ -126,11 +128,17 @@ METADATA = Struct(
     ),
 )
 
-PAYLOAD_STRUCTURE: dict[BlobType, Struct] = {
-    BlobType.POPLAR_EXECUTABLE: EXECUTABLE,
-    BlobType.METADATA: METADATA,
-    BlobType.DATA_TENSOR: TENSOR_DATA_INFO,
-    BlobType.DATA_FEED: FEED_DATA_INFO,
-    BlobType.OPAQUE: OPAQUE_BLOB,
-}
-"""The structure that follows the header of each type of blob."""
+STRUCTURES = (
+    BLOB_HEADER,
+    EXECUTABLE,
+    METADATA,
+    TENSOR_DATA_INFO,
+    FEED_DATA_INFO,
+    OPAQUE_BLOB,
+    TENSOR_INFO,
+    ANCHOR,
+    PROGRAM_FLOW,
+    OPTION,
+    PROGRAM_NAME,
+)
+"""All of them: the header, what may follow it, and what those hold."""

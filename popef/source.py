@@ -1,4 +1,4 @@
-"""Where the bytes of a file come from: a mapped file, or bytes already in memory."""
+"""Where the bytes of a file come from: a file, mapped or read piece by piece, or bytes already in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import mmap
 import os
 from typing import BinaryIO, Protocol
 
-from .errors import FormatError, PopefError
+from .errors import FormatError, LimitError, PopefError
+from .rules import Rule
+
+CHUNK_BYTES = 1 << 20
 
 
 class Source(Protocol):
@@ -19,7 +22,10 @@ class Source(Protocol):
         """A copy of at most `size` bytes; fewer when the file has shrunk."""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A read-only view without copying; it stays valid after `close`."""
+        """Read-only bytes that stay valid after `close`; raises FormatError when the file no longer has them."""
+
+    def settle(self) -> None:
+        """Prepare for payloads being all that is asked for from here on."""
 
     def close(self) -> None:
         """Give up the bytes; views handed out keep theirs alive."""
@@ -28,20 +34,23 @@ class Source(Protocol):
 class MemorySource:
     """Bytes in memory, as a stream leaves them."""
 
-    def __init__(self, name: str, data: bytes) -> None:
+    def __init__(self, name: str, data: bytes | bytearray) -> None:
         self.name = name
         self.size = len(data)
-        self._data: memoryview | None = memoryview(data)
+        self._data: memoryview | None = memoryview(data).toreadonly()
 
     def read(self, offset: int, size: int) -> bytes:
         """A copy of at most `size` bytes."""
         return bytes(self.view(offset, size))
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A read-only view without copying."""
+        """A view without copying."""
         if self._data is None:
             raise _closed(self.name)
         return self._data[offset : offset + size]
+
+    def settle(self) -> None:
+        """Nothing to do."""
 
     def close(self) -> None:
         """Forget the bytes."""
@@ -49,51 +58,74 @@ class MemorySource:
 
 
 class FileSource:
-    """A regular file: structures are copied with pread, which cannot fault; payloads are views of a mapping.
+    """A regular file. Structures are copied with pread, which cannot fault; so are payloads, or they are views of a mapping.
 
-    A file that shrinks after `release` faults when a payload is touched, as with every mapping: replace files by
-    renaming, the way `Writer` does, and readers keep the old one.
+    A mapped file that shrinks is refused when the next payload is asked for, but faults where one handed out earlier is
+    touched, as with every mapping: replace files by renaming, the way `Writer` does, and readers keep the old one.
     """
 
-    def __init__(self, file: BinaryIO, name: str, size: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], name: str, *, mapped: bool) -> None:
         self.name = name
-        self.size = size
-        self._file: BinaryIO | None = file
-        self._map: memoryview | None = None
+        self._file: BinaryIO | None = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
+        self.size = os.fstat(self._file.fileno()).st_size
+        self._mapped = mapped
+        self._map: mmap.mmap | None = None
 
     def read(self, offset: int, size: int) -> bytes:
         """A copy of at most `size` bytes."""
         if self._file is None:
             return bytes(self.view(offset, size))
-        chunks = []
-        while size > 0 and (chunk := os.pread(self._file.fileno(), size, offset)):
-            chunks.append(chunk)
-            offset += len(chunk)
-            size -= len(chunk)
-        return b"".join(chunks)
+        data = os.pread(self._file.fileno(), size, offset)
+        if len(data) in (0, size):
+            return data
+        # A single pread gives at most 2 GiB, and less at the end of a file.
+        return data + self.read(offset + len(data), size - len(data))
 
-    def release(self) -> None:
-        """Map the file and let go of the descriptor; reads go through the mapping from here on."""
-        if self._file is None:
-            return
-        if self.size and os.fstat(self._file.fileno()).st_size < self.size:
-            raise FormatError(0, self.name, f"{self.size} bytes", "fewer: the file shrank while being read")
-        if self.size:
-            self._map = memoryview(mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ))
-        else:
-            self._map = memoryview(b"")
-        self._file = None
+    def settle(self) -> None:
+        """Map the file, if that was asked for, and let go of the descriptor."""
+        if self._mapped and self.size and self._file is not None:
+            if os.fstat(self._file.fileno()).st_size < self.size:
+                raise self._shrunk(0, self.size)
+            self._map = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ)
+            self._file.close()
+            self._file = None
 
     def view(self, offset: int, size: int) -> memoryview:
-        """A read-only view of the mapping."""
-        if self._map is None:
+        """A view of the mapping, or a copy."""
+        if self._map is not None:
+            if self._map.size() < offset + size:  # asks the file, not the mapping
+                raise self._shrunk(offset, size)
+            return memoryview(self._map)[offset : offset + size]
+        if self._file is None:
             raise _closed(self.name)
-        return self._map[offset : offset + size]
+        data = self.read(offset, size)
+        if len(data) != size:
+            raise self._shrunk(offset, size)
+        return memoryview(data)
+
+    def _shrunk(self, offset: int, size: int) -> FormatError:
+        return FormatError(Rule.BLOB_SIZE, offset, self.name, f"{size} bytes", "fewer: the file has shrunk since it was opened")
 
     def close(self) -> None:
-        """Drop the mapping as soon as no view needs it."""
-        self._file = None
-        self._map = None
+        """Close the file; a mapping goes as soon as no view needs it."""
+        if self._file is not None:
+            self._file.close()
+        self._file, self._map = None, None
+
+
+def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:
+    """The bytes from where `stream` stands to its end; raises LimitError above `limit`."""
+    data = bytearray()
+    while chunk := stream.read(CHUNK_BYTES):
+        data += chunk
+        if len(data) > limit:
+            raise LimitError(
+                f"{name}: expected at most {limit} bytes from a stream, got more; "
+                "raise Limits.max_stream_bytes, or parse a file, of which only structures are read"
+            )
+        if not any(data[:8]):
+            break  # /dev/zero and its like: no message begins so, and the parser will say it
+    return MemorySource(name, data)
 
 
 def _closed(name: str) -> PopefError:

@@ -1,17 +1,19 @@
 """Cap'n Proto messages, reading side: framing and pointers, every step checked against the bytes that are there.
 
-Knows nothing of PopEF's structures; `codec.py` walks the table of `schema.py` over the views given out here.
-Laws: no word outside its segment is read, every pointer followed costs from a budget proportional to the
-message, and depth is limited, so time and memory are bounded by the message's own size.
+Knows nothing of PopEF's structures; `codec.py` walks the table of `schema.py` with what stands here.
+Laws: no word outside its segment is read, and everything visited costs from a budget proportional to the message, so
+time and memory are bounded by the message's own size. Depth is bounded by the reader: it follows what its schema names.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from .errors import FormatError, LimitError, Limits
+from .rules import Rule
 
 WORD_BYTES = 8
 MAX_SEGMENTS = 512
@@ -22,27 +24,46 @@ ELEMENT_FEE = 8
 """Words charged per struct list element on top of its size, so that zero-sized elements are not free."""
 
 STRUCT, LIST, FAR = 0, 1, 2
-BYTE_LIST, COMPOSITE_LIST = 2, 7
+BIT_LIST, BYTE_LIST, WORD_LIST, POINTER_LIST, COMPOSITE_LIST = 1, 2, 5, 6, 7
+ELEMENT_BITS = (0, 1, 8, 16, 32, 64, 64, 64)
+"""Bits of an element by size code; a pointer is a word, and a composite list counts words."""
 INT_FORMATS = {2: "B", 3: "H", 4: "I", 5: "q"}
 """Element size code to struct format. Narrow elements are uint32_t and below in the newer API, hence unsigned."""
 
 ReadBytes = Callable[[int, int], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a pointer leads: segment, first word of the content, and the word that describes the content."""
+Target = tuple[int, int, int]
+"""Where a pointer leads: segment, first word of the content, and the word that describes the content."""
+
+StructAt = tuple[int, int, int, int]
+"""Where a structure stands: segment, first word, words of data, number of pointers behind them.
+
+Fields past its end read as zero or null, as Cap'n Proto's evolution asks.
+"""
+
+
+class StructsAt(NamedTuple):
+    """Where a list of structures stands; element i begins `i * (data_words + num_pointers)` words after `first`."""
 
     segment: int
-    start: int
-    word: int
+    first: int
+    length: int
+    data_words: int
+    num_pointers: int
 
 
 class Message:
-    """One framed message, copied out of its source: later changes to the file cannot invalidate checks."""
+    """One framed message, copied out of its source: later changes to the file cannot invalidate checks.
+
+    A place in it is a segment and the index of a word in that segment.
+    """
 
     def __init__(self, segments: list[bytes], offsets: list[int], label: str, limits: Limits, end: int) -> None:
-        self._segments = segments
+        self.segments = segments
+        self.words: list[Sequence[int]] = [_words(segment) for segment in segments]
+        """Each segment as unsigned 64-bit integers."""
+        self._num_segments = len(segments)
         self._offsets = offsets
         self._budget = VISITS_PER_WORD * sum(len(segment) // WORD_BYTES for segment in segments)
         self.label = label
@@ -50,13 +71,13 @@ class Message:
         self.end = end
         """Offset in the source of the first byte after the message."""
 
-    def root(self) -> StructView:
-        """The root structure; all defaults when the root pointer is null."""
-        return StructView(self, 0, 0, 0, 1, 0).struct(0)
+    def offset(self, segment: int, position: int) -> int:
+        """Offset of a word in the source."""
+        return self._offsets[segment] + position * WORD_BYTES
 
-    def fail(self, segment: int, position: int, expected: str, got: str) -> FormatError:
-        """The error for something wrong at word `position` of `segment`."""
-        return FormatError(self._offsets[segment] + position * WORD_BYTES, self.label, expected, got)
+    def fail(self, rule: Rule, segment: int, position: int, expected: str, got: str) -> FormatError:
+        """The error for a word that breaks `rule`."""
+        return FormatError(rule, self.offset(segment, position), self.label, expected, got)
 
     def charge(self, words: int) -> None:
         """Pay for visiting `words`; raises LimitError when the message is visited too often."""
@@ -67,32 +88,39 @@ class Message:
                 "its pointers overlap or its lists claim more than the file holds; do not trust this file"
             )
 
-    def word(self, segment: int, position: int) -> int:
-        """The word at a position already checked."""
-        value: int = struct.unpack_from("<Q", self._segments[segment], position * WORD_BYTES)[0]
-        return value
-
-    def bytes(self, segment: int, position: int, size: int) -> bytes:
-        """`size` bytes from a position already checked."""
-        return self._segments[segment][position * WORD_BYTES : position * WORD_BYTES + size]
-
     def check(self, segment: int, position: int, words: int, thing: str) -> None:
-        """Raise FormatError unless `words` words from `position` lie inside the segment."""
-        available = len(self._segments[segment]) // WORD_BYTES
+        """Raise FormatError unless `words` words from `position` lie inside the segment; pay for them."""
+        available = len(self.words[segment])
         if not 0 <= position <= available - words:
-            got = f"words {position} to {position + words}"
-            raise self.fail(segment, 0, f"{thing} inside its segment of {available} words", got)
+            expected, got = f"{thing} inside its segment of {available} words", f"words {position} to {position + words}"
+            raise self.fail(Rule.POINTER_BOUNDS, segment, 0, expected, got)
+        self.charge(words)
 
+    # Struct pointer, and (with offset = element count) the tag word of a composite list:
+    #
+    #  63            48 47            32 31                            2 1 0
+    # +----------------+----------------+-------------------------------+---+
+    # |    pointers    |   data words   |   signed offset, in words     | 0 |
+    # +----------------+----------------+-------------------------------+---+
+    #
+    # List pointer:
+    #
+    #  63                            35 34 32 31                       2 1 0
+    # +--------------------------------+-----+--------------------------+---+
+    # | elements, or words (composite) |size | signed offset, in words  | 1 |
+    # +--------------------------------+-----+--------------------------+---+
     def follow(self, segment: int, position: int) -> Target | None:
         """Where the pointer at a position already checked leads; None for null."""
-        word = self.word(segment, position)
+        word = self.words[segment][position]
         if word == 0:
             return None
-        if word & 3 in (STRUCT, LIST):
-            return Target(segment, position + 1 + _signed_offset(word), word)
+        if word & 2 == 0:
+            offset = word >> 2 & 0x3FFFFFFF
+            return segment, position + 1 + (offset - (1 << 30) if offset >> 29 else offset), word
         if word & 3 == FAR:
             return self._follow_far(segment, position, word)
-        raise self.fail(segment, position, "a struct, list or far pointer", f"a capability pointer {word:#018x}")
+        expected = "a struct, list or far pointer"
+        raise self.fail(Rule.POINTER_KIND, segment, position, expected, f"a capability pointer {word:#018x}")
 
     # Far pointer:
     #
@@ -106,190 +134,160 @@ class Message:
     def _follow_far(self, segment: int, position: int, word: int) -> Target | None:
         double = bool(word & 4)
         pad_segment, pad = self._landing(segment, position, word, 2 if double else 1)
-        self.charge(2 if double else 1)
-        pad_word = self.word(pad_segment, pad)
+        pad_word = self.words[pad_segment][pad]
         if not double:
-            if pad_word & 3 not in (STRUCT, LIST):
-                raise self.fail(pad_segment, pad, "a struct or list pointer as landing pad", f"{pad_word:#018x}")
+            if pad_word & 2:
+                expected = "a struct or list pointer as landing pad"
+                raise self.fail(Rule.FAR_POINTER, pad_segment, pad, expected, f"{pad_word:#018x}")
             return self.follow(pad_segment, pad)
         if pad_word & 7 != FAR:
-            raise self.fail(pad_segment, pad, "a single far pointer in the double landing pad", f"{pad_word:#018x}")
-        tag = self.word(pad_segment, pad + 1)
-        if tag & 3 not in (STRUCT, LIST):
-            raise self.fail(pad_segment, pad + 1, "a struct or list tag in the double landing pad", f"{tag:#018x}")
+            expected = "a single far pointer in the double landing pad"
+            raise self.fail(Rule.FAR_POINTER, pad_segment, pad, expected, f"{pad_word:#018x}")
+        tag = self.words[pad_segment][pad + 1]
+        if tag & 2:
+            expected = "a struct or list tag in the double landing pad"
+            raise self.fail(Rule.FAR_POINTER, pad_segment, pad + 1, expected, f"{tag:#018x}")
         content_segment, content = self._landing(pad_segment, pad, pad_word, 0)
-        return Target(content_segment, content, tag)
+        return content_segment, content, tag
 
     def _landing(self, segment: int, position: int, word: int, words: int) -> tuple[int, int]:
         target, offset = word >> 32, (word >> 3) & 0x1FFFFFFF
-        if target >= len(self._segments):
-            raise self.fail(segment, position, f"a segment below {len(self._segments)}", f"segment {target}")
-        self.check(target, offset, words, "a landing pad")
+        if target >= self._num_segments:
+            expected = f"a segment below {self._num_segments}"
+            raise self.fail(Rule.FAR_POINTER, segment, position, expected, f"segment {target}")
+        available = len(self.words[target])
+        if offset > available - words:
+            expected = f"a landing pad inside its segment of {available} words"
+            raise self.fail(Rule.FAR_POINTER, segment, position, expected, f"words {offset} to {offset + words}")
+        self.charge(words)
         return target, offset
 
-
-class StructView:
-    """One structure inside a message; fields past its end read as zero or null, as Cap'n Proto's evolution asks."""
-
-    __slots__ = ("_data", "_data_words", "_depth", "_message", "_num_pointers", "_segment")
-
-    def __init__(self, message: Message, segment: int, data: int, data_words: int, num_pointers: int, depth: int) -> None:
-        self._message = message
-        self._segment = segment
-        self._data = data
-        self._data_words = data_words
-        self._num_pointers = num_pointers
-        self._depth = depth
-
-    def bits(self, offset: int, width: int) -> int:
-        """The unsigned number of `width` bits at bit `offset` of the data section."""
-        word = offset // 64
-        if word >= self._data_words:
-            return 0
-        return self._message.word(self._segment, self._data + word) >> (offset % 64) & ((1 << width) - 1)
-
-    def fail(self, expected: str, got: str) -> FormatError:
-        """The error for a value of this structure that makes no sense."""
-        return self._message.fail(self._segment, self._data, expected, got)
-
-    @property
-    def message(self) -> Message:
-        """The message this structure stands in."""
-        return self._message
-
-    def text(self, index: int) -> str:
-        """The text behind pointer `index`, "" for null."""
-        target = self._list(index, "text")
+    def text(self, segment: int, position: int) -> str:
+        """The text behind the pointer there, "" for null."""
+        target = self._list(segment, position, "a text")
         if target is None:
             return ""
-        size_code, count = _list_shape(target.word)
-        position = self._data + self._data_words + index
-        if size_code != BYTE_LIST or count == 0:
-            got = f"{count} elements of size code {size_code}"
-            raise self._message.fail(self._segment, position, "a text: bytes that end in NUL", got)
-        words = _words(count)
-        self._message.check(target.segment, target.start, words, "a text")
-        self._message.charge(words)
-        raw = self._message.bytes(target.segment, target.start, count)
+        segment, start, word = target
+        count = word >> 35
+        if word >> 32 & 7 != BYTE_LIST or count == 0:
+            got = f"{count} elements of size code {word >> 32 & 7}"
+            raise self.fail(Rule.TEXT, segment, start, "a text: bytes that end in NUL", got)
+        self.check(segment, start, count + 7 >> 3, "a text")
+        first = start * WORD_BYTES
+        raw = self.segments[segment][first : first + count]
         if raw[-1] != 0:
-            raise self._message.fail(target.segment, target.start, "a text that ends in NUL", f"{raw[-1]:#04x}")
+            raise self.fail(Rule.TEXT, segment, start, "a text that ends in NUL", f"{raw[-1]:#04x}")
         try:
             return raw[:-1].decode()
         except UnicodeDecodeError as error:
-            raise self._message.fail(target.segment, target.start, "UTF-8 text", str(error)) from error
+            raise self.fail(Rule.TEXT, segment, start, "UTF-8 text", str(error)) from error
 
-    def ints(self, index: int) -> list[int]:
-        """The integers behind pointer `index`, whatever their width; [] for null."""
-        target = self._list(index, "a list of integers")
+    def ints(self, segment: int, position: int) -> Sequence[int]:
+        """The integers behind the pointer there, whatever their width; none for null."""
+        target = self._list(segment, position, "a list of integers")
         if target is None:
-            return []
-        size_code, count = _list_shape(target.word)
-        if count == 0 and size_code != COMPOSITE_LIST:
-            return []
-        if size_code not in INT_FORMATS:
-            position = self._data + self._data_words + index
-            got = f"element size code {size_code}"
-            raise self._message.fail(self._segment, position, "integers of 1, 2, 4 or 8 bytes", got)
+            return ()
+        target_segment, start, word = target
+        code, count = word >> 32 & 7, word >> 35
+        if code == COMPOSITE_LIST:
+            return self._first_words(segment, position)
+        if code not in INT_FORMATS and count:
+            got = f"element size code {code}"
+            raise self.fail(Rule.INTEGERS, segment, position, "integers of 1, 2, 4 or 8 bytes", got)
         self._limit_items(count)
-        layout = struct.Struct(f"<{count}{INT_FORMATS[size_code]}")
-        self._message.check(target.segment, target.start, _words(layout.size), "a list of integers")
-        self._message.charge(count)
-        return list(layout.unpack(self._message.bytes(target.segment, target.start, layout.size)))
+        self.check(target_segment, start, list_words(code, count), "a list of integers")
+        self.charge(count)
+        return self._elements(target_segment, start, code, count)
 
-    # Struct pointer, and (with offset = element count) the tag word of a composite list:
-    #
-    #  63            48 47            32 31                            2 1 0
-    # +----------------+----------------+-------------------------------+---+
-    # |    pointers    |   data words   |   signed offset, in words     | 0 |
-    # +----------------+----------------+-------------------------------+---+
-    def struct(self, index: int) -> StructView:
-        """The structure behind pointer `index`; one with all defaults for null."""
-        target = self._target(index)
-        if target is None:
-            return StructView(self._message, 0, 0, 0, 0, self._depth + 1)
-        data_words, num_pointers = _struct_shape(target.word)
-        if target.word & 3 != STRUCT:
-            position = self._data + self._data_words + index
-            raise self._message.fail(self._segment, position, "a struct pointer", f"a list {target.word:#018x}")
-        self._message.check(target.segment, target.start, data_words + num_pointers, "a structure")
-        self._message.charge(data_words + num_pointers)
-        return StructView(self._message, target.segment, target.start, data_words, num_pointers, self._depth + 1)
+    def _elements(self, segment: int, start: int, code: int, count: int) -> tuple[int, ...]:
+        """The elements of a list of integers whose place has been checked; those of a list of nothing are none."""
+        layout = f"<{count}{INT_FORMATS[code]}" if code in INT_FORMATS else ""
+        return struct.unpack_from(layout, self.segments[segment], start * WORD_BYTES)
 
-    def structs(self, index: int) -> Iterator[StructView]:
-        """The structures of the list behind pointer `index`, checked as a whole before the first is given out."""
-        target = self._list(index, "a list of structures")
+    def _first_words(self, segment: int, position: int) -> Sequence[int]:
+        """A list of integers that has grown into one of structures: the first field stays where it was."""
+        at = self.structs(segment, position)
+        if at.length and not at.data_words:
+            got = "structures without data"
+            raise self.fail(Rule.INTEGERS, segment, position, "structures that begin with an integer", got)
+        words, step = self.words[at.segment], at.data_words + at.num_pointers
+        found = (words[at.first + i * step] for i in range(at.length))
+        return [word - (1 << 64) if word >> 63 else word for word in found]
+
+    def struct(self, segment: int, position: int) -> StructAt | None:
+        """The structure behind the pointer there, None for null."""
+        target = self.follow(segment, position)
         if target is None:
-            return iter(())
-        size_code, words = _list_shape(target.word)
-        if size_code != COMPOSITE_LIST:
-            if words == 0:
-                return iter(())
-            position = self._data + self._data_words + index
-            got = f"element size code {size_code}"
-            raise self._message.fail(self._segment, position, "a composite list", got)
-        self._message.check(target.segment, target.start, words + 1, "a list of structures")
-        tag = self._message.word(target.segment, target.start)
-        count = tag >> 2 & 0x3FFFFFFF
-        data_words, num_pointers = _struct_shape(tag)
+            return None
+        target_segment, start, word = target
+        if word & 3 != STRUCT:
+            raise self.fail(Rule.POINTER_KIND, segment, position, "a struct pointer", f"a list {word:#018x}")
+        data_words, num_pointers = word >> 32 & 0xFFFF, word >> 48
+        self.check(target_segment, start, data_words + num_pointers, "a structure")
+        return target_segment, start, data_words, num_pointers
+
+    def structs(self, segment: int, position: int) -> StructsAt:
+        """The list of structures behind the pointer there, checked as a whole."""
+        target = self._list(segment, position, "a list of structures")
+        if target is None:
+            return StructsAt(0, 0, 0, 0, 0)
+        segment, start, word = target
+        code, count = word >> 32 & 7, word >> 35
+        if code != COMPOSITE_LIST:
+            return self._grown_structs(segment, start, code, count)
+        self.check(segment, start, count + 1, "a list of structures")
+        words, tag = count, self.words[segment][start]
+        count, data_words, num_pointers = tag >> 2 & 0x3FFFFFFF, tag >> 32 & 0xFFFF, tag >> 48
         step = data_words + num_pointers
         if tag & 3 != STRUCT or count * step > words:
-            expected = f"a tag for structures in {words} words"
-            raise self._message.fail(target.segment, target.start, expected, f"{count} of {step} words ({tag:#018x})")
+            expected, got = f"a tag for structures in {words} words", f"{count} of {step} words ({tag:#018x})"
+            raise self.fail(Rule.STRUCT_LIST, segment, start, expected, got)
         self._limit_items(count)
-        self._message.charge(count * (step + ELEMENT_FEE))
-        return (
-            StructView(self._message, target.segment, first, data_words, num_pointers, self._depth + 1)
-            for first in (target.start + 1 + i * step for i in range(count))
-        )
+        self.charge(count * ELEMENT_FEE)
+        return StructsAt(segment, start + 1, count, data_words, num_pointers)
 
-    def _target(self, index: int) -> Target | None:
-        if index >= self._num_pointers:
-            return None
-        limits = self._message.limits
-        if self._depth >= limits.max_depth:
-            raise LimitError(
-                f"{self._message.label}: expected at most {limits.max_depth} nested pointers, got more; "
-                "raise Limits.max_depth if you trust the file"
-            )
-        return self._message.follow(self._segment, self._data + self._data_words + index)
+    def _grown_structs(self, segment: int, start: int, code: int, count: int) -> StructsAt:
+        """A list of something simpler that a newer schema reads as structures whose first field it is."""
+        if code == BIT_LIST:
+            raise self.fail(Rule.STRUCT_LIST, segment, start, "a list of structures", "a list of bits")
+        self._limit_items(count)
+        self.charge(count * ELEMENT_FEE)
+        self.check(segment, start, list_words(code, count), "a list")
+        if code in (WORD_LIST, POINTER_LIST):
+            return StructsAt(segment, start, count, int(code == WORD_LIST), int(code == POINTER_LIST))
+        # Narrow elements, or none at all, get a segment of their own in which each has a word.
+        elements = self._elements(segment, start, code, count)
+        self.segments.append(struct.pack(f"<{len(elements)}Q", *elements))
+        self.words.append(elements)
+        self._offsets.append(self.offset(segment, start))
+        return StructsAt(len(self.segments) - 1, 0, count, int(code != 0), 0)
 
-    # List pointer:
-    #
-    #  63                            35 34 32 31                       2 1 0
-    # +--------------------------------+-----+--------------------------+---+
-    # | elements, or words (composite) |size | signed offset, in words  | 1 |
-    # +--------------------------------+-----+--------------------------+---+
-    def _list(self, index: int, thing: str) -> Target | None:
-        target = self._target(index)
-        if target is not None and target.word & 3 != LIST:
-            position = self._data + self._data_words + index
-            raise self._message.fail(self._segment, position, thing, f"a struct pointer {target.word:#018x}")
+    def _list(self, segment: int, position: int, thing: str) -> Target | None:
+        target = self.follow(segment, position)
+        if target is not None and target[2] & 3 != LIST:
+            got = f"a struct pointer {target[2]:#018x}"
+            raise self.fail(Rule.POINTER_KIND, segment, position, thing, got)
         return target
 
     def _limit_items(self, count: int) -> None:
-        limit = self._message.limits.max_list_items
+        limit = self.limits.max_list_items
         if count > limit:
             raise LimitError(
-                f"{self._message.label}: expected at most {limit} list elements, got {count}; "
+                f"{self.label}: expected at most {limit} list elements, got {count}; "
                 "raise Limits.max_list_items if you trust the file"
             )
 
 
-def _signed_offset(word: int) -> int:
-    offset = word >> 2 & 0x3FFFFFFF
-    return offset - (1 << 30) if offset >> 29 else offset
+def list_words(code: int, count: int) -> int:
+    """Words that `count` elements of a size code take; of a composite list `count` is the words already."""
+    bits = ELEMENT_BITS[code] * count
+    return (bits + 63) // 64
 
 
-def _struct_shape(word: int) -> tuple[int, int]:
-    return word >> 32 & 0xFFFF, word >> 48
-
-
-def _list_shape(word: int) -> tuple[int, int]:
-    return word >> 32 & 7, word >> 35
-
-
-def _words(size: int) -> int:
-    return (size + WORD_BYTES - 1) // WORD_BYTES
+def _words(segment: bytes) -> Sequence[int]:
+    if sys.byteorder == "little":
+        return memoryview(segment).cast("Q")
+    return struct.unpack(f"<{len(segment) // WORD_BYTES}Q", segment)
 
 
 # Frame of a message, all u32 little-endian:
@@ -307,7 +305,8 @@ def read_message(read: ReadBytes, start: int, end: int, label: str, limits: Limi
     body = start + _frame_bytes(len(sizes))
     total = sum(sizes)
     if total > end - body:
-        raise FormatError(start, label, f"a message of at most {end - body} bytes", f"{total} bytes of segments")
+        expected, got = f"a message of at most {end - body} bytes", f"{total} bytes of segments"
+        raise FormatError(Rule.SEGMENT_BOUNDS, start, label, expected, got)
     if total > limits.max_structure_bytes:
         raise LimitError(
             f"{label}: expected a structure of at most {limits.max_structure_bytes} bytes, got {total}; "
@@ -323,26 +322,29 @@ def read_message(read: ReadBytes, start: int, end: int, label: str, limits: Limi
 
 
 def _frame_bytes(num_segments: int) -> int:
-    return _words(4 + 4 * num_segments) * WORD_BYTES
+    return (4 + 4 * num_segments + 7) // WORD_BYTES * WORD_BYTES
 
 
 def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
     if end - start < 2 * WORD_BYTES:
-        raise FormatError(start, label, "a message of at least 16 bytes", f"{end - start} bytes")
+        raise FormatError(Rule.SEGMENT_TABLE, start, label, "a message of at least 16 bytes", f"{end - start} bytes")
     num_segments = int.from_bytes(_read_exactly(read, start, 4, label), "little") + 1
     if num_segments > MAX_SEGMENTS:
-        raise FormatError(start, label, f"a message of at most {MAX_SEGMENTS} segments", f"{num_segments} segments")
+        expected, got = f"a message of at most {MAX_SEGMENTS} segments", f"{num_segments} segments"
+        raise FormatError(Rule.SEGMENT_TABLE, start, label, expected, got)
     if _frame_bytes(num_segments) > end - start:
-        raise FormatError(start, label, f"a table of {num_segments} segments", f"{end - start} bytes")
+        expected, got = f"a table of {num_segments} segments", f"{end - start} bytes"
+        raise FormatError(Rule.SEGMENT_TABLE, start, label, expected, got)
     table = _read_exactly(read, start + 4, 4 * num_segments, label)
     sizes = [words * WORD_BYTES for words in struct.unpack(f"<{num_segments}I", table)]
     if sizes[0] == 0:
-        raise FormatError(start, label, "a first segment with a root pointer", "an empty one")
+        raise FormatError(Rule.SEGMENT_TABLE, start, label, "a first segment with a root pointer", "an empty one")
     return sizes
 
 
 def _read_exactly(read: ReadBytes, offset: int, size: int, label: str) -> bytes:
     data = read(offset, size)
     if len(data) != size:
-        raise FormatError(offset, label, f"{size} bytes", f"{len(data)} bytes: the file shrank while being read")
+        expected, got = f"{size} bytes", f"{len(data)} bytes: the file shrank while being read"
+        raise FormatError(Rule.BLOB_SIZE, offset, label, expected, got)
     return data

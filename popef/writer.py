@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import tempfile
 import weakref
 import zlib
+from collections.abc import Iterable
 from enum import Enum, auto
 from typing import Any, BinaryIO
 
@@ -15,11 +17,11 @@ import numpy as np
 from .codec import encode
 from .enums import BlobType
 from .errors import PopefError
-from .headers import BlobHeader, Executable, OpaqueBlob, from_values
 from .reader import Reader
 from .record import Record
-from .types import FeedDataInfo, Metadata, TensorDataInfo
+from .types import BlobHeader, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
+_COPY_BYTES = 1 << 20
 _SPOOL_BYTES = 16 << 20
 """Payload kept in memory, before it goes to a temporary file, when the sink cannot seek."""
 
@@ -37,8 +39,13 @@ class BlobWriter:
         self._payload_bytes = 0
         self._start = writer._begin(self, self._head())
 
-    def write(self, data: Any, length: int | None = None) -> None:
-        """Append the first `length` bytes of `data` (all by default): anything bytes-like or a numpy array.
+    @property
+    def stream(self) -> BlobWriter:
+        """Where the payload is written, by its name in C++; what takes a binary file, such as pickle.dump, takes it."""
+        return self
+
+    def write(self, data: Any, length: int | None = None) -> int:
+        """Append the first `length` bytes of `data` (all by default), anything bytes-like or a numpy array; gives how many.
 
         Raises PopefError when the blob is closed or would outgrow what its info announces.
         """
@@ -50,9 +57,10 @@ class BlobWriter:
             raw = raw[:length]
         self._check(self._raw_bytes + len(raw), whole=False)
         if not len(raw):
-            return  # even compressing nothing would emit a codec's header
+            return 0  # even compressing nothing would emit a codec's header
         self._raw_bytes += len(raw)
         self._put(raw if self._compressor is None else self._compressor.compress(raw))
+        return len(raw)
 
     def close(self) -> None:
         """Finish the blob; does nothing when it is finished already.
@@ -78,26 +86,76 @@ class BlobWriter:
         if expected is None or size == expected or (size < expected and not whole):
             return
         self._writer._spoil()
-        name = getattr(self._structure, "name", str)()
-        raise PopefError(f"{name}: expected {expected} bytes of data, got {size}; write what its info announces")
+        raise PopefError(f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info announces")
 
     def _settle_structure(self) -> None:
         structure = self._structure
         if isinstance(structure, Executable) and self._compressor is not None:
-            structure.setUncompressedSize(self._raw_bytes)
+            structure.uncompressedSize = self._raw_bytes
         if isinstance(structure, FeedDataInfo) and self._expected_bytes is None and self._raw_bytes:
-            item = structure.tensorInfo().sizeInBytes()
+            item = structure.tensorInfo.sizeInBytes()
             if item == 0 or self._raw_bytes % item:
                 self._writer._spoil()
                 raise PopefError(
-                    f"{structure.name()}: expected a multiple of {item} bytes, got {self._raw_bytes}; write whole tensors"
+                    f"{_name(structure)}: expected a multiple of {item} bytes, got {self._raw_bytes}; write whole tensors"
                 )
-            structure.setNumTensors(self._raw_bytes // item)
+            structure.numTensors = self._raw_bytes // item
 
     def _head(self) -> bytes:
         return _head(self._kind, self._structure, self._payload_bytes)
 
     def __enter__(self) -> BlobWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._writer._spoil()
+
+
+class MultiFeedWriter:
+    """Takes several feeds at once, a tensor of each at a time, the way data sets are read; made by a `Writer`.
+
+    A feed is one blob, so the tensors wait in temporary files beside the file until `close` writes feed after feed.
+    """
+
+    def __init__(self, writer: Writer, infos: Iterable[FeedDataInfo]) -> None:
+        self._writer = writer
+        self._infos = [copy.deepcopy(info) for info in infos]
+        self._spools = [writer._spool_file() for _ in self._infos]
+        writer._make_live(self)
+
+    def write(self, *tensors: Any) -> None:
+        """Append one tensor to each feed, in the order of the infos: anything bytes-like or numpy arrays.
+
+        Raises PopefError, before anything is written, for another number of tensors or another size.
+        """
+        self._writer._require_live(self)
+        if len(tensors) != len(self._infos):
+            raise PopefError(f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass them all")
+        views = [_as_bytes(tensor) for tensor in tensors]
+        for info, view in zip(self._infos, views, strict=True):
+            if len(view) != info.tensorInfo.sizeInBytes():
+                expected = f"{info.tensorInfo.sizeInBytes()} bytes a tensor"
+                raise PopefError(f"{_name(info)}: expected {expected}, got {len(view)}; write what its info announces")
+        for spool, view in zip(self._spools, views, strict=True):
+            spool.write(view)
+
+    def close(self) -> None:
+        """Write the feeds; does nothing when that is done already.
+
+        Raises PopefError, and spoils the file, when a feed has not as many tensors as its info announces.
+        """
+        if self._writer._live is not self:
+            return
+        self._writer._live = None
+        for info, spool in zip(self._infos, self._spools, strict=True):
+            with self._writer.createFeedData(info) as blob, spool:
+                spool.seek(0)
+                shutil.copyfileobj(spool, blob, _COPY_BYTES)
+
+    def __enter__(self) -> MultiFeedWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -115,7 +173,7 @@ class Writer:
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        self._live: BlobWriter | None = None
+        self._live: BlobWriter | MultiFeedWriter | None = None
         self._spoiled = self._closed = False
         self._executables: set[str] = set()
         self._target: str | None = None
@@ -149,12 +207,16 @@ class Writer:
         return blob
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
-        """Begin a tensor; exactly `info.tensorInfo().sizeInBytes()` bytes must follow."""
-        return BlobWriter(self, BlobType.DATA_TENSOR, _copy(info))
+        """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow."""
+        return BlobWriter(self, BlobType.DATA_TENSOR, copy.deepcopy(info))
 
     def createFeedData(self, info: FeedDataInfo) -> BlobWriter:
-        """Begin a feed; `info.numTensors()` tensors must follow, or any number when that is 0."""
-        return BlobWriter(self, BlobType.DATA_FEED, _copy(info))
+        """Begin a feed; `info.numTensors` tensors must follow, or any number when that is 0."""
+        return BlobWriter(self, BlobType.DATA_FEED, copy.deepcopy(info))
+
+    def createMultiFeedData(self, infos: Iterable[FeedDataInfo]) -> MultiFeedWriter:
+        """Begin several feeds that are written side by side; the name is this package's, the real one is not public."""
+        return MultiFeedWriter(self, infos)
 
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
         """Begin an opaque blob that belongs to the executable of that name."""
@@ -196,16 +258,23 @@ class Writer:
         else:
             self.discard()
 
-    def _begin(self, blob: BlobWriter, head: bytes) -> int:
+    def _make_live(self, blob: BlobWriter | MultiFeedWriter) -> None:
         if self._closed:
             raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
         self._finish_live()
         self._live = blob
+
+    def _spool_file(self) -> BinaryIO:
+        folder = os.path.dirname(self._target) if self._target else None
+        return tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=folder)  # type: ignore[return-value]
+
+    def _begin(self, blob: BlobWriter, head: bytes) -> int:
+        self._make_live(blob)
         if self._patches:
             start = self._sink.tell()
             self._sink.write(head)
             return start
-        self._spool = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # type: ignore[assignment]  # noqa: SIM115
+        self._spool = self._spool_file()
         return 0
 
     def _append(self, data: bytes | memoryview) -> None:
@@ -232,7 +301,7 @@ class Writer:
     def _spoil(self) -> None:
         self._spoiled, self._live = True, None
 
-    def _require_live(self, blob: BlobWriter) -> None:
+    def _require_live(self, blob: BlobWriter | MultiFeedWriter) -> None:
         if self._live is not blob:
             raise PopefError("write: expected the blob begun last, got a finished one; write to one blob at a time")
 
@@ -253,7 +322,7 @@ class FileWriter(Writer):
         if append:
             with Reader() as reader:
                 reader.parseFile(filename)
-                names = {executable.name for executable in reader.executables()}
+                names = {str(executable.name) for executable in reader.executables()}
         super().__init__(filename)
         self._executables = names
         if append:
@@ -262,25 +331,23 @@ class FileWriter(Writer):
 
 
 def _head(kind: BlobType, structure: Record, payload_bytes: int) -> bytes:
-    message = encode(structure.SCHEMA, structure.values())
+    message = encode(structure)
     header = BlobHeader(type=kind)
-    empty = encode(header.SCHEMA, header.values())
-    header.setSize(len(empty) + len(message) + payload_bytes)
-    return encode(header.SCHEMA, header.values()) + message
+    header.size = len(encode(header)) + len(message) + payload_bytes
+    return encode(header) + message
+
+
+def _name(structure: Record) -> str:
+    """The name in errors, escaped."""
+    return repr(str(getattr(structure, "name", "")))
 
 
 def _payload_bytes(structure: Record) -> int | None:
     if isinstance(structure, TensorDataInfo):
-        return structure.tensorInfo().sizeInBytes()
-    if isinstance(structure, FeedDataInfo) and structure.numTensors():
+        return structure.tensorInfo.sizeInBytes()
+    if isinstance(structure, FeedDataInfo) and structure.numTensors:
         return structure.sizeInBytes()
     return 0 if isinstance(structure, Metadata) else None
-
-
-def _copy(info: Record) -> Record:
-    """Changes to `info` after it was passed in must not reach the header that is written at the end."""
-    copy: Record = from_values(info.SCHEMA, info.values())
-    return copy
 
 
 def _as_bytes(data: Any) -> memoryview:

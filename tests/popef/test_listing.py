@@ -10,15 +10,15 @@ import pytest
 import popef
 from popef import dump
 from popef.codec import encode
-from popef.headers import BlobHeader, Executable, OpaqueBlob
 from popef.record import Record
+from popef.types import BlobHeader, Executable, OpaqueBlob
 
 LISTING = Path(__file__).with_name("listing_1_1.txt").read_text()
 STAMP = re.compile(r"^\[\d\d:\d\d:\d\d\.\d{3}\]", re.MULTILINE)
 
 
 def message(record: Record) -> bytes:
-    return encode(record.SCHEMA, record.values())
+    return encode(record)
 
 
 @pytest.fixture

@@ -1,0 +1,251 @@
+"""The dump of `popef_dump --words`: every word of headers and structures with what it means.
+
+For files that come from elsewhere, or are damaged: it follows pointers that no known field names, shows what it can of what
+is wrong, and goes on as long as it can tell where the next blob begins.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from .codec import decode_message
+from .enums import BlobType, enumerant
+from .errors import FormatError, LimitError, Limits, PopefError
+from .rules import Rule
+from .schema import DATA_BITS, Field, Kind, Struct
+from .source import FileSource, Source
+from .types import STRUCTURE_OF_BLOB, BlobHeader
+from .wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
+
+_BYTES, _COMPOSITE, _POINTERS = 2, 7, 6
+_RAW_WORDS = 64
+"""Words shown of bytes that are no message."""
+_SHOWN_TEXT = 200
+"""Characters shown of one text."""
+
+
+def describe_words(path: str | os.PathLike[str], wanted: Callable[[BlobType], bool] = lambda _: True) -> Iterator[str]:
+    """The lines of the dump; of blobs whose type is not wanted only where they stand.
+
+    Raises OSError, or a PopefError for the first thing wrong, after the last line that can be given.
+    """
+    source, limits = FileSource(path, os.fspath(path), mapped=False), Limits()
+    try:
+        if not source.size:
+            raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
+        start, index = 0, 0
+        while start < source.size:
+            label = f"{source.name}: blob {index}"
+            try:
+                header, structure = decode_message(source.read, start, source.size, f"{label} (header)", limits, BlobHeader)
+                end = start + header.size
+                if not structure <= end <= source.size:
+                    expected = f"a blob size of {structure - start} to {source.size - start}"
+                    raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))
+            except PopefError:
+                yield f"blob {index}: bytes {start} to ?"
+                yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
+                raise
+            yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
+            if wanted(header.type):
+                yield from _blob(source, start, structure, end, label, limits, header.type)
+            start, index = end, index + 1
+    finally:
+        source.close()
+
+
+def _blob(
+    source: Source, start: int, structure_start: int, end: int, label: str, limits: Limits, kind: BlobType
+) -> Iterator[str]:
+    yield from _message_or_raw(source, start, structure_start, label, limits, BlobHeader.SCHEMA)[0]
+    payload = structure_start
+    if kind in STRUCTURE_OF_BLOB:
+        schema = STRUCTURE_OF_BLOB[kind].SCHEMA
+        lines, payload = _message_or_raw(source, structure_start, end, label, limits, schema)
+        yield from lines
+    if payload < end:
+        yield f"{payload:010x}  {end - payload} bytes of payload"
+
+
+def _message_or_raw(
+    source: Source, start: int, end: int, label: str, limits: Limits, schema: Struct
+) -> tuple[Iterator[str], int]:
+    """The lines for the message at `start`, and where it ends; when it has no valid frame, some raw words instead."""
+    try:
+        message = read_message(source.read, start, end, label, limits)
+    except (FormatError, LimitError) as error:
+        words = min(end - start, _RAW_WORDS * WORD_BYTES)
+        raw = source.read(start, words)
+        lines = (_line(start + i, raw[i : i + WORD_BYTES], "") for i in range(0, len(raw), WORD_BYTES))
+        return chain([f"!! {error}"], lines), end
+    return chain(_frame(source, start, message), _Walk(message).lines(schema)), message.end
+
+
+def _frame(source: Source, start: int, message: Message) -> Iterator[str]:
+    body = message.offset(0, 0)
+    raw = source.read(start, body - start)
+    count = f"{len(message.segments)} segment{'s' if len(message.segments) > 1 else ''}"
+    sizes = ", ".join(str(len(segment) // WORD_BYTES) for segment in message.segments)
+    for i in range(0, len(raw), WORD_BYTES):
+        yield _line(start + i, raw[i : i + WORD_BYTES], f"frame: {count} of {sizes} words" if i == 0 else "frame, continued")
+
+
+def _line(offset: int, raw: bytes, note: str) -> str:
+    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in raw)
+    return f"{offset:010x}  {raw.hex(' '):<23}  |{text:<8}|  {note}".rstrip()
+
+
+class _Walk:
+    """Follows the pointers of one message and notes at every word what it is."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._notes: dict[tuple[int, int], str] = {}
+        self._seen: set[tuple[int, int, str]] = set()
+
+    def lines(self, schema: Struct) -> Iterator[str]:
+        """A line for every word, in the order of the file."""
+        segments = len(self._message.segments)
+        self._pointer(schema.name, Kind.STRUCT, schema, 0, 0, 0)
+        for number in range(segments):
+            segment = self._message.segments[number]
+            for position in range(len(segment) // WORD_BYTES):
+                raw = segment[position * WORD_BYTES : (position + 1) * WORD_BYTES]
+                note = self._notes.get((number, position), "no pointer leads here")
+                place = f"{number}:{position}" if segments > 1 else str(position)
+                yield _line(self._message.offset(number, position), raw, f"{place:>5}  {note}")
+
+    def _note(self, segment: int, position: int, text: str) -> None:
+        before = self._notes.get((segment, position))
+        self._notes[segment, position] = f"{before}; {text}" if before and text not in before else text
+
+    def _pointer(self, name: str, kind: Kind | None, schema: Struct | None, segment: int, position: int, depth: int) -> None:
+        """Note what the pointer there leads to, and go there; `kind` is None for a pointer no known field names."""
+        message = self._message
+        try:
+            if depth > message.limits.max_depth:
+                self._note(segment, position, f"{name}: nested too deeply to follow")
+                return
+            if message.words[segment][position] == 0:
+                self._note(segment, position, f"{name}: null")
+                return
+            self._note_far(name, segment, position)
+            target = message.follow(segment, position)
+            if target is None:
+                return
+            if target[2] & 3 == STRUCT:
+                self._expect(kind in (None, Kind.STRUCT), name, segment, position, "a structure")
+                at = message.struct(segment, position)
+                assert at is not None
+                self._note(segment, position, f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} pointers")
+                self._struct(name, schema, at, depth + 1)
+            else:
+                self._expect(kind is not Kind.STRUCT, name, segment, position, "a list")
+                self._list(name, kind, schema, (segment, position), target, depth + 1)
+        except PopefError as error:
+            self._note(segment, position, f"!! {name}: {error}")
+
+    def _expect(self, right: bool, name: str, segment: int, position: int, got: str) -> None:
+        if not right:
+            self._note(segment, position, f"!! {name}: did not expect {got} here")
+
+    def _note_far(self, name: str, segment: int, position: int) -> None:
+        word = self._message.words[segment][position]
+        if word & 3 != FAR:
+            return
+        double = bool(word & 4)
+        pad_segment, pad = word >> 32, word >> 3 & 0x1FFFFFFF
+        kind = "double far pointer" if double else "far pointer"
+        self._note(segment, position, f"{name}: {kind} to {_place(pad_segment, pad)}")
+        if pad_segment < len(self._message.words) and pad + double < len(self._message.words[pad_segment]):
+            self._note(pad_segment, pad, f"{name}: landing pad")
+            if double:
+                self._note(pad_segment, pad + 1, f"{name}: tag of the content")
+
+    def _struct(self, name: str, schema: Struct | None, at: StructAt, depth: int) -> None:
+        segment, data, data_words, num_pointers = at
+        if (segment, data, name) in self._seen:
+            return
+        self._seen.add((segment, data, name))
+        fields = schema.fields if schema else ()
+        for word in range(data_words):
+            raw = self._message.words[segment][data + word]
+            in_word = [field for field in fields if field.kind in DATA_BITS and field.slot // 64 == word]
+            self._note(segment, data + word, f"{name}: {_data_note(raw, in_word)}")
+        pointers = {field.slot: field for field in fields if field.kind not in DATA_BITS}
+        for slot in range(num_pointers):
+            place = data + data_words + slot
+            field = pointers.get(slot)
+            if field is None:
+                self._pointer(f"{name}.unknown pointer {slot}", None, None, segment, place, depth)
+            else:
+                self._pointer(f"{name}.{field.name}", field.kind, field.struct, segment, place, depth)
+
+    def _list(
+        self, name: str, kind: Kind | None, schema: Struct | None, pointer: tuple[int, int], target: tuple[int, int, int], depth: int
+    ) -> None:
+        segment, start, word = target
+        code, count = word >> 32 & 7, word >> 35
+        where = _place(segment, start)
+        if code == _COMPOSITE:
+            at = self._message.structs(*pointer)
+            step = at.data_words + at.num_pointers
+            self._note(*pointer, f"{name}: list of {at.length} structures at {where}")
+            self._note(segment, start, f"{name}: tag, {at.length} of {at.data_words} data words, {at.num_pointers} pointers")
+            for i in range(at.length if step else 0):
+                element = (segment, at.first + i * step, at.data_words, at.num_pointers)
+                self._struct(f"{name}[{i}]", schema, element, depth)
+            return
+        words = list_words(code, count)
+        self._message.check(segment, start, words, name)
+        if kind is Kind.TEXT or (kind is None and code == _BYTES):
+            text = self._message.text(*pointer)
+            shown = repr(text[:_SHOWN_TEXT]) + (" ..." if len(text) > _SHOWN_TEXT else "")
+            self._note(*pointer, f"{name}: text of {count} bytes at {where}")
+            for i in range(words):
+                self._note(segment, start + i, f"{name}: {shown}" if i == 0 else f"{name}, continued")
+            return
+        self._note(*pointer, f"{name}: list of {count} elements of {ELEMENT_BITS[code]} bits at {where}")
+        for i in range(words):
+            if code == _POINTERS:
+                self._pointer(f"{name}[{i}]", None, schema, segment, start + i, depth)
+            else:
+                self._note(segment, start + i, f"{name}{_elements(self._message.words[segment][start + i], code, i, count)}")
+
+
+def _elements(word: int, code: int, index: int, count: int) -> str:
+    bits = ELEMENT_BITS[code]
+    each = 64 // bits
+    first = index * each
+    values = [word >> i * bits & ((1 << bits) - 1) for i in range(min(each, count - first))]
+    if bits == 64:
+        values = [value - (1 << 64) if value >> 63 else value for value in values]
+    last = first + len(values) - 1
+    return f"[{first}] = {values[0]}" if len(values) == 1 else f"[{first} to {last}] = {', '.join(map(str, values))}"
+
+
+def _data_note(raw: int, fields: list[Field]) -> str:
+    notes, rest = [], raw
+    for field in sorted(fields, key=lambda field: field.slot):
+        width, shift = DATA_BITS[field.kind], field.slot % 64
+        mask = (1 << width) - 1
+        value = raw >> shift & mask
+        rest &= ~(mask << shift)
+        notes.append(f"{field.name} = {_value(field, value)}")
+    if rest or not fields:
+        notes.append(f"unknown data {rest:#x}")
+    return ", ".join(notes)
+
+
+def _value(field: Field, value: int) -> str:
+    if field.enum is not None:
+        return f"{enumerant(field.enum(value))} ({value})"
+    if field.kind is Kind.BOOL:
+        return str(bool(value)).lower()
+    return str(value - (1 << 64) if field.kind is Kind.I64 and value >> 63 else value)
+
+
+def _place(segment: int, position: int) -> str:
+    return f"word {position}" if segment == 0 else f"word {position} of segment {segment}"
