@@ -19,6 +19,9 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 Read = Callable[["Decoder", Sequence[int], StructAt], Any]
 """Reads one field of the structure that stands there; the words are those of its segment."""
 
+Warn = Callable[[Rule, str], None]
+"""Takes a rule of severity WARNING that was broken, and how."""
+
 _log = logging.getLogger("popef")
 
 _MAX_PROGRAM = (1 << 32) - 1
@@ -34,17 +37,13 @@ class Decoder:
         self.ignored: dict[str, list[PopefError]] = {}
         """Why an inferred field was ignored, by structure and field."""
 
-    def decode(self, kind: type[AnyRecord]) -> AnyRecord:
-        """The root, checked; logs which inferred fields were ignored."""
+    def decode(self, kind: type[AnyRecord], warn: Warn) -> AnyRecord:
+        """The root, checked; warns of inferred fields that were ignored."""
         result = self.struct(kind, self.message.struct(0, 0) or _NOWHERE)
         for name, reasons in self.ignored.items():
-            _log.warning(
-                "%s: ignored the optional field %s in %d places, it does not decode: %s",
-                self.message.label,
-                name,
-                len(reasons),
-                reasons[0],
-            )
+            places = "1 place" if len(reasons) == 1 else f"{len(reasons)} places"
+            text = f"ignored the optional field {name} in {places}, it does not decode: {reasons[0]}"
+            warn(Rule.OPTIONAL_FIELD, f"{self.message.label}: {text}")
         return result
 
     def struct(self, kind: type[AnyRecord], at: StructAt) -> AnyRecord:
@@ -59,10 +58,7 @@ class Decoder:
         """The structures of the list behind a pointer."""
         at = self.message.structs(segment, pointer)
         step = at.data_words + at.num_pointers
-        return [
-            self.struct(kind, (at.segment, at.first + i * step, at.data_words, at.num_pointers))
-            for i in range(at.length)
-        ]
+        return [self.struct(kind, (at.segment, at.first + i * step, at.data_words, at.num_pointers)) for i in range(at.length)]
 
 
 _READERS: dict[str, tuple[tuple[str, Read], ...]] = {}
@@ -184,10 +180,17 @@ def _check_inferred(message: Message, at: StructAt, field: Field, value: Any) ->
         raise message.fail(Rule.OPTIONAL_FIELD, at[0], at[1], expected, str(wrong))
 
 
-def decode_message(read: ReadBytes, start: int, end: int, label: str, limits: Limits, kind: type[AnyRecord]) -> tuple[AnyRecord, int]:
+def log_warning(rule: Rule, text: str) -> None:
+    """Log a broken rule, the way readers report warnings."""
+    _log.warning("%s (%s)", text, rule)
+
+
+def decode_message(
+    read: ReadBytes, start: int, end: int, label: str, limits: Limits, kind: type[AnyRecord], warn: Warn = log_warning
+) -> tuple[AnyRecord, int]:
     """Read and decode the message at `start`; gives the structure and the offset after it."""
     message = read_message(read, start, end, label, limits)
-    return Decoder(message).decode(kind), message.end
+    return Decoder(message).decode(kind, warn), message.end
 
 
 def encode(record: Record) -> bytes:

@@ -28,22 +28,24 @@ class Codec(Enum):
     ZSTD = "zstd"
 
 
-def detect(payload: memoryview, uncompressed_bytes: int) -> Codec | None:
-    """The codec of `payload`; None when it is announced as compressed but has no known magic.
+MAGIC_BYTES = 4
+
+
+def detect(head: bytes, payload_bytes: int, uncompressed_bytes: int) -> Codec | None:
+    """The codec of a payload that begins with `head`; None when it is announced as compressed but has no known magic.
 
     `uncompressed_bytes` is 0 for a payload that is not compressed, whatever it starts with.
     """
     if uncompressed_bytes == 0:
         return Codec.RAW
-    head = bytes(payload[:4])
     if head[:2] == b"\x1f\x8b":
         return Codec.GZIP
-    if head == b"\x28\xb5\x2f\xfd":
+    if head[:4] == b"\x28\xb5\x2f\xfd":
         return Codec.ZSTD
     # RFC 1950: method 8, window of at most 32 KiB, and a two-byte checksum of 31.
     if len(head) >= 2 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
         return Codec.ZLIB
-    return Codec.RAW if len(payload) == uncompressed_bytes else None
+    return Codec.RAW if payload_bytes == uncompressed_bytes else None
 
 
 class Inflater:
@@ -140,7 +142,6 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
         raise UnsupportedError(
             f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; `pip install zstandard`"
         ) from error
-
 
     def open_stream(source: ViewStream) -> Any:
         return module.ZstdDecompressor().stream_reader(source, read_across_frames=True)

@@ -8,13 +8,14 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .console import run
 from .describe import TITLES, describe_blob, tree
 from .enums import BlobType, enumerant
-from .errors import PopefError
 from .log import log_line
 from .reader import FeedReader, Reader, TensorReader
 from .scan import Blob
@@ -23,24 +24,13 @@ from .words import describe_words
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when the file is fine, 1 when it is not, 2 (from argparse) for a wrong call."""
-    options = _parser().parse_args(argv)
-    try:
-        for line in _lines(options):
-            print(line)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has seen enough; Python must not complain when it flushes
-    except (OSError, PopefError) as error:
-        sys.stdout.flush()
-        print(f"popef_dump: {describe_error(error)}", file=sys.stderr)
-        return 1
+    return run("popef_dump", partial(_print, _parser().parse_args(argv)))
+
+
+def _print(options: argparse.Namespace) -> int:
+    for line in _lines(options):
+        print(line)
     return 0
-
-
-def describe_error(error: OSError | PopefError) -> str:
-    """One line that names the file."""
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -45,7 +45,9 @@ class ModelBuilder:
 
     def createModels(self) -> list[Model]:
         """The models of all executables, in file order; raises PopefError as `createModel` does."""
-        models = [self._bind(self._executable(name)) for name in dict.fromkeys(each.name for each in self._reader.executables())]
+        models = [
+            self._bind(self._executable(name)) for name in dict.fromkeys(each.name for each in self._reader.executables())
+        ]
         self._warn_of_strays()
         return models
 
@@ -67,7 +69,9 @@ class ModelBuilder:
             return found[0]
         wanted = "one executable" if name is None else f"one executable called {name!r}"
         advice = "parse the file that holds it" if not found else "name one, or parse each model on its own"
-        raise PopefError(f"model: expected {wanted}, got {len(found)} among {_names(each.name for each in executables)}; {advice}")
+        raise PopefError(
+            f"model: expected {wanted}, got {len(found)} among {_names(each.name for each in executables)}; {advice}"
+        )
 
     def _metadata(self, name: str) -> Metadata:
         metadata = self._reader.metadata()
@@ -94,9 +98,7 @@ def _belonging(model: str, kind: str, data: Sequence[AnyData], anchors: Collecti
         name = each.info.name
         if name in found:
             places = f"{found[name].blob.label} and {each.blob.label}"
-            raise PopefError(
-                f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of one model only"
-            )
+            raise PopefError(f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of one model only")
         if name in anchors:
             found[name] = each
     return list(found.values())

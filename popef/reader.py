@@ -5,18 +5,17 @@ from __future__ import annotations
 import io
 import logging
 import os
-import stat
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from .compression import Codec, Inflater, detect, inflate
+from .compression import MAGIC_BYTES, Codec, Inflater, detect, inflate
 from .describe import describe_blob
 from .dtypes import storage_dtype
 from .enums import BlobType
 from .errors import LimitError, Limits, UnsupportedError
 from .scan import Blob, iter_blobs
-from .source import FileSource, Source, read_stream
+from .source import Source, open_source, read_stream
 from .streams import open_inflated, open_view
 from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
 from .values import Number, Text
@@ -44,7 +43,19 @@ class ExecutableReader:
 
         Raises UnsupportedError when it is announced as compressed in no codec this package knows.
         """
-        return self._codec(self.blob.payload()) is not Codec.RAW
+        return self.codec() is not Codec.RAW
+
+    def codec(self) -> Codec:
+        """How the payload is stored; raises UnsupportedError as `compressed` does."""
+        blob = self.blob
+        head = bytes(blob.source.view(blob.payload_start, min(MAGIC_BYTES, blob.payload_bytes)))
+        codec = detect(head, blob.payload_bytes, self.uncompressedSize)
+        if codec is None:
+            raise UnsupportedError(
+                f"{blob.label} ({self.name!r}): expected zlib, gzip, zstd or {self.uncompressedSize} raw bytes, "
+                "got something else; write the executable again with a known codec"
+            )
+        return codec
 
     def executable(self) -> memoryview:
         """The executable, read-only: a view of the file when raw, else decompressed anew on every call.
@@ -52,33 +63,22 @@ class ExecutableReader:
         Raises FormatError when it does not inflate to `uncompressedSize`, LimitError above
         `Limits.max_executable_bytes`, UnsupportedError for a codec that is not available.
         """
-        payload = self.blob.payload()
-        codec = self._codec(payload)
-        return payload if codec is Codec.RAW else inflate(self._inflater(payload, codec))
+        codec = self.codec()
+        return self.blob.payload() if codec is Codec.RAW else inflate(self._inflater(codec))
 
     def getStandaloneExecutableStream(self) -> io.BufferedReader:
         """The executable as a stream that outlives the reader; decompressed as it is read, with the errors of `executable`."""
-        payload = self.blob.payload()
-        codec = self._codec(payload)
-        return open_view(payload) if codec is Codec.RAW else open_inflated(self._inflater(payload, codec))
+        codec = self.codec()
+        return open_view(self.blob.payload()) if codec is Codec.RAW else open_inflated(self._inflater(codec))
 
-    def _inflater(self, payload: memoryview, codec: Codec) -> Inflater:
+    def _inflater(self, codec: Codec) -> Inflater:
         limit = self._limits.max_executable_bytes
         if self.uncompressedSize > limit:
             raise LimitError(
                 f"{self.blob.label} ({self.name!r}): expected at most {limit} bytes after decompression, "
                 f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the file"
             )
-        return Inflater(payload, codec, self.uncompressedSize, self.blob.payload_start, self.blob.label)
-
-    def _codec(self, payload: memoryview) -> Codec:
-        codec = detect(payload, self.uncompressedSize)
-        if codec is None:
-            raise UnsupportedError(
-                f"{self.blob.label} ({self.name!r}): expected zlib, gzip, zstd or {self.uncompressedSize} raw bytes, "
-                "got something else; write the executable again with a known codec"
-            )
-        return codec
+        return Inflater(self.blob.payload(), codec, self.uncompressedSize, self.blob.payload_start, self.blob.label)
 
     def __repr__(self) -> str:
         return f"ExecutableReader(name={self.name!r}, uncompressedSize={self.uncompressedSize})"
@@ -190,12 +190,7 @@ class Reader:
 
         Raises OSError when it cannot be opened and a PopefError for anything wrong with its bytes.
         """
-        name = os.fspath(path)
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            with open(path, "rb") as stream:
-                self._add(read_stream(stream, name, self.limits.max_stream_bytes))
-            return
-        self._add(FileSource(path, name, mapped=self._mapped))
+        self._add(open_source(path, mapped=self._mapped, max_stream_bytes=self.limits.max_stream_bytes))
 
     def parseStream(self, stream: BinaryIO) -> None:
         """Add the blobs of a binary stream, read from where it stands to its end and kept in memory."""

@@ -89,7 +89,10 @@ class Rule(Enum):
     )
     DATA_ANCHOR = (Severity.WARNING, "Tensor and feed data SHOULD have the name, shape and type of an anchor.")
     DATA_UNIQUE = (Severity.WARNING, "Tensor data SHOULD stand in a model once for each name, and feed data likewise.")
-    PROGRAM_NAMES = (Severity.WARNING, "Programs that the flow or an anchor names SHOULD have a name in a `programsMap` that is not empty.")
+    PROGRAM_NAMES = (
+        Severity.WARNING,
+        "Programs that the flow or an anchor names SHOULD have a name in a `programsMap` that is not empty.",
+    )
 
     @property
     def severity(self) -> Severity:

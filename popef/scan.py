@@ -5,24 +5,22 @@ Payloads are not touched.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .codec import decode_message
+from .codec import Warn, decode_message, log_warning
 from .enums import BlobType
 from .errors import FormatError, LimitError, Limits
 from .rules import Rule
-from .source import Source
+from .source import CHUNK_BYTES, Source
 from .templates import TensorTemplates
 from .types import STRUCTURE_OF_BLOB, BlobHeader, Executable, FeedDataInfo, Metadata, TensorDataInfo
 from .values import Text
+from .wire import ReadBytes
 
 HEAD_BYTES = 512
 """What is read of a blob at first: header and structure, unless names are long or it is metadata."""
-
-_log = logging.getLogger("popef")
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +57,16 @@ class Blob:
     def payload_bytes(self) -> int:
         """Bytes after the structure."""
         return self.end - self.payload_start
+
+    def chunks(self) -> Iterator[bytes]:
+        """The whole blob as it stands in its file, piece by piece; raises FormatError when the file has become shorter."""
+        for offset in range(self.start, self.end, CHUNK_BYTES):
+            size = min(CHUNK_BYTES, self.end - offset)
+            chunk = self.source.read(offset, size)
+            if len(chunk) != size:
+                expected, got = f"{size} bytes", f"{len(chunk)}: the file has shrunk since it was opened"
+                raise FormatError(Rule.BLOB_SIZE, offset, self.label, expected, got)
+            yield chunk
 
     def payload(self) -> memoryview:
         """The raw payload, without copying.
@@ -102,25 +110,34 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
 _NO_VERSION = Text()
 
 
-def read_blob(source: Source, index: int, start: int, head: bytes, limits: Limits) -> Blob:
+def read_header(source: Source, index: int, start: int, limits: Limits, warn: Warn = log_warning) -> tuple[BlobHeader, int]:
+    """The header of the blob at `start`, whose size has been checked, and the offset after it; raises as `iter_blobs` does."""
+    return _read_header(source.read, source, index, start, limits, warn)
+
+
+def _read_header(read: ReadBytes, source: Source, index: int, start: int, limits: Limits, warn: Warn) -> tuple[BlobHeader, int]:
+    label = _label(source, index)
+    header, structure_start = decode_message(read, start, source.size, f"{label} (header)", limits, BlobHeader, warn)
+    if not structure_start - start <= header.size <= source.size - start:
+        expected = f"a blob size of {structure_start - start} to {source.size - start}"
+        raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))
+    return header, structure_start
+
+
+def read_blob(source: Source, index: int, start: int, head: bytes, limits: Limits, warn: Warn = log_warning) -> Blob:
     """The blob at `start`, of which `head` is the beginning; raises as `iter_blobs` does."""
 
     def read(offset: int, size: int) -> bytes:
         first = offset - start
         return head[first : first + size] if first + size <= len(head) else source.read(offset, size)
 
-    label = _label(source, index)
-    header, structure_start = decode_message(read, start, source.size, f"{label} (header)", limits, BlobHeader)
-    end = start + header.size
-    if not structure_start <= end <= source.size:
-        expected = f"a blob size of {structure_start - start} to {source.size - start}"
-        raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))
-    label = f"{label} ({header.type.name})"
+    header, structure_start = _read_header(read, source, index, start, limits, warn)
+    end, label = start + header.size, f"{_label(source, index)} ({header.type.name})"
     kind = STRUCTURE_OF_BLOB.get(header.type)
     if kind is None:
-        _log.warning("%s: skipped %d bytes of a blob of a type this package does not know", label, end - structure_start)
+        warn(Rule.ENUMERANT, f"{label}: skipped {end - structure_start} bytes of a blob of a type this package does not know")
         return Blob(source, index, start, structure_start, structure_start, end, header.version, header.type, None)
-    structure, payload_start = decode_message(read, structure_start, end, label, limits, kind)
+    structure, payload_start = decode_message(read, structure_start, end, label, limits, kind, warn)
     blob = Blob(source, index, start, structure_start, payload_start, end, header.version, header.type, structure)
     _check_payload(blob)
     return blob

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from typing import BinaryIO, Protocol
 
 from .errors import FormatError, LimitError, PopefError
@@ -111,6 +112,18 @@ class FileSource:
         if self._file is not None:
             self._file.close()
         self._file, self._map = None, None
+
+
+def open_source(path: str | os.PathLike[str], *, mapped: bool, max_stream_bytes: int) -> Source:
+    """The bytes of a file; of a pipe or the like they are read to their end and kept in memory.
+
+    Raises OSError when it cannot be opened, LimitError for more than `max_stream_bytes` from a pipe.
+    """
+    name = os.fspath(path)
+    if stat.S_ISREG(os.stat(path).st_mode):
+        return FileSource(path, name, mapped=mapped)
+    with open(path, "rb") as stream:
+        return read_stream(stream, name, max_stream_bytes)
 
 
 def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:

@@ -88,7 +88,9 @@ def _template(name_bytes: int, rank: int) -> _Template:
     for place in (_SIZE, slice(name_end - name_bytes, name_end), slice(data_type, data_type + 2), slice(shape, len(head))):
         mask[place] = bytes(place.stop - place.start)
     bits = int.from_bytes(mask, "little")
-    layout = struct.Struct(f"<24xQ{name_end - name_bytes - 32}x{name_bytes}s{data_type - name_end}xH{shape - data_type - 2}x{rank}q")
+    layout = struct.Struct(
+        f"<24xQ{name_end - name_bytes - 32}x{name_bytes}s{data_type - name_end}xH{shape - data_type - 2}x{rank}q"
+    )
     return _Template(len(head), bits, int.from_bytes(head, "little") & bits, layout)
 
 

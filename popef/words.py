@@ -10,12 +10,12 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from .codec import decode_message
 from .enums import BlobType, enumerant
 from .errors import FormatError, LimitError, Limits, PopefError
 from .rules import Rule
+from .scan import read_header
 from .schema import DATA_BITS, Field, Kind, Struct
-from .source import FileSource, Source
+from .source import Source, open_source
 from .types import STRUCTURE_OF_BLOB, BlobHeader
 from .wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
 
@@ -31,7 +31,8 @@ def describe_words(path: str | os.PathLike[str], wanted: Callable[[BlobType], bo
 
     Raises OSError, or a PopefError for the first thing wrong, after the last line that can be given.
     """
-    source, limits = FileSource(path, os.fspath(path), mapped=False), Limits()
+    limits = Limits()
+    source = open_source(path, mapped=False, max_stream_bytes=limits.max_stream_bytes)
     try:
         if not source.size:
             raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
@@ -39,15 +40,12 @@ def describe_words(path: str | os.PathLike[str], wanted: Callable[[BlobType], bo
         while start < source.size:
             label = f"{source.name}: blob {index}"
             try:
-                header, structure = decode_message(source.read, start, source.size, f"{label} (header)", limits, BlobHeader)
-                end = start + header.size
-                if not structure <= end <= source.size:
-                    expected = f"a blob size of {structure - start} to {source.size - start}"
-                    raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))
+                header, structure = read_header(source, index, start, limits)
             except PopefError:
                 yield f"blob {index}: bytes {start} to ?"
                 yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
                 raise
+            end = start + header.size
             yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
             if wanted(header.type):
                 yield from _blob(source, start, structure, end, label, limits, header.type)
@@ -139,7 +137,9 @@ class _Walk:
                 self._expect(kind in (None, Kind.STRUCT), name, segment, position, "a structure")
                 at = message.struct(segment, position)
                 assert at is not None
-                self._note(segment, position, f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} pointers")
+                self._note(
+                    segment, position, f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} pointers"
+                )
                 self._struct(name, schema, at, depth + 1)
             else:
                 self._expect(kind is not Kind.STRUCT, name, segment, position, "a list")
@@ -184,7 +184,13 @@ class _Walk:
                 self._pointer(f"{name}.{field.name}", field.kind, field.struct, segment, place, depth)
 
     def _list(
-        self, name: str, kind: Kind | None, schema: Struct | None, pointer: tuple[int, int], target: tuple[int, int, int], depth: int
+        self,
+        name: str,
+        kind: Kind | None,
+        schema: Struct | None,
+        pointer: tuple[int, int],
+        target: tuple[int, int, int],
+        depth: int,
     ) -> None:
         segment, start, word = target
         code, count = word >> 32 & 7, word >> 35

@@ -19,6 +19,7 @@ from .enums import BlobType
 from .errors import PopefError
 from .reader import Reader
 from .record import Record
+from .scan import Blob
 from .types import BlobHeader, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
 _COPY_BYTES = 1 << 20
@@ -86,7 +87,9 @@ class BlobWriter:
         if expected is None or size == expected or (size < expected and not whole):
             return
         self._writer._spoil()
-        raise PopefError(f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info announces")
+        raise PopefError(
+            f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info announces"
+        )
 
     def _settle_structure(self) -> None:
         structure = self._structure
@@ -133,7 +136,9 @@ class MultiFeedWriter:
         """
         self._writer._require_live(self)
         if len(tensors) != len(self._infos):
-            raise PopefError(f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass them all")
+            raise PopefError(
+                f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass them all"
+            )
         views = [_as_bytes(tensor) for tensor in tensors]
         for info, view in zip(self._infos, views, strict=True):
             if len(view) != info.tensorInfo.sizeInBytes():
@@ -200,11 +205,8 @@ class Writer:
         """Begin an executable; `name` must not be empty and not be taken by another one in the file."""
         if not name:
             raise PopefError("createExecutable: expected a name, got an empty one; metadata refers to it by name")
-        if name in self._executables:
-            raise PopefError(f"createExecutable: expected a new name, got {name!r} again; rename one of them")
-        blob = BlobWriter(self, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
-        self._executables.add(name)
-        return blob
+        self._take_name("createExecutable", name)
+        return BlobWriter(self, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
         """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow."""
@@ -221,6 +223,18 @@ class Writer:
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
         """Begin an opaque blob that belongs to the executable of that name."""
         return BlobWriter(self, BlobType.OPAQUE, OpaqueBlob(name=name, executable=executable))
+
+    def copyBlob(self, blob: Blob) -> None:
+        """Append a blob of a reader byte by byte; raises PopefError for an executable whose name is taken."""
+        if isinstance(blob.structure, Executable):
+            self._take_name("copyBlob", blob.structure.name)
+        self._make_live(None)
+        try:
+            for chunk in blob.chunks():
+                self._sink.write(chunk)
+        except BaseException:
+            self._spoil()
+            raise
 
     def close(self) -> None:
         """Finish the blob being written and let the file appear; does nothing the second time.
@@ -258,7 +272,12 @@ class Writer:
         else:
             self.discard()
 
-    def _make_live(self, blob: BlobWriter | MultiFeedWriter) -> None:
+    def _take_name(self, call: str, name: str) -> None:
+        if name in self._executables:
+            raise PopefError(f"{call}: expected a new name, got {name!r} again; rename one of the executables")
+        self._executables.add(str(name))
+
+    def _make_live(self, blob: BlobWriter | MultiFeedWriter | None) -> None:
         if self._closed:
             raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
         self._finish_live()

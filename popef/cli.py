@@ -1,0 +1,164 @@
+"""The command `popef`: verify, extract, diff, compress, decompress, merge, split."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from .compare import iter_differences
+from .console import Progress, run
+from .enums import BlobType, enumerant
+from .errors import PopefError
+from .extract import extract, write_payload
+from .reader import Reader
+from .rewrite import merge, recode, split
+from .rules import Severity
+from .scan import Blob
+from .verify import Verification
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 fine, 1 bad input or a difference, 2 (from argparse) a wrong call."""
+    options = _parser().parse_args(argv)
+    command: Command = options.run
+    return run("popef", partial(command, options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="popef", description="Check, take apart and put together PopEF files.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = _add(commands, "verify", _verify, "check files against every rule of FORMAT.md, a line for each finding")
+    command.add_argument("files", nargs="+", metavar="FILE", help="the files of one model")
+    command.add_argument("--strict", action="store_true", help="fail for warnings too")
+    command.add_argument("--json", action="store_true", help="one JSON document instead of lines")
+
+    command = _add(commands, "extract", _extract, "write payloads: arrays as .npy, executables decompressed, metadata as JSON")
+    command.add_argument("file", metavar="FILE")
+    command.add_argument("--blob", type=int, action="append", metavar="N", help="only the blob of this index; may be repeated")
+    command.add_argument("--name", action="append", metavar="NAME", help="only blobs of this name; may be repeated")
+    kinds = {enumerant(kind): kind for kind in BlobType}
+    command.add_argument("--type", choices=kinds, action="append", help="only blobs of this type; may be repeated")
+    command.add_argument("--raw", action="store_true", help="the bytes as they are, compressed or not")
+    command.add_argument("-o", "--output", default=".", metavar="DIR", help="where to write (default: here); - is stdout")
+    command.add_argument("--overwrite", action="store_true", help="replace files that are there already")
+
+    command = _add(commands, "diff", _diff, "compare two files, blob by blob and field by field; 1 when they differ")
+    command.add_argument("first", metavar="FIRST")
+    command.add_argument("second", metavar="SECOND")
+    command.add_argument("--json", action="store_true", help="a JSON list instead of lines")
+
+    for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
+        command = _add(commands, name, _recode, f"write files again with every executable {done}")
+        command.add_argument("files", nargs="+", metavar="FILE")
+        command.add_argument(
+            "-o", "--output", metavar="FILE", help=f"what to write (default: FILE_{done}.popef); for one file only"
+        )
+        command.set_defaults(compress=name == "compress", done=done)
+
+    command = _add(commands, "merge", _merge, "put the blobs of several files into one")
+    command.add_argument("files", nargs="+", metavar="FILE")
+    command.add_argument("-o", "--output", required=True, metavar="FILE", help="what to write")
+
+    command = _add(commands, "split", _split, "put the blobs of one file into several")
+    command.add_argument("file", metavar="FILE")
+    command.add_argument(
+        "--by", choices=("model", "data", "blob"), default="model", help="a file for each model, data apart, or each blob"
+    )
+    command.add_argument("-o", "--output", default=".", metavar="DIR", help="where to write (default: here)")
+    return parser
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command.set_defaults(run=run)
+    return command
+
+
+def _verify(options: argparse.Namespace) -> int:
+    verification = Verification(options.files)
+    errors = sum(finding.severity is Severity.ERROR for finding in verification.findings)
+    warnings = len(verification.findings) - errors
+    if options.json:
+        findings = [
+            {"severity": finding.severity.value, "rule": str(finding.rule or "limit"), "text": finding.text}
+            for finding in verification.findings
+        ]
+        print(json.dumps({"files": options.files, "findings": findings}, indent=2))
+    else:
+        for finding in verification.findings:
+            print(finding)
+        sys.stdout.flush()
+        print(f"popef: {len(verification.blobs)} sound blobs, {errors} errors, {warnings} warnings", file=sys.stderr)
+    return int(errors > 0 or (options.strict and warnings > 0))
+
+
+def _extract(options: argparse.Namespace) -> int:
+    with Reader(mapped=False) as reader:
+        reader.parseFile(options.file)
+        blobs = [blob for blob in reader.blobs() if _wanted(blob, options)]
+        if not blobs:
+            raise PopefError(f"{options.file}: expected a blob to extract, got none that was asked for; see popef_dump")
+        if options.output == "-":
+            if len(blobs) > 1:
+                raise PopefError(f"{options.file}: expected one blob for stdout, got {len(blobs)}; choose with --blob")
+            write_payload(blobs[0], sys.stdout.buffer, raw=options.raw)
+            return 0
+        os.makedirs(options.output, exist_ok=True)
+        progress = Progress("extracting", sum(blob.end - blob.start for blob in blobs))
+        for blob in progress.blobs(blobs):
+            print(extract(blob, options.output, raw=options.raw, overwrite=options.overwrite))
+    return 0
+
+
+def _wanted(blob: Blob, options: argparse.Namespace) -> bool:
+    return (
+        (options.blob is None or blob.index in options.blob)
+        and (options.type is None or enumerant(blob.type) in options.type)
+        and (options.name is None or getattr(blob.structure, "name", None) in options.name)
+    )
+
+
+def _diff(options: argparse.Namespace) -> int:
+    with Reader(mapped=False) as first, Reader(mapped=False) as second:
+        first.parseFile(options.first)
+        second.parseFile(options.second)
+        differences = list(iter_differences(first, second))
+    print(json.dumps(differences, indent=2) if options.json else "\n".join(differences), end="\n" if differences else "")
+    return int(bool(differences))
+
+
+def _recode(options: argparse.Namespace) -> int:
+    if options.output is not None and len(options.files) > 1:
+        raise PopefError(f"--output: expected one file to write it from, got {len(options.files)}; leave it out")
+    for file in options.files:
+        root, extension = os.path.splitext(file)
+        target = options.output or f"{root}_{options.done}{extension}"
+        recode(file, target, compress=options.compress)
+        print(f"{target}: {os.path.getsize(target)} bytes, {file} has {os.path.getsize(file)}")
+    return 0
+
+
+def _merge(options: argparse.Namespace) -> int:
+    merge(options.files, options.output)
+    print(options.output)
+    return 0
+
+
+def _split(options: argparse.Namespace) -> int:
+    os.makedirs(options.output, exist_ok=True)
+    for path in split(options.file, options.output, options.by):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
