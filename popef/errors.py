@@ -5,7 +5,7 @@ Nothing here reads or writes bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .rules import Rule
 
@@ -37,21 +37,19 @@ class LimitError(PopefError):
     """The file is larger or deeper than a `Limits` field allows; the message names the field to raise."""
 
 
+def _limit(default: int, doc: str) -> int:
+    limit: int = field(default=default, metadata={"doc": doc})
+    return limit
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a reader will spend on one file; every default is far above what the known frameworks write."""
 
-    max_structure_bytes: int = 16 << 20
-    """Bytes of one Cap'n Proto message (a header, a Metadata, ...)."""
-    max_depth: int = 16
-    """Pointers that `popef_dump --words` follows from the root of a message; readers follow the 4 that PopEF has."""
-    max_list_items: int = 1 << 18
-    """Elements of one list in a structure (anchors, options, shape)."""
-    max_rank: int = 32
-    """Dimensions of a tensor; 32 is what every numpy can represent."""
-    max_blobs: int = 1_000_000
-    """Blobs in one file."""
-    max_stream_bytes: int = 16 << 30
-    """Bytes read from a stream or pipe, which are kept in memory."""
-    max_executable_bytes: int = 4 << 30
-    """Bytes of one executable after decompression."""
+    max_structure_bytes: int = _limit(16 << 20, "Bytes of one message (a header, a Metadata, ...).")
+    max_depth: int = _limit(16, "Pointers that a word dump follows from the root of a message; readers follow the 4 PopEF has.")
+    max_list_items: int = _limit(1 << 18, "Elements of one list in a structure (anchors, options, shape).")
+    max_rank: int = _limit(32, "Dimensions of a tensor; 32 is what every numpy can represent.")
+    max_blobs: int = _limit(1_000_000, "Blobs in one file.")
+    max_stream_bytes: int = _limit(16 << 30, "Bytes read from a stream or pipe, which are kept in memory.")
+    max_executable_bytes: int = _limit(4 << 30, "Bytes of one executable after decompression.")

@@ -72,7 +72,7 @@ class Rule(Enum):
     )
     ENUMERANT = (
         Severity.WARNING,
-        "A blob type, data type or tensor type SHOULD be one of the tables below. Readers MUST skip a blob of an "
+        "A blob type, data type or tensor type SHOULD be one that FORMAT.md's tables name. Readers MUST skip a blob of an "
         "unknown type by its size, and MUST keep an unknown ordinal as it is.",
     )
     CONTROL_CHARACTERS = (Severity.WARNING, "Names and handles SHOULD NOT hold control characters. Tools MUST escape them.")

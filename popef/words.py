@@ -15,7 +15,7 @@ from .errors import FormatError, LimitError, Limits, PopefError
 from .rules import Rule
 from .scan import read_header
 from .schema import DATA_BITS, Field, Kind, Struct
-from .source import Source, open_source
+from .source import MemorySource, Source, open_source
 from .types import STRUCTURE_OF_BLOB, BlobHeader
 from .wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
 
@@ -27,31 +27,40 @@ _SHOWN_TEXT = 200
 
 
 def describe_words(path: str | os.PathLike[str], wanted: Callable[[BlobType], bool] = lambda _: True) -> Iterator[str]:
-    """The lines of the dump; of blobs whose type is not wanted only where they stand.
+    """The lines of the dump of a file; of blobs whose type is not wanted only where they stand.
 
     Raises OSError, or a PopefError for the first thing wrong, after the last line that can be given.
     """
     limits = Limits()
     source = open_source(path, mapped=False, max_stream_bytes=limits.max_stream_bytes)
     try:
-        if not source.size:
-            raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
-        start, index = 0, 0
-        while start < source.size:
-            label = f"{source.name}: blob {index}"
-            try:
-                header, structure = read_header(source, index, start, limits)
-            except PopefError:
-                yield f"blob {index}: bytes {start} to ?"
-                yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
-                raise
-            end = start + header.size
-            yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
-            if wanted(header.type):
-                yield from _blob(source, start, structure, end, label, limits, header.type)
-            start, index = end, index + 1
+        yield from _describe(source, limits, wanted)
     finally:
         source.close()
+
+
+def describe_words_of(data: bytes) -> Iterator[str]:
+    """The lines of the dump of bytes in memory; raises as `describe_words` does."""
+    return _describe(MemorySource("bytes", data), Limits(), lambda _: True)
+
+
+def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]) -> Iterator[str]:
+    if not source.size:
+        raise FormatError(Rule.BLOB_COUNT, 0, source.name, "at least one blob", "an empty file")
+    start, index = 0, 0
+    while start < source.size:
+        label = f"{source.name}: blob {index}"
+        try:
+            header, structure = read_header(source, index, start, limits)
+        except PopefError:
+            yield f"blob {index}: bytes {start} to ?"
+            yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
+            raise
+        end = start + header.size
+        yield f"blob {index}: bytes {start} to {end}, {enumerant(header.type)}"
+        if wanted(header.type):
+            yield from _blob(source, start, structure, end, label, limits, header.type)
+        start, index = end, index + 1
 
 
 def _blob(

@@ -41,7 +41,7 @@ def small_file() -> bytes:
         executable="exe",
         engineOptions=[popef.Option(name="debug.x", value="true")],
         programFlow=ProgramFlow(load=[0], main=[5]),
-        programsMap={0: "load", 5: "main"},
+        programsMap={0: "load", 1: "optimizer", 5: "main"},
         deviceIterations=4,
     )
     sink = io.BytesIO()

@@ -1,0 +1,148 @@
+"""The tables of FORMAT.md, made from the tables that the code works from.
+
+`python -m popef.document` writes them anew between the markers of the file; a test holds the file against them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from .enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
+from .errors import Limits
+from .record import RECORDS, AnyEnumerant
+from .rules import Rule, Severity
+from .schema import DATA_BITS, STRUCTURES, Field, Kind, Struct
+from .types import STRUCTURE_OF_BLOB, TensorDataInfo, TensorInfo
+from .words import describe_words_of
+from .writer import Writer
+
+DOCUMENT = Path(__file__).with_name("FORMAT.md")
+
+_TYPES = {
+    Kind.BOOL: "bit",
+    Kind.U64: "u64",
+    Kind.I64: "i64",
+    Kind.TEXT: "text",
+    Kind.INTS: "integers",
+    Kind.SIZES: "integers",
+}
+
+
+def document(text: str) -> str:
+    """`text` with what stands between each pair of markers replaced by the table of that name."""
+    for name, table in TABLES.items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        text, count = re.subn(pattern, partial(_fill, table()), text, flags=re.DOTALL)
+        assert count == 1, name
+    return text
+
+
+def _fill(made: str, match: re.Match[str]) -> str:
+    return match[1] + made + match[2]
+
+
+def _structures() -> str:
+    return "\n".join("\n".join(_structure(structure)) + "\n" for structure in STRUCTURES)
+
+
+def _structure(structure: Struct) -> Iterator[str]:
+    (data, pointers), (long_data, long_pointers) = structure.size(long=False), structure.size(long=True)
+    size = f"{data} data words, {pointers} pointers"
+    if (data, pointers) != (long_data, long_pointers):
+        size += f"; the long form {long_data} and {long_pointers}"
+    yield f"**{structure.name}** ({size})\n"
+    yield "| ordinal | field | type | where | meaning |"
+    yield "| --- | --- | --- | --- | --- |"
+    for ordinal, field in enumerate(structure.fields):
+        meaning = ("*Inferred.* " if field.inferred else "") + getattr(RECORDS[structure.name], field.name).__doc__
+        yield f"| {ordinal} | `{field.name}` | {_type(field)} | {_where(field)} | {meaning} |"
+
+
+def _type(field: Field) -> str:
+    if field.enum is not None:
+        return f"u16 {field.enum.__name__}"
+    if field.struct is not None:
+        return field.struct.name if field.kind is Kind.STRUCT else f"list of {field.struct.name}"
+    return _TYPES[field.kind]
+
+
+def _where(field: Field) -> str:
+    if field.kind not in DATA_BITS:
+        return f"pointer {field.slot}"
+    width = DATA_BITS[field.kind]
+    word, first = divmod(field.slot, 64)
+    return (
+        f"word {word}"
+        if width == 64
+        else f"word {word}, bit{f's {first} to {first + width - 1}' if width > 1 else f' {first}'}"
+    )
+
+
+def _enumerations() -> str:
+    return "\n".join(
+        [
+            "| ordinal | BlobType | structure that follows |",
+            "| --- | --- | --- |",
+            *(f"| {int(kind)} | {enumerant(kind)} | {STRUCTURE_OF_BLOB[kind].__name__} |" for kind in _known(BlobType)),
+            "",
+            "| ordinal | DataType | bytes of an element |",
+            "| --- | --- | --- |",
+            *(f"| {int(kind)} | {enumerant(kind)} | {ITEM_BYTES[kind]} |" for kind in _known(DataType)),
+            "",
+            "| ordinal | TensorType |",
+            "| --- | --- |",
+            *(f"| {int(kind)} | {enumerant(kind)} |" for kind in _known(TensorType)),
+            "",
+        ]
+    )
+
+
+def _known(enumeration: type[AnyEnumerant]) -> list[AnyEnumerant]:
+    return list(enumeration.__members__.values())
+
+
+def _rules(severity: Severity) -> str:
+    rules = (rule for rule in Rule if rule.severity is severity)
+    return "".join(f"- **{rule}**: {rule.text}\n" for rule in rules)
+
+
+def _limits() -> str:
+    lines = ["| limit | default | of what |", "| --- | --- | --- |"]
+    for field in dataclasses.fields(Limits):
+        lines.append(f"| `{field.name}` | {field.default:,} | {field.metadata['doc']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _example() -> str:
+    sink = io.BytesIO()
+    with Writer(sink) as writer:
+        info = TensorDataInfo(name="bias", tensorInfo=TensorInfo(shape=(2, 1), dataType=DataType.F16))
+        with writer.createTensorData(info) as blob:
+            blob.write(bytes.fromhex("003c00c0"))
+    return "```\n" + "\n".join(describe_words_of(sink.getvalue())) + "\n```\n"
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "structures": _structures,
+    "enumerations": _enumerations,
+    "rules": lambda: _rules(Severity.ERROR),
+    "recommendations": lambda: _rules(Severity.WARNING),
+    "limits": _limits,
+    "example": _example,
+}
+
+
+def main() -> int:
+    """Write the tables into FORMAT.md."""
+    DOCUMENT.write_text(document(DOCUMENT.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,10 @@
+"""FORMAT.md says what the code does."""
+
+from __future__ import annotations
+
+from popef.document import DOCUMENT, document
+
+
+def test_the_tables_of_the_document_are_those_of_the_code() -> None:
+    text = DOCUMENT.read_text()
+    assert document(text) == text, "run `python -m popef.document` and review the difference"
