@@ -41,6 +41,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/against_onnxruntime.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)
 
 # protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
 proto: .venv/python
