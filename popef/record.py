@@ -92,7 +92,7 @@ def records(doc: str, kind: type[AnyRecord]) -> Field[values.Records[AnyRecord],
 
 def _checked(kind: type[AnyRecord], value: AnyRecord) -> AnyRecord:
     if not isinstance(value, kind):
-        raise TypeError(f"expected a {kind.__name__}, got {value!r}")
+        raise TypeError(f"expected {kind.__name__}, got {value!r}")
     return value
 
 

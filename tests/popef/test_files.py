@@ -3,7 +3,11 @@
 import contextlib
 import io
 import os
+import pickle
 import struct
+import subprocess
+import time
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -361,3 +365,201 @@ def test_lists_of_integers_of_any_width_are_read(code, width):
     message = header_message(*words)
     values, _ = decode_message(lambda at, size: message[at : at + size], 0, len(message), "test", Limits(), ProgramFlow)
     assert values == popef.ProgramFlow(load=numbers)
+
+
+def test_payloads_are_streams_that_outlive_the_reader(tmp_path):
+    path = tmp_path / "m.popef"
+    with popef.Writer(path) as writer:
+        with writer.createExecutable("raw") as blob:
+            blob.write(b"code")
+        with writer.createExecutable("packed", compress=True) as blob:
+            blob.write(b"machine code " * 100_000)
+        with writer.createOpaqueBlob("poptorch", "raw") as blob:
+            pickle.dump({"inputs": 3}, blob.stream)
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        raw, packed = (each.getStandaloneExecutableStream() for each in reader.executables())
+        (opaque,) = reader.opaqueBlobs()
+        assert opaque.getAvailableReadSize() == len(opaque.data())
+        private = opaque.getStandaloneDataStream()
+    assert raw.read(2) + raw.read() == b"code"
+    assert raw.seek(-2, os.SEEK_END) == 2
+    assert raw.read() == b"de"
+    assert packed.read(13) == b"machine code "
+    assert len(packed.read()) == 13 * 99_999
+    assert pickle.load(private) == {"inputs": 3}
+
+
+def test_a_broken_stream_raises_while_it_is_read():
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(raw_executable(zlib.compress(bytes(100))[:-4], 100)))
+    with pytest.raises(popef.FormatError, match="executable-size"):
+        reader.executables()[0].getStandaloneExecutableStream().read()
+
+
+def feed_info(name, count=0):
+    return popef.FeedDataInfo(name=name, tensorInfo=info((2,), popef.DataType.U8), numTensors=count)
+
+
+@pytest.mark.parametrize("sink", [io.BytesIO, Pipe])
+def test_feeds_are_written_side_by_side(sink):
+    target = sink()
+    with popef.Writer(target) as writer:
+        with writer.createMultiFeedData([feed_info("image", 3), feed_info("label")]) as feeds:
+            for i in range(3):
+                feeds.write(bytes([i, i]), np.array([9, i], np.uint8))
+        writer.createOpaqueBlob("a", "e").close()
+    image, label = parse(target.getvalue()).feeds()
+    assert (image.info.name, image.data().tolist()) == ("image", [[0, 0], [1, 1], [2, 2]])
+    assert (label.info.numTensors, label.data().tolist()) == (3, [[9, 0], [9, 1], [9, 2]])
+
+
+def test_feeds_that_do_not_fit_their_infos_are_refused():
+    writer = popef.Writer(io.BytesIO())
+    feeds = writer.createMultiFeedData([feed_info("image", 2), feed_info("label", 1)])
+    with pytest.raises(popef.PopefError, match="expected 2 tensors, one for each feed, got 1"):
+        feeds.write(b"ab")
+    with pytest.raises(popef.PopefError, match="'label': expected 2 bytes a tensor, got 3"):
+        feeds.write(b"ab", b"abc")
+    feeds.write(b"ab", b"ab")
+    with pytest.raises(popef.PopefError, match="'image': expected 4 bytes of data, got 2"):
+        writer.close()
+    with pytest.raises(popef.PopefError, match="write to one blob at a time"):
+        feeds.write(b"ab", b"ab")
+
+
+def test_all_models_of_a_file_are_found(tmp_path):
+    path = tmp_path / "two.popef"
+    with popef.Writer(path) as writer:
+        for name in ("first", "second"):
+            writer.writeMetadata(popef.Metadata(executable=name, anchors=[popef.Anchor(name=f"{name} w")]))
+            writer.createExecutable(name).write(b"x")
+            with writer.createTensorData(popef.TensorDataInfo(name=f"{name} w", tensorInfo=info((1,)))) as blob:
+                blob.write(bytes(4))
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        models = popef.ModelBuilder(reader).createModels()
+    assert [(model.executable.name, [tensor.info.name for tensor in model.tensors]) for model in models] == [
+        ("first", ["first w"]),
+        ("second", ["second w"]),
+    ]
+
+
+def test_one_model_may_stand_in_several_files(tmp_path):
+    def write(name, fill):
+        with popef.Writer(tmp_path / name) as writer:
+            fill(writer)
+        return tmp_path / name
+
+    def weights(writer):
+        with writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info())) as blob:
+            blob.write(bytes(24))
+
+    metadata = popef.Metadata(executable="e", anchors=[popef.Anchor(name="w")])
+    files = [
+        write("code", lambda writer: writer.createExecutable("e").write(b"x")),
+        write("metadata", lambda writer: writer.writeMetadata(metadata)),
+        write("weights", weights),
+    ]
+    assert [tensor.info.name for tensor in build(*files).tensors] == ["w"]
+    with pytest.raises(popef.PopefError, match=r"expected one tensor 'w', got .*weights: blob 0 .* and .*more: blob 0"):
+        build(*files, write("more", weights))
+
+
+def test_a_file_that_shrinks_is_refused_and_not_a_fault(tmp_path):
+    for mapped in (True, False):
+        path = tmp_path / "m.popef"
+        write_whole(path)
+        with popef.Reader(mapped=mapped) as reader:
+            reader.parseFile(path)
+            os.truncate(path, 100)
+            for read in (reader.tensors()[0].data, reader.opaqueBlobs()[0].data, reader.executables()[0].executable):
+                with pytest.raises(popef.FormatError, match="the file has shrunk since it was opened"):
+                    read()
+
+
+def test_an_unmapped_reader_copies_and_is_not_disturbed_by_later_writes(tmp_path):
+    path = tmp_path / "m.popef"
+    write_whole(path)
+    with popef.Reader(mapped=False) as reader:
+        reader.parseFile(path)
+        data = reader.tensors()[0].data()
+        path.write_bytes(bytes(path.stat().st_size))
+        np.testing.assert_array_equal(data, np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def test_a_name_that_was_replaced_leaves_readers_the_old_file(tmp_path):
+    path = tmp_path / "m.popef"
+    write_whole(path)
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        with popef.Writer(path) as writer:
+            writer.writeMetadata(popef.Metadata())
+        np.testing.assert_array_equal(reader.tensors()[0].data(), np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def test_endless_input_is_refused(tmp_path):
+    with pytest.raises(popef.FormatError, match="segment-table"):
+        popef.Reader().parseFile("/dev/zero")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    limits = popef.Limits(max_stream_bytes=1 << 20)
+    with subprocess.Popen(["sh", "-c", f"exec cat /dev/urandom > {fifo}"]) as feeder:
+        with pytest.raises(popef.LimitError, match="max_stream_bytes"):
+            popef.Reader(limits).parseFile(fifo)
+        feeder.wait(10)
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path):
+    write_whole(tmp_path / "m.popef")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["sh", "-c", f"exec cat {tmp_path}/m.popef > {fifo}"]):
+        assert build(fifo).executable.name == "e"
+
+
+def test_opening_does_not_depend_on_the_size_of_the_file(tmp_path):
+    """A sparse file of 1 TB: header and structure are read, the payload is not."""
+    path = tmp_path / "m.popef"
+    shape = popef.TensorInfo(shape=(1 << 40,), dataType=popef.DataType.U8)
+    body = encode(popef.TensorDataInfo(name="w", tensorInfo=shape))
+    with path.open("wb") as file:
+        file.write(encode(BlobHeader(type=BlobType.DATA_TENSOR, size=48 + len(body) + (1 << 40))) + body)
+        file.truncate(48 + len(body) + (1 << 40))
+    tracemalloc.start()
+    with popef.Reader() as reader:
+        reader.parseFile(path)
+        assert reader.tensors()[0].data().shape == (1 << 40,)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+
+
+def test_a_decompression_bomb_costs_what_it_announces_and_no_more():
+    """Ten megabytes of zeros that claim to be a thousand bytes; and a gigabyte that is announced but not there."""
+    reader = parse_lazily(raw_executable(zlib.compress(bytes(10_000_000)), 1000))
+    hollow = parse_lazily(raw_executable(zlib.compress(b"x"), 1 << 30))
+    tracemalloc.start()
+    for each in (reader, hollow):
+        with pytest.raises(popef.FormatError, match="executable-size"):
+            each.executables()[0].executable()
+    assert tracemalloc.get_traced_memory()[1] < 3 << 20
+    tracemalloc.stop()
+
+
+def parse_lazily(data):
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(data))
+    return reader
+
+
+def test_structures_that_overlap_cannot_multiply_the_work():
+    """A thousand anchors whose names are all the same megabyte of text."""
+    count, text_words = 1000, 1 << 17
+    root = [5 << 32 | 6 << 48, *([0] * 11), count << 2 | 1 << 48]
+    root[7] = 1 | (12 - 7 - 1) << 2 | 7 << 32 | count << 35
+    names = [1 | (count - i - 1) << 2 | 2 << 32 | (text_words * 8) << 35 for i in range(count)]
+    words = root + names + [0x4141414141414141] * (text_words - 1) + [0x41]
+    started = time.monotonic()
+    with pytest.raises(popef.LimitError, match="do not trust this file"):
+        parse(metadata_blob(words))
+    assert time.monotonic() - started < 5

@@ -135,20 +135,3 @@ def test_two_writes_of_the_same_give_the_same_bytes(listing_metadata: Metadata) 
             with writer.createExecutable("e", compress=True) as blob:
                 blob.write(b"code" * 1000)
     assert sinks[0].getvalue() == sinks[1].getvalue()
-
-
-def test_accessors_give_live_values_and_setters_replace_them() -> None:
-    metadata = Metadata()
-    metadata.anchors().append(Anchor(name="a"))
-    metadata.programFlow().main().append(5)
-    metadata.setIsPOD(True)
-    metadata.setNumIpus(4)
-    assert metadata == Metadata(anchors=[Anchor(name="a")], programFlow=ProgramFlow(main=[5]), isPOD=True, numIpus=4)
-    assert metadata != Metadata()
-    assert metadata != "metadata"
-
-
-def test_repr_names_every_field() -> None:
-    assert repr(Option(name="a", value="b")) == "Option(name='a', value='b')"
-    with pytest.raises(ValueError, match="0 and above"):
-        TensorInfo(shape=(-1,))
