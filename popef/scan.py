@@ -14,7 +14,7 @@ from .enums import BlobType
 from .errors import FormatError, LimitError, Limits
 from .rules import Rule
 from .source import CHUNK_BYTES, Source
-from .templates import TensorTemplates
+from .templates import TensorTemplates, tensor_data_info
 from .types import STRUCTURE_OF_BLOB, BlobHeader, Executable, FeedDataInfo, Metadata, TensorDataInfo
 from .values import Text
 from .wire import ReadBytes
@@ -35,8 +35,14 @@ class Blob:
     end: int
     version: Text
     type: BlobType
-    structure: Any
-    """Metadata, TensorDataInfo, FeedDataInfo, Executable or OpaqueBlob, by `type`; None for an unknown type."""
+    _structure: Any
+
+    @property
+    def structure(self) -> Any:
+        """Metadata, TensorDataInfo, FeedDataInfo, Executable or OpaqueBlob, by `type`; None for an unknown type."""
+        if type(self._structure) is tuple:
+            self._structure = tensor_data_info(self._structure)
+        return self._structure
 
     @property
     def header(self) -> BlobHeader:
@@ -99,12 +105,14 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
         found = templates.match(head, source.size - start)
         if found is None:
             blob = read_blob(source, index, start, head, limits)
+            yield blob
+            start = blob.end
         else:
-            payload, size, info = found
+            payload, size, seen = found
             structure, payload, end = start + templates.STRUCTURE_START, start + payload, start + size
-            blob = Blob(source, index, start, structure, payload, end, _NO_VERSION, BlobType.DATA_TENSOR, info)
-        yield blob
-        start, index = blob.end, index + 1
+            yield Blob(source, index, start, structure, payload, end, _NO_VERSION, BlobType.DATA_TENSOR, seen)
+            start = end
+        index += 1
 
 
 _NO_VERSION = Text()

@@ -68,7 +68,8 @@ class FileSource:
     def __init__(self, path: str | os.PathLike[str], name: str, *, mapped: bool) -> None:
         self.name = name
         self._file: BinaryIO | None = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by close()
-        self.size = os.fstat(self._file.fileno()).st_size
+        self._descriptor = self._file.fileno()
+        self.size = os.fstat(self._descriptor).st_size
         self._mapped = mapped
         self._map: mmap.mmap | None = None
 
@@ -76,7 +77,7 @@ class FileSource:
         """A copy of at most `size` bytes."""
         if self._file is None:
             return bytes(self.view(offset, size))
-        data = os.pread(self._file.fileno(), size, offset)
+        data = os.pread(self._descriptor, size, offset)
         if len(data) in (0, size):
             return data
         # A single pread gives at most 2 GiB, and less at the end of a file.
@@ -85,9 +86,9 @@ class FileSource:
     def settle(self) -> None:
         """Map the file, if that was asked for, and let go of the descriptor."""
         if self._mapped and self.size and self._file is not None:
-            if os.fstat(self._file.fileno()).st_size < self.size:
+            if os.fstat(self._descriptor).st_size < self.size:
                 raise self._shrunk(0, self.size)
-            self._map = mmap.mmap(self._file.fileno(), self.size, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_READ)
             self._file.close()
             self._file = None
 

@@ -1,7 +1,7 @@
 """Tensor blobs as this package and the known frameworks write them, recognised at a glance.
 
-A weights file is hundreds of such blobs, alike but for name, type and sizes. A template is the head of one with those bytes
-masked out: a blob that equals it elsewhere has the same pointers, so what the general decoder would find is known.
+A weights file is hundreds of such blobs, alike but for name, type and sizes. A template is what stands around those in the
+head of such a blob: one that equals it there has the same pointers, so what the general decoder would find is known.
 Everything else, and everything that is wrong, is left to the general decoder.
 """
 
@@ -9,29 +9,52 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .codec import encode
 from .enums import ITEM_BYTES, BlobType, DataType
 from .errors import Limits
 from .types import BlobHeader, TensorDataInfo, TensorInfo
 from .values import Sizes, Text
-from .wire import WORD_BYTES
+from .wire import BYTE_LIST, WORD_BYTES, WORD_LIST
 
 _HEADER = encode(BlobHeader(type=BlobType.DATA_TENSOR))
-_SIZE = slice(24, 32)
+_SIZE = 24
 """Where the header says the blob's size."""
-_KEY = slice(len(_HEADER), len(_HEADER) + 3 * WORD_BYTES)
-"""Frame, root pointer and name pointer, from which follow the length of the name and the number of dimensions."""
+_NAME = len(_HEADER) + 4 * WORD_BYTES
+"""Where the name begins: after frame, root pointer, and the pointers of TensorDataInfo."""
+_KEY = slice(_SIZE + WORD_BYTES, _NAME)
+"""The rest of the header and those pointers, from which follow the length of the name and the number of dimensions."""
+_FIXED_WORDS = 6
+"""Words of the structure beside sizes and name: the root pointer, two pointers, one of the name, a word and a pointer."""
+_MAX_NAME = 256
 _MAX_TEMPLATES = 1024
 _DATA_TYPES = tuple((data_type, ITEM_BYTES[data_type]) for data_type in DataType)
 
 
 class _Template(NamedTuple):
-    bytes: int
-    mask: int
-    expected: int
+    """The head of a blob: constant bytes, its size, the name, constant bytes, the type, constant bytes, the sizes."""
+
     layout: struct.Struct
+    before_size: bytes
+    after_name: bytes
+    after_type: bytes
+
+
+Seen = tuple[Text, DataType, list[int]]
+"""Name, type and sizes of a tensor, of which the structure is made when it is asked for."""
+
+
+def tensor_data_info(seen: Seen) -> TensorDataInfo:
+    """The structure of a blob that a template has recognised."""
+    name, data_type, shape = seen
+    tensor_info = TensorInfo.__new__(TensorInfo)
+    values = tensor_info.__dict__
+    values["shape"], values["dataType"] = Sizes(shape), data_type
+    info = TensorDataInfo.__new__(TensorDataInfo)
+    values = info.__dict__
+    values["name"], values["tensorInfo"] = name, tensor_info
+    return info
 
 
 class TensorTemplates:
@@ -43,62 +66,63 @@ class TensorTemplates:
         self._limits = limits
         self._templates: dict[bytes, _Template | None] = {}
 
-    def match(self, head: bytes, available: int) -> tuple[int, int, TensorDataInfo] | None:
+    def match(self, head: bytes, available: int) -> tuple[int, int, Seen] | None:
         """Where the payload of the blob that begins with `head` begins, its size, and what it holds.
 
-        None when it is no tensor, is laid out otherwise, or does not fit into the `available` bytes.
+        None when it is no tensor, is laid out otherwise, is empty, or does not fit into the `available` bytes.
         """
         key = head[_KEY]
-        template = self._templates.get(key, ...)
-        if template is ...:
-            template = self._add(key)
-        if template is None or len(head) < template.bytes:
+        template = self._templates.get(key) or self._add(key)
+        if template is None:
             return None
-        if int.from_bytes(head[: template.bytes], "little") & template.mask != template.expected:
+        layout, before_size, after_name, after_type = template
+        if len(head) < layout.size:
             return None
-        size, raw_name, ordinal, *shape = template.layout.unpack_from(head)
-        if ordinal >= len(_DATA_TYPES) or (shape and min(shape) < 0):
+        first, size, raw_name, second, ordinal, third, *shape = layout.unpack_from(head)
+        if first != before_size or second != after_name or third != after_type or ordinal >= len(_DATA_TYPES):
             return None
         data_type, item_bytes = _DATA_TYPES[ordinal]
-        if size > available or size != template.bytes + math.prod(shape) * item_bytes:
+        # Sizes are read as unsigned: a negative one makes the product too large, unless another is 0.
+        payload_bytes = math.prod(shape) * item_bytes
+        if size > available or size != layout.size + payload_bytes or payload_bytes == 0:
             return None
         try:
-            name = Text(raw_name, "utf-8")
+            return layout.size, size, (Text(raw_name, "utf-8"), data_type, shape)
         except UnicodeDecodeError:
             return None
-        return template.bytes, size, _info(name, data_type, shape)
 
     def _add(self, key: bytes) -> _Template | None:
-        if len(key) != 3 * WORD_BYTES or len(self._templates) == _MAX_TEMPLATES:
+        if key in self._templates or len(key) != _KEY.stop - _KEY.start or len(self._templates) == _MAX_TEMPLATES:
             return None
-        words, _, pointer = struct.unpack("<4x I Q Q", key)
+        words, pointer = struct.unpack("<20x I 8x Q 8x", key)
         name_bytes = (pointer >> 35) - 1
-        rank = words - len(encode(TensorDataInfo(name="x" * name_bytes if 0 <= name_bytes < 256 else ""))) // WORD_BYTES + 1
-        usable = 0 <= name_bytes < 256 and 0 <= rank <= self._limits.max_rank
-        self._templates[key] = _template(name_bytes, rank) if usable else None
-        return self._templates[key]
+        rank = words - _FIXED_WORDS - (name_bytes >> 3)
+        template = None
+        if 0 <= name_bytes < _MAX_NAME and 0 <= rank <= self._limits.max_rank:
+            head = tensor_head(name_bytes, rank)
+            template = _template(head, name_bytes, rank) if head[_KEY] == key else None
+        self._templates[key] = template
+        return template
 
 
-def _template(name_bytes: int, rank: int) -> _Template:
-    name_end = len(_HEADER) + 4 * WORD_BYTES + name_bytes
-    data_type = name_end + 1 + -(name_end + 1) % WORD_BYTES
-    head = _HEADER + encode(TensorDataInfo(name="x" * name_bytes, tensorInfo=TensorInfo(shape=[0] * rank)))
-    mask = bytearray(b"\xff" * len(head))
-    shape = len(head) - rank * WORD_BYTES
-    for place in (_SIZE, slice(name_end - name_bytes, name_end), slice(data_type, data_type + 2), slice(shape, len(head))):
-        mask[place] = bytes(place.stop - place.start)
-    bits = int.from_bytes(mask, "little")
-    layout = struct.Struct(
-        f"<24xQ{name_end - name_bytes - 32}x{name_bytes}s{data_type - name_end}xH{shape - data_type - 2}x{rank}q"
+def tensor_head(name_bytes: int, rank: int) -> bytes:
+    """The head of a tensor blob that `encode` makes, with zeros for its size, name, type and sizes."""
+    name_words = (name_bytes >> 3) + 1
+    pointers = (
+        2 << 48,
+        1 | 1 << 2 | BYTE_LIST << 32 | name_bytes + 1 << 35,
+        name_words << 2 | 1 << 32 | 1 << 48,
+        *[0] * (name_words + 1),
+        1 | WORD_LIST << 32 | rank << 35,
+        *[0] * rank,
     )
-    return _Template(len(head), bits, int.from_bytes(head, "little") & bits, layout)
+    return _HEADER + struct.pack(f"<II{len(pointers)}Q", 0, len(pointers), *pointers)
 
 
-def _info(name: Text, data_type: DataType, shape: list[Any]) -> TensorDataInfo:
-    tensor_info = TensorInfo.__new__(TensorInfo)
-    values = tensor_info.__dict__
-    values["shape"], values["dataType"] = Sizes(shape), data_type
-    info = TensorDataInfo.__new__(TensorDataInfo)
-    values = info.__dict__
-    values["name"], values["tensorInfo"] = name, tensor_info
-    return info
+def _template(head: bytes, name_bytes: int, rank: int) -> _Template:
+    name_end = _NAME + name_bytes
+    data_type = name_end + 1 + -(name_end + 1) % WORD_BYTES
+    shape = len(head) - rank * WORD_BYTES
+    between = _NAME - _SIZE - WORD_BYTES
+    layout = f"<{_SIZE}sQ{between}x{name_bytes}s{data_type - name_end}sH{shape - data_type - 2}s{rank}Q"
+    return _Template(struct.Struct(layout), head[:_SIZE], head[name_end:data_type], head[data_type + 2 : shape])

@@ -1,0 +1,88 @@
+"""Tensor blobs that are recognised at a glance decode as the general decoder decodes them."""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import popef
+from popef import DataType, Limits, TensorDataInfo, TensorInfo
+from popef.codec import encode
+from popef.scan import HEAD_BYTES, Blob, read_blob
+from popef.source import MemorySource
+from popef.templates import TensorTemplates, tensor_data_info, tensor_head
+
+SHAPES = st.lists(st.integers(0, 4), max_size=5)
+INFOS = st.builds(
+    TensorDataInfo,
+    name=st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+    tensorInfo=st.builds(TensorInfo, shape=SHAPES, dataType=st.sampled_from(list(DataType))),
+)
+
+
+def tensor_file(info: TensorDataInfo) -> bytes:
+    sink = io.BytesIO()
+    with popef.Writer(sink) as writer, writer.createTensorData(info) as blob:
+        blob.write(bytes(info.tensorInfo.sizeInBytes()))
+    return sink.getvalue()
+
+
+def generally(data: bytes) -> Blob | None:
+    """What the general decoder finds; None when it refuses."""
+    source = MemorySource("file", data)
+    try:
+        return read_blob(source, 0, 0, source.read(0, HEAD_BYTES), Limits())
+    except popef.PopefError:
+        return None
+
+
+def agrees(data: bytes) -> bool:
+    """Whether a template recognised the blob; fails unless both decoders then find the same."""
+    seen = TensorTemplates(Limits()).match(data[:HEAD_BYTES], len(data))
+    if seen is None:
+        return False
+    blob = generally(data)
+    assert blob is not None
+    payload, size, tensor = seen
+    assert (tensor_data_info(tensor), payload, size) == (blob.structure, blob.payload_start, blob.end)
+    return True
+
+
+@pytest.mark.parametrize("name_bytes", [0, 1, 6, 7, 8, 9, 255])
+@pytest.mark.parametrize("rank", [0, 1, 4, 32])
+def test_a_template_is_what_the_writer_writes(name_bytes: int, rank: int) -> None:
+    info = TensorDataInfo(name="\0" * name_bytes, tensorInfo=TensorInfo(shape=[0] * rank, dataType=DataType.BOOL))
+    assert tensor_head(name_bytes, rank)[48:] == encode(info)
+
+
+@settings(max_examples=200, deadline=None)
+@given(INFOS)
+def test_what_the_writer_writes_is_recognised(info: TensorDataInfo) -> None:
+    assert agrees(tensor_file(info)) == (info.tensorInfo.sizeInBytes() > 0)
+
+
+@settings(max_examples=500, deadline=None)
+@given(INFOS, st.integers(0, 10**6), st.integers(0, 255))
+def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(info: TensorDataInfo, place: int, value: int) -> None:
+    data = bytearray(tensor_file(info))
+    data[place % min(len(data), HEAD_BYTES)] = value
+    agrees(bytes(data))
+
+
+@pytest.mark.parametrize("shape", [(2**63, 2), (2**64 - 1, 0), (2**32, 2**32)])
+def test_sizes_beyond_63_bits_are_left_to_the_general_decoder(shape: tuple[int, int]) -> None:
+    data = bytearray(tensor_file(TensorDataInfo(name="w", tensorInfo=TensorInfo(shape=(1, 1), dataType=DataType.U8))))
+    data[-17:-1] = struct.pack("<QQ", *shape)
+    assert not agrees(bytes(data))
+    assert generally(bytes(data)) is None
+
+
+def test_a_file_of_many_layouts_is_read_all_the_same() -> None:
+    infos = [TensorDataInfo(name="n" * (i % 300), tensorInfo=TensorInfo(shape=[1] * (i % 20))) for i in range(3000)]
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(b"".join(map(tensor_file, infos))))
+    assert [tensor.info for tensor in reader.tensors()] == infos
