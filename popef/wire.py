@@ -27,6 +27,7 @@ STRUCT, LIST, FAR = 0, 1, 2
 BIT_LIST, BYTE_LIST, WORD_LIST, POINTER_LIST, COMPOSITE_LIST = 1, 2, 5, 6, 7
 ELEMENT_BITS = (0, 1, 8, 16, 32, 64, 64, 64)
 """Bits of an element by size code; a pointer is a word, and a composite list counts words."""
+_NARROW_LISTS = (BYTE_LIST, 3, 4)
 INT_FORMATS = {2: "B", 3: "H", 4: "I", 5: "q"}
 """Element size code to struct format. Narrow elements are uint32_t and below in the newer API, hence unsigned."""
 
@@ -63,7 +64,6 @@ class Message:
         self.segments = segments
         self.words: list[Sequence[int]] = [_words(segment) for segment in segments]
         """Each segment as unsigned 64-bit integers."""
-        self._num_segments = len(segments)
         self._offsets = offsets
         self._budget = VISITS_PER_WORD * sum(len(segment) // WORD_BYTES for segment in segments)
         self.label = label
@@ -131,7 +131,7 @@ class Message:
     #
     # D = 0: the pad is one ordinary pointer. D = 1: the pad is two words, a far pointer (D = 0) to the content
     # itself and a tag that describes the content.
-    def _follow_far(self, segment: int, position: int, word: int) -> Target | None:
+    def _follow_far(self, segment: int, position: int, word: int) -> Target:
         double = bool(word & 4)
         pad_segment, pad = self._landing(segment, position, word, 2 if double else 1)
         pad_word = self.words[pad_segment][pad]
@@ -139,7 +139,8 @@ class Message:
             if pad_word & 2:
                 expected = "a struct or list pointer as landing pad"
                 raise self.fail(Rule.FAR_POINTER, pad_segment, pad, expected, f"{pad_word:#018x}")
-            return self.follow(pad_segment, pad)
+            # Null in a landing pad is, as in the reference library, a structure of no words, and no list.
+            return self.follow(pad_segment, pad) or (pad_segment, pad + 1, 0)
         if pad_word & 7 != FAR:
             expected = "a single far pointer in the double landing pad"
             raise self.fail(Rule.FAR_POINTER, pad_segment, pad, expected, f"{pad_word:#018x}")
@@ -152,8 +153,8 @@ class Message:
 
     def _landing(self, segment: int, position: int, word: int, words: int) -> tuple[int, int]:
         target, offset = word >> 32, (word >> 3) & 0x1FFFFFFF
-        if target >= self._num_segments:
-            expected = f"a segment below {self._num_segments}"
+        if target >= len(self.segments):
+            expected = f"a segment below {len(self.segments)}"
             raise self.fail(Rule.FAR_POINTER, segment, position, expected, f"segment {target}")
         available = len(self.words[target])
         if offset > available - words:
@@ -248,19 +249,14 @@ class Message:
 
     def _grown_structs(self, segment: int, start: int, code: int, count: int) -> StructsAt:
         """A list of something simpler that a newer schema reads as structures whose first field it is."""
-        if code == BIT_LIST:
-            raise self.fail(Rule.STRUCT_LIST, segment, start, "a list of structures", "a list of bits")
+        # No list of PopEF can have grown from narrow elements: a field would be wider than the element it is read from.
+        if code == BIT_LIST or (code in _NARROW_LISTS and count):
+            got = f"{count} elements of {ELEMENT_BITS[code]} bits"
+            raise self.fail(Rule.STRUCT_LIST, segment, start, "a list of structures", got)
         self._limit_items(count)
         self.charge(count * ELEMENT_FEE)
         self.check(segment, start, list_words(code, count), "a list")
-        if code in (WORD_LIST, POINTER_LIST):
-            return StructsAt(segment, start, count, int(code == WORD_LIST), int(code == POINTER_LIST))
-        # Narrow elements, or none at all, get a segment of their own in which each has a word.
-        elements = self._elements(segment, start, code, count)
-        self.segments.append(struct.pack(f"<{len(elements)}Q", *elements))
-        self.words.append(elements)
-        self._offsets.append(self.offset(segment, start))
-        return StructsAt(len(self.segments) - 1, 0, count, int(code != 0), 0)
+        return StructsAt(segment, start, count, int(code == WORD_LIST), int(code == POINTER_LIST))
 
     def _list(self, segment: int, position: int, thing: str) -> Target | None:
         target = self.follow(segment, position)
