@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import zlib
 from collections import Counter
 from random import Random
 from typing import Any
@@ -23,8 +22,6 @@ from capnp_reference import (
     PLAIN,
     ROOTS,
     SHORTER,
-    STRUCTURE_OF_BLOB,
-    TEXT,
     Plain,
     only,
     plain_values,
@@ -34,6 +31,7 @@ from capnp_reference import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from popef_files import FILES, PlainBlob, split_by_reference, written_by_others, written_by_popef
 from popef_mutations import mutate_words
 from scattered_messages import scatter
 
@@ -258,112 +256,20 @@ def _framed(words: list[int]) -> bytes:
     return b"".join(number.to_bytes(8, "little") for number in (len(words) << 32, *words))
 
 
-@st.composite
-def blobs(draw: st.DrawFn) -> tuple[int, Plain, bytes]:
-    """One blob: the ordinal of its type, its structure, its payload."""
-    kind = draw(st.integers(0, 4))
-    shape = PLAIN.shapes[STRUCTURE_OF_BLOB[kind]]
-    if kind == 1:
-        return kind, draw(plain_values(shape)), b""
-    values = shape.default | {"name": draw(TEXT.filter(bool))}
-    if kind in (2, 3):
-        values["tensorInfo"] = draw(TENSOR_INFOS)
-        tensors = 1
-        if kind == 3:
-            values["numTensors"] = tensors = draw(st.integers(0, 3))
-        return kind, values, draw(SEEDS.map(Random)).randbytes(tensors * tensor_bytes(values["tensorInfo"]))
-    payload = draw(st.binary(max_size=40))
-    if kind == 4:
-        return kind, values | {"executable": draw(TEXT)}, payload
-    if draw(st.booleans()) and payload:
-        return kind, values | {"uncompressedSize": len(payload)}, zlib.compress(payload)
-    return kind, values, payload
-
-
-TENSOR_INFOS = st.fixed_dictionaries({"shape": st.lists(st.integers(0, 3), max_size=3), "dataType": st.integers(0, 14)})
-ITEM_BYTES = (1, 1, 2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 1, 1)
-
-
-def tensor_bytes(info: Plain) -> int:
-    """Bytes of one tensor."""
-    size = ITEM_BYTES[info["dataType"]]
-    for dimension in info["shape"]:
-        size *= dimension
-    return size
-
-
-FILES = st.lists(
-    blobs(), min_size=1, max_size=4, unique_by=lambda blob: (blob[0], blob[1]["name"]) if blob[0] == 0 else id(blob)
-)
-
-
 @many
 @given(FILES)
-def test_the_reference_reads_the_files_popef_writes(file: list[tuple[int, Plain, bytes]]) -> None:
+def test_the_reference_reads_the_files_popef_writes(file: list[PlainBlob]) -> None:
     assert split_by_reference(written_by_popef(file)) == file
-
-
-def written_by_popef(file: list[tuple[int, Plain, bytes]]) -> bytes:
-    """The bytes of popef's writer."""
-    sink = io.BytesIO()
-    with popef.Writer(sink) as writer:
-        for kind, values, payload in file:
-            record = to_record(STRUCTURE_OF_BLOB[kind], values)
-            if kind == 1:
-                writer.writeMetadata(record)
-                continue
-            if kind == 0:
-                blob = writer.createExecutable(record.name, compress=record.uncompressedSize > 0)
-                payload = zlib.decompress(payload) if record.uncompressedSize else payload
-            elif kind == 4:
-                blob = writer.createOpaqueBlob(record.name, record.executable)
-            else:
-                blob = writer.createTensorData(record) if kind == 2 else writer.createFeedData(record)
-            blob.write(payload)
-    return sink.getvalue()
-
-
-def split_by_reference(data: bytes) -> list[tuple[int, Plain, bytes]]:
-    """The blobs of a file, found by hopping from header to header with the reference library alone."""
-    file, start = [], 0
-    while start < len(data):
-        header, structure = _first_message("BlobHeader", data, start)
-        values, payload = _first_message(STRUCTURE_OF_BLOB[header["type"]], data, structure)
-        end = start + header["size"]
-        file.append((header["type"], values, data[payload:end]))
-        start = end
-    return file
-
-
-def _first_message(name: str, data: bytes, start: int) -> tuple[Plain, int]:
-    count = int.from_bytes(data[start : start + 4], "little") + 1
-    sizes = [int.from_bytes(data[start + 4 + 4 * i : start + 8 + 4 * i], "little") for i in range(count)]
-    end = start + (4 + 4 * count + 7) // 8 * 8 + 8 * sum(sizes)
-    return PLAIN.read(name, data[start:end]), end
 
 
 @many
 @given(FILES, SEEDS)
-def test_popef_reads_files_of_the_reference_and_of_the_builder(file: list[tuple[int, Plain, bytes]], seed: int) -> None:
+def test_popef_reads_files_of_the_reference_and_of_the_builder(file: list[PlainBlob], seed: int) -> None:
     data = b"".join(written_by_others(blob, seed + i) for i, blob in enumerate(file))
     reader = popef.Reader()
     reader.parseStream(io.BytesIO(data))
     found = [(int(blob.type), to_plain(blob.structure), bytes(blob.payload())) for blob in reader.blobs()]
     assert found == split_by_reference(data) == file
-
-
-def written_by_others(blob: tuple[int, Plain, bytes], seed: int) -> bytes:
-    """A blob whose header and structure are the reference's or the builder's."""
-    kind, values, payload = blob
-
-    def message(name: str, values: Plain) -> bytes:
-        if seed % 2:
-            return PLAIN.write(name, values, 1 + seed % 30)
-        return scatter(PLAIN.shapes[name], values, seed)
-
-    structure = message(STRUCTURE_OF_BLOB[kind], values)
-    size = len(message("BlobHeader", {"version": "2.1", "type": kind, "size": 1})) + len(structure) + len(payload)
-    return message("BlobHeader", {"version": "2.1", "type": kind, "size": size}) + structure + payload
 
 
 @settings(many, max_examples=3 * EXAMPLES)
