@@ -69,4 +69,4 @@ proto: .venv/python
 	@touch $@
 
 clean:
-	rm -rf .venv .cache build dist *.egg-info model_repository/*/1/*.popef
+	rm -rf .venv .cache build dist *.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef

@@ -10,7 +10,7 @@ from .errors import LimitError, Limits, PopefError
 from .layout import MessageBuilder
 from .record import RECORDS, Record
 from .rules import Rule
-from .schema import DATA_BITS, Field, Kind, Struct
+from .schema import Field, Kind, Struct
 from .types import ProgramName
 from .values import FLAGS, Names, Number, Numbers, Records, Sizes, Text
 from .wire import Message, ReadBytes, StructAt, read_message
@@ -73,13 +73,13 @@ def _readers(structure: Struct) -> tuple[tuple[str, Read], ...]:
 
 
 def _reader(structure: Struct, field: Field) -> Read:
-    read = _data_reader(field) if field.kind in DATA_BITS else _pointer_reader(field)
+    read = _data_reader(field) if field.kind.bits else _pointer_reader(field)
     return _forgiving(f"{structure.name}.{field.name}", field, read) if field.inferred else read
 
 
 def _data_reader(field: Field) -> Read:
     word, shift = divmod(field.slot, 64)
-    mask = (1 << DATA_BITS[field.kind]) - 1
+    mask = (1 << field.kind.bits) - 1
     convert: Callable[[int], Any] = field.enum or _CONVERTERS[field.kind]
 
     def read(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
@@ -196,29 +196,34 @@ def decode_message(
 def encode(record: Record) -> bytes:
     """The framed message of a structure; the long form only where an inferred field is set."""
     builder = MessageBuilder()
-    size = record.SCHEMA.size(long=_needs_long(record))
+    size = _size(record)
     _encode_struct(builder, builder.add_struct(0, *size), size, record)
     return builder.framed()
 
 
+def _size(record: Record) -> tuple[int, int]:
+    return record.SCHEMA.long if _needs_long(record) else record.SCHEMA.short
+
+
 def _needs_long(record: Record) -> bool:
-    return any(field.inferred and getattr(record, field.name) for field in record.SCHEMA.fields)
+    schema = record.SCHEMA
+    return schema.long != schema.short and any(field.inferred and getattr(record, field.name) for field in schema.fields)
 
 
 def _encode_struct(builder: MessageBuilder, start: int, size: tuple[int, int], record: Record) -> None:
-    long = size != record.SCHEMA.size(long=False)
+    long = size != record.SCHEMA.short
     for field in record.SCHEMA.fields:
         value = getattr(record, field.name)
         if field.inferred and (not long or not value):
             continue
-        if field.kind in DATA_BITS:
+        if field.kind.bits:
             builder.put(start + field.slot // 64, _data_bits(record, field, value) << field.slot % 64)
         else:
             _ENCODERS[field.kind](builder, start + size[0] + field.slot, record, field, value)
 
 
 def _data_bits(record: Record, field: Field, value: int) -> int:
-    width = DATA_BITS[field.kind]
+    width = field.kind.bits
     low, high = _INT64 if field.kind is Kind.I64 else (0, (1 << width) - 1)
     if not low <= value <= high:
         raise _out_of_range(record, field, low, high, value)
@@ -246,13 +251,13 @@ def _encode_ints(builder: MessageBuilder, pointer: int, record: Record, field: F
 
 
 def _encode_one(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Record) -> None:
-    size = value.SCHEMA.size(long=_needs_long(value))
+    size = _size(value)
     _encode_struct(builder, builder.add_struct(pointer, *size), size, value)
 
 
 def _encode_list(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[Record]) -> None:
     assert field.struct is not None
-    size = field.struct.size(long=any(map(_needs_long, value)))
+    size = field.struct.long if any(map(_needs_long, value)) else field.struct.short
     first = builder.add_structs(pointer, len(value), *size)
     for i, item in enumerate(value):
         _encode_struct(builder, first + i * sum(size), size, item)

@@ -17,21 +17,12 @@ from .enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
 from .errors import Limits
 from .record import RECORDS, AnyEnumerant
 from .rules import Rule, Severity
-from .schema import DATA_BITS, STRUCTURES, Field, Kind, Struct
+from .schema import STRUCTURES, Field, Kind, Struct
 from .types import STRUCTURE_OF_BLOB, TensorDataInfo, TensorInfo
 from .words import describe_words_of
 from .writer import Writer
 
 DOCUMENT = Path(__file__).with_name("FORMAT.md")
-
-_TYPES = {
-    Kind.BOOL: "bit",
-    Kind.U64: "u64",
-    Kind.I64: "i64",
-    Kind.TEXT: "text",
-    Kind.INTS: "integers",
-    Kind.SIZES: "integers",
-}
 
 
 def document(text: str) -> str:
@@ -52,7 +43,7 @@ def _structures() -> str:
 
 
 def _structure(structure: Struct) -> Iterator[str]:
-    (data, pointers), (long_data, long_pointers) = structure.size(long=False), structure.size(long=True)
+    (data, pointers), (long_data, long_pointers) = structure.short, structure.long
     size = f"{data} data words, {pointers} pointers"
     if (data, pointers) != (long_data, long_pointers):
         size += f"; the long form {long_data} and {long_pointers}"
@@ -69,13 +60,13 @@ def _type(field: Field) -> str:
         return f"u16 {field.enum.__name__}"
     if field.struct is not None:
         return field.struct.name if field.kind is Kind.STRUCT else f"list of {field.struct.name}"
-    return _TYPES[field.kind]
+    return "integers" if field.kind is Kind.SIZES else field.kind.label
 
 
 def _where(field: Field) -> str:
-    if field.kind not in DATA_BITS:
+    if not field.kind.bits:
         return f"pointer {field.slot}"
-    width = DATA_BITS[field.kind]
+    width = field.kind.bits
     word, first = divmod(field.slot, 64)
     return (
         f"word {word}"

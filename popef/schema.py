@@ -6,30 +6,32 @@ fields are confirmed and which are inferred.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 
 from .enums import BlobType, DataType, Enumerant, TensorType
 
 
 class Kind(Enum):
-    """How a field is stored: the first four in the data section, the others behind a pointer."""
+    """How a field is stored: in so many bits of the data section, or behind a pointer, which is 0 bits."""
 
-    BOOL = auto()
-    ENUM = auto()
-    U64 = auto()
-    I64 = auto()
-    TEXT = auto()
-    INTS = auto()
-    SIZES = auto()
+    BOOL = ("bit", 1)
+    ENUM = ("u16", 16)
+    U64 = ("u64", 64)
+    I64 = ("i64", 64)
+    TEXT = ("text", 0)
+    INTS = ("integers", 0)
+    SIZES = ("sizes", 0)
     """A list of integers none of which is negative, a tuple in Python."""
-    STRUCT = auto()
-    STRUCTS = auto()
-    MAP = auto()
+    STRUCT = ("structure", 0)
+    STRUCTS = ("structures", 0)
+    MAP = ("map", 0)
     """A list of two-field structures, a dict in Python."""
 
-
-DATA_BITS = {Kind.BOOL: 1, Kind.ENUM: 16, Kind.U64: 64, Kind.I64: 64}
+    def __init__(self, label: str, bits: int) -> None:
+        self.label = label
+        self.bits = bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,19 @@ class Struct:
 
     name: str
     fields: tuple[Field, ...]
+    short: tuple[int, int] = field(init=False)
+    """Words of data and number of pointers, without the inferred fields."""
+    long: tuple[int, int] = field(init=False)
+    """The same with them."""
 
-    def size(self, *, long: bool) -> tuple[int, int]:
-        """Words of data and number of pointers, with (`long`) or without the inferred fields."""
-        fields = [field for field in self.fields if long or not field.inferred]
-        data_bits = [field.slot + DATA_BITS[field.kind] for field in fields if field.kind in DATA_BITS]
-        pointers = sum(field.kind not in DATA_BITS for field in fields)
-        return (max(data_bits, default=0) + 63) // 64, pointers
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "short", _size([each for each in self.fields if not each.inferred]))
+        object.__setattr__(self, "long", _size(self.fields))
+
+
+def _size(fields: Sequence[Field]) -> tuple[int, int]:
+    data_bits = max((field.slot + field.kind.bits for field in fields if field.kind.bits), default=0)
+    return (data_bits + 63) // 64, sum(not field.kind.bits for field in fields)
 
 
 BLOB_HEADER = Struct(

@@ -14,7 +14,7 @@ from .enums import BlobType, enumerant
 from .errors import FormatError, LimitError, Limits, PopefError
 from .rules import Rule
 from .scan import read_header
-from .schema import DATA_BITS, Field, Kind, Struct
+from .schema import Field, Kind, Struct
 from .source import MemorySource, Source, open_source
 from .types import STRUCTURE_OF_BLOB, BlobHeader
 from .wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
@@ -181,9 +181,9 @@ class _Walk:
         fields = schema.fields if schema else ()
         for word in range(data_words):
             raw = self._message.words[segment][data + word]
-            in_word = [field for field in fields if field.kind in DATA_BITS and field.slot // 64 == word]
+            in_word = [field for field in fields if field.kind.bits and field.slot // 64 == word]
             self._note(segment, data + word, f"{name}: {_data_note(raw, in_word)}")
-        pointers = {field.slot: field for field in fields if field.kind not in DATA_BITS}
+        pointers = {field.slot: field for field in fields if not field.kind.bits}
         for slot in range(num_pointers):
             place = data + data_words + slot
             field = pointers.get(slot)
@@ -244,7 +244,7 @@ def _elements(word: int, code: int, index: int, count: int) -> str:
 def _data_note(raw: int, fields: list[Field]) -> str:
     notes, rest = [], raw
     for field in sorted(fields, key=lambda field: field.slot):
-        width, shift = DATA_BITS[field.kind], field.slot % 64
+        width, shift = field.kind.bits, field.slot % 64
         mask = (1 << width) - 1
         value = raw >> shift & mask
         rest &= ~(mask << shift)

@@ -22,6 +22,7 @@ from .record import Record
 from .scan import Blob
 from .types import BlobHeader, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
+_HEADER_BYTES = len(encode(BlobHeader()))
 _COPY_BYTES = 1 << 20
 _SPOOL_BYTES = 16 << 20
 """Payload kept in memory, before it goes to a temporary file, when the sink cannot seek."""
@@ -38,7 +39,9 @@ class BlobWriter:
         self._expected_bytes = _payload_bytes(structure)
         self._raw_bytes = 0
         self._payload_bytes = 0
-        self._start = writer._begin(self, self._head())
+        # A head that says already what will follow is written once; another is written again when the blob is finished.
+        self._final = self._expected_bytes is not None
+        self._start = writer._begin(self, _head(kind, structure, self._expected_bytes or 0), final=self._final)
 
     @property
     def stream(self) -> BlobWriter:
@@ -70,13 +73,15 @@ class BlobWriter:
         """
         if self._writer._live is not self:
             return
-        if self._expected_bytes is not None:
+        if self._final:
             self._check(self._raw_bytes, whole=True)
+            self._writer._live = None
+            return
         # An empty executable stays raw: an uncompressedSize of 0 means "not compressed".
         if self._compressor is not None and self._raw_bytes:
             self._put(self._compressor.flush())
         self._settle_structure()
-        self._writer._end(self._start, self._head())
+        self._writer._end(self._start, _head(self._kind, self._structure, self._payload_bytes))
 
     def _put(self, data: bytes | memoryview) -> None:
         self._writer._append(data)
@@ -95,7 +100,7 @@ class BlobWriter:
         structure = self._structure
         if isinstance(structure, Executable) and self._compressor is not None:
             structure.uncompressedSize = self._raw_bytes
-        if isinstance(structure, FeedDataInfo) and self._expected_bytes is None and self._raw_bytes:
+        if isinstance(structure, FeedDataInfo) and self._raw_bytes:
             item = structure.tensorInfo.sizeInBytes()
             if item == 0 or self._raw_bytes % item:
                 self._writer._spoil()
@@ -103,9 +108,6 @@ class BlobWriter:
                     f"{_name(structure)}: expected a multiple of {item} bytes, got {self._raw_bytes}; write whole tensors"
                 )
             structure.numTensors = self._raw_bytes // item
-
-    def _head(self) -> bytes:
-        return _head(self._kind, self._structure, self._payload_bytes)
 
     def __enter__(self) -> BlobWriter:
         return self
@@ -210,7 +212,7 @@ class Writer:
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
         """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow."""
-        return BlobWriter(self, BlobType.DATA_TENSOR, copy.deepcopy(info))
+        return BlobWriter(self, BlobType.DATA_TENSOR, info)
 
     def createFeedData(self, info: FeedDataInfo) -> BlobWriter:
         """Begin a feed; `info.numTensors` tensors must follow, or any number when that is 0."""
@@ -287,8 +289,11 @@ class Writer:
         folder = os.path.dirname(self._target) if self._target else None
         return tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=folder)  # type: ignore[return-value]
 
-    def _begin(self, blob: BlobWriter, head: bytes) -> int:
+    def _begin(self, blob: BlobWriter, head: bytes, *, final: bool) -> int:
         self._make_live(blob)
+        if final:
+            self._sink.write(head)
+            return 0
         if self._patches:
             start = self._sink.tell()
             self._sink.write(head)
@@ -351,9 +356,7 @@ class FileWriter(Writer):
 
 def _head(kind: BlobType, structure: Record, payload_bytes: int) -> bytes:
     message = encode(structure)
-    header = BlobHeader(type=kind)
-    header.size = len(encode(header)) + len(message) + payload_bytes
-    return encode(header) + message
+    return encode(BlobHeader(type=kind, size=_HEADER_BYTES + len(message) + payload_bytes)) + message
 
 
 def _name(structure: Record) -> str:
