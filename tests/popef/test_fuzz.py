@@ -17,7 +17,7 @@ from popef_fuzzing import check, seed_files
 from popef_mutations import mutate_file
 
 FIRST = list(seed_files())
-EXAMPLES = int(os.environ.get("POPEF_FUZZ_EXAMPLES", "250"))
+EXAMPLES = int(os.environ.get("POPEF_FUZZ_EXAMPLES", "150"))
 many = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 SEEDS = st.integers(0, (1 << 32) - 1)
 

@@ -1,0 +1,121 @@
+"""What searches for bad bytes, in this folder, have found: one small file for each."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import popef
+from popef.compare import iter_differences
+from popef.verify import Verification
+
+
+def file_of(write: Callable[[popef.Writer], None]) -> bytes:
+    """The file that some calls of a writer make."""
+    sink = io.BytesIO()
+    with popef.Writer(sink) as writer:
+        write(writer)
+    return sink.getvalue()
+
+
+def parsed(data: bytes) -> popef.Reader:
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(data))
+    return reader
+
+
+class ShortReads(io.BytesIO):
+    """A stream that gives one byte at a time, as an unbuffered pipe may."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(min(size or 0, 1))
+
+
+@pytest.mark.xfail(strict=True, reason="read_stream takes the first chunk for /dev/zero when it is shorter than 8 bytes")
+def test_a_stream_may_hand_out_its_first_bytes_one_by_one() -> None:
+    data = file_of(lambda writer: writer.writeMetadata(popef.Metadata()))
+    reader = popef.Reader()
+    reader.parseStream(ShortReads(data))
+    assert reader.metadata() == [popef.Metadata()]
+
+
+def steps(function: Callable[[], Any]) -> int:
+    """Bytecode instructions that a call takes: the same on every machine, where time is not."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def many_models(count: int) -> bytes:
+    def write(writer: popef.Writer) -> None:
+        for name in map(str, range(count)):
+            writer.createExecutable(name)
+            writer.writeMetadata(popef.Metadata(executable=name))
+
+    return file_of(write)
+
+
+def many_data_of_one_name(count: int) -> bytes:
+    def write(writer: popef.Writer) -> None:
+        anchors = [popef.Anchor(name="w", programs=[i]) for i in range(count)]
+        writer.writeMetadata(popef.Metadata(executable="e", anchors=anchors))
+        writer.createExecutable("e")
+        for _ in range(count):
+            writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=popef.TensorInfo(shape=[0])))
+
+    return file_of(write)
+
+
+def create_models(path: Path) -> None:
+    popef.ModelBuilder(parsed(path.read_bytes())).createModels()
+
+
+def compare_with_itself(path: Path) -> None:
+    reader = parsed(path.read_bytes())
+    assert not list(iter_differences(reader, reader))
+
+
+def verify(path: Path) -> None:
+    assert Verification([path]).blobs
+
+
+QUADRATIC = pytest.mark.xfail(strict=True, reason="for each blob it goes through all blobs, or anchors, like it")
+
+
+@pytest.mark.parametrize(
+    ("file", "function"),
+    [
+        pytest.param(many_models, create_models, marks=QUADRATIC),
+        pytest.param(many_data_of_one_name, compare_with_itself, marks=QUADRATIC),
+        pytest.param(many_data_of_one_name, verify, marks=QUADRATIC),
+        (many_models, compare_with_itself),
+        (many_models, verify),
+    ],
+)
+def test_twice_the_blobs_take_twice_the_steps(
+    file: Callable[[int], bytes], function: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """A file of a megabyte, thousands of small blobs, could keep a reader busy for minutes."""
+    counts = []
+    for count in (40, 80, 160):
+        path = tmp_path / str(count)
+        path.write_bytes(file(count))
+        counts.append(steps(lambda path=path: function(path)))
+    assert counts[2] - counts[1] < 2.5 * (counts[1] - counts[0])
