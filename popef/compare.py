@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,13 +40,12 @@ def iter_differences(left: Reader, right: Reader) -> Iterator[str]:
 
 def _by_key(reader: Reader) -> dict[Key, Blob]:
     found: dict[Key, Blob] = {}
+    counts: Counter[tuple[BlobType, str]] = Counter()
     for blob in reader.blobs():
         structure = blob.structure
-        name = structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
-        count = 0
-        while (blob.type, str(name), count) in found:
-            count += 1
-        found[blob.type, str(name), count] = blob
+        name = str(structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", ""))
+        found[blob.type, name, counts[blob.type, name]] = blob
+        counts[blob.type, name] += 1
     return found
 
 
@@ -75,13 +75,12 @@ def _fields(blob: Blob) -> dict[str, Any]:
 
 
 def _by_name(items: list[dict[str, Any]]) -> dict[str, Any]:
+    counts: Counter[str] = Counter()
     found: dict[str, Any] = {}
     for item in items:
-        name, count = item["name"], 1
-        while name in found:
-            count += 1
-            name = f"{item['name']} ({count})"
-        found[name] = item
+        counts[item["name"]] += 1
+        count = counts[item["name"]]
+        found[item["name"] if count == 1 else f"{item['name']} ({count})"] = item
     return found
 
 

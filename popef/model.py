@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 from .errors import PopefError
@@ -12,6 +13,7 @@ from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorRe
 from .types import Metadata
 
 AnyData = TypeVar("AnyData", TensorReader, FeedReader)
+T = TypeVar("T")
 
 _log = logging.getLogger("popef")
 
@@ -39,72 +41,73 @@ class ModelBuilder:
         Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the name of one of its
         anchors. Raises PopefError, naming the candidates, when something is missing or not unique.
         """
-        model = self._bind(self._executable(name))
-        self._warn_of_strays()
-        return model
+        parts = _Parts(self._reader)
+        return parts.bind(parts.choose(name))
 
     def createModels(self) -> list[Model]:
         """The models of all executables, in file order; raises PopefError as `createModel` does."""
-        models = [
-            self._bind(self._executable(name)) for name in dict.fromkeys(each.name for each in self._reader.executables())
-        ]
+        parts = _Parts(self._reader)
+        return [parts.bind(parts.choose(name)) for name in parts.executables]
+
+
+class _Parts:
+    """What a reader has parsed, by the names that bind it."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.executables = _by_name((each.name, each) for each in reader.executables())
+        self._metadata = _by_name((each.executable, each) for each in reader.metadata())
+        self._opaque_blobs = _by_name((each.executable, each) for each in reader.opaqueBlobs())
+        self._tensors = _by_name((each.info.name, each) for each in reader.tensors())
+        self._feeds = _by_name((each.info.name, each) for each in reader.feeds())
         self._warn_of_strays()
-        return models
 
-    def _bind(self, executable: ExecutableReader) -> Model:
-        metadata = self._metadata(executable.name)
-        anchors = {anchor.name for anchor in metadata.anchors}
-        return Model(
-            executable,
-            metadata,
-            _belonging(executable.name, "tensor", self._reader.tensors(), anchors),
-            _belonging(executable.name, "feed", self._reader.feeds(), anchors),
-            [opaque for opaque in self._reader.opaqueBlobs() if opaque.executable == executable.name],
-        )
-
-    def _executable(self, name: str | None) -> ExecutableReader:
-        executables = self._reader.executables()
-        found = [executable for executable in executables if name in (None, executable.name)]
+    def choose(self, name: str | None) -> ExecutableReader:
+        found = list(chain(*self.executables.values())) if name is None else self.executables.get(name, [])
         if len(found) == 1:
             return found[0]
         wanted = "one executable" if name is None else f"one executable called {name!r}"
         advice = "parse the file that holds it" if not found else "name one, or parse each model on its own"
-        raise PopefError(
-            f"model: expected {wanted}, got {len(found)} among {_names(each.name for each in executables)}; {advice}"
-        )
+        candidates = [each for each, readers in self.executables.items() for _ in readers]
+        raise PopefError(f"model: expected {wanted}, got {len(found)} among {_names(candidates)}; {advice}")
 
-    def _metadata(self, name: str) -> Metadata:
-        metadata = self._reader.metadata()
-        found = [each for each in metadata if each.executable == name]
-        if len(found) == 1:
-            return found[0]
-        candidates = _names(each.executable for each in metadata)
-        raise PopefError(
-            f"model {name!r}: expected one metadata blob for it, got {len(found)} among those for {candidates}; "
-            "parse the files of one export together, each once"
-        )
+    def bind(self, executable: ExecutableReader) -> Model:
+        name = executable.name
+        metadata = self._metadata.get(name, [])
+        if len(metadata) != 1:
+            candidates = _names([each for each, blobs in self._metadata.items() for _ in blobs])
+            raise PopefError(
+                f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among those for {candidates}; "
+                "parse the files of one export together, each once"
+            )
+        anchors = dict.fromkeys(anchor.name for anchor in metadata[0].anchors)
+        tensors, feeds = _data(name, "tensor", self._tensors, anchors), _data(name, "feed", self._feeds, anchors)
+        return Model(executable, metadata[0], tensors, feeds, self._opaque_blobs.get(name, []))
 
     def _warn_of_strays(self) -> None:
-        anchors = {anchor.name for metadata in self._reader.metadata() for anchor in metadata.anchors}
-        names = [tensor.info.name for tensor in self._reader.tensors()] + [feed.info.name for feed in self._reader.feeds()]
-        strays = [name for name in names if name not in anchors]
+        anchors = {anchor.name for blobs in self._metadata.values() for metadata in blobs for anchor in metadata.anchors}
+        strays = [name for name in (*self._tensors, *self._feeds) if name not in anchors]
         if strays:
             _log.warning("data for %s fits no anchor of any model and is left out", _names(strays))
 
 
-def _belonging(model: str, kind: str, data: Sequence[AnyData], anchors: Collection[str]) -> list[AnyData]:
-    found: dict[str, AnyData] = {}
-    for each in data:
-        name = each.info.name
-        if name in found:
-            places = f"{found[name].blob.label} and {each.blob.label}"
+def _by_name(named: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    found: dict[str, list[T]] = {}
+    for name, each in named:
+        found.setdefault(name, []).append(each)
+    return found
+
+
+def _data(model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Iterable[str]) -> list[AnyData]:
+    found = []
+    for name in anchors:
+        readers = data.get(name, [])
+        if len(readers) > 1:
+            places = " and ".join(reader.blob.label for reader in readers[:2])
             raise PopefError(f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of one model only")
-        if name in anchors:
-            found[name] = each
-    return list(found.values())
+        found += readers
+    return sorted(found, key=lambda reader: (reader.blob.source.name, reader.blob.index))
 
 
-def _names(names: Iterable[str]) -> str:
-    names = list(names)
+def _names(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:10]) or "none"
     return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"

@@ -43,7 +43,7 @@ class Rule(Enum):
     STRUCT_LIST = (
         Severity.ERROR,
         "The tag of a composite list MUST be a struct tag whose elements fit into the words that the list pointer "
-        "announces. A list of single bits MUST NOT stand for structures.",
+        "announces. A list of bits, or of elements narrower than a word, MUST NOT stand for structures unless it is empty.",
     )
     TEXT = (Severity.ERROR, "A text MUST be a list of bytes that ends in one NUL, which is counted, and MUST be UTF-8.")
     INTEGERS = (

@@ -137,7 +137,7 @@ def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:
                 f"{name}: expected at most {limit} bytes from a stream, got more; "
                 "raise Limits.max_stream_bytes, or parse a file, of which only structures are read"
             )
-        if not any(data[:8]):
+        if len(data) >= 8 and not any(data[:8]):
             break  # /dev/zero and its like: no message begins so, and the parser will say it
     return MemorySource(name, data)
 

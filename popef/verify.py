@@ -17,7 +17,7 @@ from .record import Record
 from .rules import Rule, Severity
 from .scan import HEAD_BYTES, Blob, read_blob, read_header
 from .source import CHUNK_BYTES, Source, open_source
-from .types import Anchor, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
+from .types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +138,17 @@ class Verification:
             self._add(Rule.PROGRAM_NAMES, f"{blob.label}: programsMap has no name for {', '.join(map(str, nameless))}")
 
     def _check_data(self) -> None:
-        anchors: dict[str, list[Anchor]] = {}
+        anchors: dict[str, dict[str, None]] = {}
         for blob in self._of(Metadata):
             for anchor in blob.structure.anchors:
-                anchors.setdefault(anchor.name, []).append(anchor)
+                anchors.setdefault(anchor.name, {})[_describe(anchor.tensorInfo)] = None
         seen: dict[tuple[BlobType, str], Blob] = {}
         for blob in (*self._of(TensorDataInfo), *self._of(FeedDataInfo)):
-            name, info = blob.structure.name, blob.structure.tensorInfo
+            name, found = blob.structure.name, _describe(blob.structure.tensorInfo)
             if anchors and name not in anchors:
                 self._add(Rule.DATA_ANCHOR, f"{blob.label}: no anchor is called {name!r}")
-            elif anchors and not any(anchor.tensorInfo == info for anchor in anchors[name]):
-                found, wanted = _describe(info), _describe(anchors[name][0].tensorInfo)
-                self._add(Rule.DATA_ANCHOR, f"{blob.label}: {name!r} is {found}, its anchor {wanted}")
+            elif anchors and found not in anchors[name]:
+                self._add(Rule.DATA_ANCHOR, f"{blob.label}: {name!r} is {found}, its anchor {next(iter(anchors[name]))}")
             if (blob.type, name) in seen:
                 self._add(Rule.DATA_UNIQUE, f"{blob.label}: data for {name!r} stands in {seen[blob.type, name].label} too")
             seen.setdefault((blob.type, name), blob)

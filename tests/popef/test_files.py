@@ -275,6 +275,13 @@ def test_a_list_of_a_billion_empty_anchors_costs_nothing():
         parse(metadata_blob([*root, tag]))
 
 
+def test_a_quarter_of_a_million_empty_anchors_are_refused_for_what_they_cost():
+    root = [0 | 5 << 32 | 6 << 48, *([0] * 5), *([0] * 6)]
+    root[7] = 1 | (12 - 7 - 1) << 2 | 7 << 32
+    with pytest.raises(popef.LimitError, match="visits a word"):
+        parse(metadata_blob([*root, (popef.Limits().max_list_items - 1) << 2]))
+
+
 def test_a_file_that_does_not_exist_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         popef.Reader().parseFile(tmp_path / "none")
