@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import logging
 import math
@@ -16,7 +17,7 @@ import onnx
 import simipu
 from onnx import TensorProto, numpy_helper
 from simipu import CompileError, Constant, Direction, Program, ProgramKind, Stream
-from simipu.cycles import estimate_cycles
+from simipu.cost import CostOptions, estimate
 from simipu.rows import NotIndependent, make_row_independent
 from simipu.target import find_target
 
@@ -131,7 +132,7 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     outputs = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
     del model.graph.output[:]
     model.graph.output.extend(outputs)
-    cycles = estimate_cycles(model, target, half_partials=options.partials_type == "half")
+    cycles = estimate(model, target, cost_options(options)).cycles
     streams = _make_streams(model.graph)
     on_step("prove rows independent")
     graph, dependence = _take_rows(model, streams)
@@ -144,6 +145,12 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
     executable = simipu.Executable(name, target, (load, main), compile_options=options.changed(), constants=constants)
     return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, dependence)
+
+
+def cost_options(options: CompilerOptions) -> CostOptions:
+    """The options of the compiler that time and memory depend on."""
+    shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {entry.name for entry in dataclasses.fields(options)}
+    return CostOptions(**{name: getattr(options, name) for name in shared})
 
 
 def _make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:

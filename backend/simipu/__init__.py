@@ -1,6 +1,6 @@
 """The simulated IPU: target, device, executable, engine, numerics and cycles.
 
-Arithmetic is ONNX Runtime's; what the chip would have taken comes from `simipu.cycles`. Nothing here knows PopEF files,
+Arithmetic is ONNX Runtime's; what the chip would have taken comes from `simipu.cost`. Nothing here knows PopEF files,
 requests or Triton.
 """
 

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from onnx import helper, shape_inference
 
 from popef import batch_size
-from simipu.cycles import estimate_cycles
+from simipu.cost import estimate
 from simipu.errors import CompileError, LoadError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
 from simipu.rows import NotIndependent, make_row_independent
@@ -56,7 +56,7 @@ def adopt_graph(
     _check_outputs(model.graph, streams, path)
     batch = batch_size(stream.shape for stream in streams)
     try:
-        cycles = estimate_cycles(model, target, half_partials=True)
+        cycles = estimate(model, target).cycles
     except CompileError as error:
         _log.warning("graph %s: no cycles can be modelled, they count as 0: %s", path, error)
         cycles = 0

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from simipu.cycles import collect_values
+from simipu.shapes import collect_values
 
 Shape = tuple[int, ...]
 

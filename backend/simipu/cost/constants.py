@@ -1,0 +1,68 @@
+"""The numbers of the cost model, each with its source. Cycles are of a tile, which all six workers share.
+
+`PL` is graphcore/poplibs at 7eac0f26 (its cycle estimators), `notes` the project's IPU performance notes, which collect public
+measurements on real C600 and Bow chips; `fitted` numbers come from the calibration data in `benchmarks/data`, and
+`benchmarks/validation.py` prints what they are worth.
+"""
+
+from __future__ import annotations
+
+WORKERS = 6
+"""Worker threads of a tile; a step of one worker takes six tile cycles (IPU Programmer's Guide)."""
+
+# Matmul and convolution (PL lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp, ConvReducePlan.cpp)
+
+PLANNED_CYCLES = 1_500
+"""Of each planned matmul or convolution beside what its plan says: zeroing, layout phases, control. Fitted, within the 1,500 to
+2,500 that the notes found."""
+VERTEX_CYCLES, ROW_VERTEX_CYCLES = 92, 109
+"""Launching a 1x1 and an nx1 AMP vertex."""
+GROUP_CYCLES, IN_CHANNEL_CYCLES, OUT_CHANNEL_CYCLES = 13, 15, 25.5
+"""Loops of the 1x1 vertex over groups, input channel blocks and output channel blocks."""
+TAP_CYCLES = 45
+"""Of the nx1 vertex for each kernel position: loop and pointer set-up."""
+FP8_BLOCK_CYCLES = 360
+"""Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others."""
+COEFFICIENT_BYTES_PER_CYCLE = 8
+"""Loading weights into the AMP units; twice that with use128BitConvUnitLoad (PL ConvOptions.hpp)."""
+REDUCE_CYCLES, REDUCE_STAGE_DEPTHS = 32, (16, 125)
+"""Starting a worker of a reduction of partials, and the depths from which it takes two and three stages."""
+SERIAL_SLICE_CYCLES = 63
+"""Starting a worker of the dynamic slice that each part of a serially split product needs."""
+REARRANGE_CYCLES_PER_BYTE = {8: 0.44, 4: 3.1, 2: 5.15}
+"""Changing a layout, by the bytes that stay together (PL ConvModel.cpp, regression)."""
+REARRANGE_CYCLES = 587
+
+# Everything else (PL lib/popops, popnn; cycles are worker cycles for `vector` elements)
+
+ELEMENTWISE_START, BROADCAST_START = 11, 20
+SOFTMAX_CYCLES, SOFTMAX_CYCLES_PER_HALF = 2_000, 3.0
+"""The stable softmax: two reductions and three passes (notes, section 3.4; the fixed part is assumed there)."""
+NORM_CYCLES, NORM_CYCLES_PER_HALF = 4_000, 3.5
+"""A normalisation: two reductions and four passes (notes, section 3.5; the fixed part is assumed there)."""
+REDUCTION_CYCLES = 2_500
+"""A reduction across tiles, beside its elements (PL benchmark regression: 1,466 to 3,400)."""
+POOL_START, POOL_TAP_CYCLES = 600, 3
+GATHER_INDEX_CYCLES, GATHER_HIT_CYCLES = 8, 19
+"""Of a tile for every index that it looks at (is the row one of its own?), and for each row that is."""
+FALLBACK_CYCLES_PER_ELEMENT = 6.0
+"""Of an operator without a formula: dearer than the common ones, so that the estimate errs on the safe side."""
+
+# Host (notes, section 1.3)
+
+HOST_CALL_SECONDS = 130e-6
+"""Of a synchronous call: 0.447 ms of the least latency of ResNet-50 against 0.321 ms streamed (graphcore/PopRT)."""
+HOST_BATCH_SECONDS = 100e-6
+"""The host's own work for a batch, which only shows where the chip is faster: Wide&Deep's intervals, 90 to 166 us above what
+the link takes (graphcore/PopRT, ByteMLPerf); fitted."""
+HOST_BYTES_PER_SECOND = {"ipu1": 5.5e9, "ipu2": 5.5e9, "bow": 5.5e9, "ipu21": 9.4e9}
+"""To and from the host: M2000 gateways as seen by graphcore/examples, C600 by Wide&Deep's slope."""
+EXTERNAL_SYNC_CYCLES = 600
+"""Target::getGlobalSyncCycles, quoted by the notes for C600."""
+
+# Memory of a tile (notes, section 5)
+
+CODE_BYTES, PRODUCT_CODE_BYTES, STEP_CODE_BYTES = 8_192, 2_048, 460
+"""Of every program, of each distinct planned product, and of each other distinct compute set. Planning figures."""
+IMBALANCE = 1.05
+"""The fullest tile's share of weights over the mean."""

@@ -1,0 +1,233 @@
+"""What one run of a graph would take on the chip, in time and memory. Modelled, never measured; shapes only, no values.
+
+Laws: cycles are integers; every cycle of every tile has exactly one cause, and the causes sum to cycles times tiles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import onnx
+
+from simipu.cost import constants as c
+from simipu.cost.operators import VIEWS, Context, Work, operator_work
+from simipu.cost.products import Settings
+from simipu.errors import CompileError
+from simipu.shapes import Value, collect_values
+from simipu.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """The compiler options that time and memory depend on, by their names and defaults in PopRT."""
+
+    partials_type: str = "half"
+    available_memory_proportion: float = 0.6
+    num_io_tiles: int = 0
+    batches_per_step: int = 1
+    stream_buffering_depth: int = 1
+    use_128bit_conv_unit_load: bool = False
+    fused_attention: bool = False
+    """PopRT's pass of that name was used: attention works on layouts that need no element by element copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """One node of the graph: what it takes, and what is live on a tile while it runs."""
+
+    name: str
+    op_type: str
+    work: Work
+    sync_cycles: int
+    live_bytes: int
+    """Of a tile: tensors that are alive, and copies of operands."""
+
+    @property
+    def cycles(self) -> int:
+        """Compute, exchange and sync of the busiest tile, one after the other."""
+        return self.work.compute + self.work.exchange + self.sync_cycles
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Time and memory of one run: the compiled batch, once."""
+
+    target: Target
+    options: CostOptions
+    operators: tuple[OperatorCost, ...]
+    host_bytes: int
+    """To and from the host in one run."""
+    weight_bytes: int
+    """Of a tile."""
+    code_bytes: int
+    stream_bytes: int
+    """Of an I/O tile, or of every tile where there are none."""
+    batch_size: int = 1
+    cycles: int = field(init=False)
+    """Of the chip, without host transfers."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cycles", sum(operator.cycles for operator in self.operators))
+
+    @property
+    def compute_tiles(self) -> int:
+        """Tiles that compute: all but the I/O tiles."""
+        return self.target.num_tiles - self.options.num_io_tiles * self.target.num_ipus
+
+    @property
+    def compute_seconds(self) -> float:
+        """Modelled seconds of the chip's own work."""
+        return self.target.seconds(self.cycles)
+
+    @property
+    def host_seconds(self) -> float:
+        """Modelled seconds of the transfers to and from the host."""
+        syncs = self.target.seconds(2 * c.EXTERNAL_SYNC_CYCLES)
+        return self.host_bytes / c.HOST_BYTES_PER_SECOND[self.target.name] + syncs
+
+    @property
+    def seconds_per_batch(self) -> float:
+        """Modelled seconds from batch to batch while batches are queued.
+
+        I/O tiles let transfers and computing overlap, else one follows the other; the host prepares the next batch meanwhile.
+        """
+        device = self.compute_seconds if self.options.num_io_tiles else self.compute_seconds + self.host_seconds
+        return max(device, self.host_seconds + c.HOST_BATCH_SECONDS)
+
+    @property
+    def latency_seconds(self) -> float:
+        """Modelled seconds of a call that waits for its one batch, nothing else being queued."""
+        return c.HOST_CALL_SECONDS + c.HOST_BATCH_SECONDS + self.compute_seconds + self.host_seconds
+
+    @property
+    def samples_per_second(self) -> float:
+        """Modelled throughput."""
+        return self.batch_size / self.seconds_per_batch
+
+    @property
+    def fallback_operators(self) -> dict[str, int]:
+        """How many nodes of each operator have no formula of their own, only a conservative guess."""
+        counts: dict[str, int] = {}
+        for operator in self.operators:
+            if operator.work.fallback:
+                counts[operator.op_type] = counts.get(operator.op_type, 0) + 1
+        return counts
+
+    def by_cause(self) -> dict[str, int]:
+        """Cycles of all tiles together, I/O tiles included, by what they were spent on; they sum to cycles times tiles."""
+        tiles = self.target.num_tiles
+        compute = sum(operator.work.compute * min(operator.work.tiles, tiles) for operator in self.operators)
+        exchange = sum(operator.work.exchange * min(operator.work.tiles, tiles) for operator in self.operators)
+        sync = sum(operator.sync_cycles * tiles for operator in self.operators)
+        host = 0
+        idle = self.cycles * tiles - compute - exchange - sync - host
+        return {"compute": compute, "exchange": exchange, "sync": sync, "host": host, "idle": idle}
+
+    def by_operator(self) -> dict[str, int]:
+        """Cycles by operator type, dearest first."""
+        cycles: dict[str, int] = {}
+        for operator in self.operators:
+            cycles[operator.op_type] = cycles.get(operator.op_type, 0) + operator.cycles
+        return dict(sorted(cycles.items(), key=lambda item: -item[1]))
+
+    def tile_bytes(self) -> dict[str, int]:
+        """Bytes of the fullest tile at the peak, by what they hold."""
+        live = max((operator.live_bytes for operator in self.operators), default=0)
+        return {"weights": self.weight_bytes, "code": self.code_bytes, "streams": self.stream_bytes, "live": live}
+
+    @property
+    def peak_tile_bytes(self) -> int:
+        """Bytes of the fullest tile at the peak."""
+        return sum(self.tile_bytes().values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak is within a tile's memory."""
+        return self.peak_tile_bytes <= self.target.bytes_per_tile
+
+
+def estimate(model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1) -> Estimate:
+    """What one run of `model` (every shape static) takes on `target`; `batch_size` samples are in a run.
+
+    Raises CompileError for a node with a tensor whose shape is not known.
+    """
+    options = options or CostOptions()
+    values = collect_values(model)
+    compute = replace(target, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
+    operators = tuple(_iter_operators(model.graph, values, compute, options))
+    weights = sum(values[tensor.name].bytes for tensor in model.graph.initializer)
+    streams = [values[info.name] for info in (*model.graph.input, *model.graph.output) if info.name in values]
+    host_bytes = sum(stream.bytes for stream in streams)
+    io_tiles = options.num_io_tiles or compute.num_tiles
+    return Estimate(
+        target,
+        options,
+        operators,
+        host_bytes=host_bytes,
+        weight_bytes=math.ceil(weights / compute.num_tiles * c.IMBALANCE),
+        code_bytes=_code_bytes(operators),
+        stream_bytes=0 if options.num_io_tiles else math.ceil(host_bytes * options.stream_buffering_depth / io_tiles),
+        batch_size=batch_size,
+    )
+
+
+def _iter_operators(
+    graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions
+) -> Iterator[OperatorCost]:
+    settings = Settings(options.available_memory_proportion, options.use_128bit_conv_unit_load)
+    last_use = {name: i for i, node in enumerate(graph.node) for name in node.input}
+    last_use.update({info.name: len(graph.node) for info in graph.output})
+    constants = {tensor.name for tensor in graph.initializer}
+    moved: set[str] = set()
+    live = {info.name: values[info.name].bytes for info in graph.input if info.name in values and info.name not in constants}
+    for i, node in enumerate(graph.node):
+        inputs, outputs = _values(node, node.input, values), _values(node, node.output, values)
+        context = Context(
+            node,
+            inputs,
+            [value for value in outputs if value is not None],
+            target,
+            settings,
+            options.partials_type == "half",
+            frozenset(constants.intersection(node.input)),
+            frozenset(moved.intersection(node.input)),
+            options.fused_attention,
+        )
+        work = operator_work(context)
+        if work.kind == "view" and node.op_type in VIEWS:
+            moved.update(node.output if moved.intersection(node.input) else ())
+        if node.op_type == "Transpose":
+            moved.update(node.output)
+        if all(name in constants for name in node.input if name):
+            constants.update(node.output)
+        elif work.kind != "view":
+            live.update({name: values[name].bytes for name in node.output if name in values})
+        else:
+            # A view keeps what it renames alive.
+            for source in node.input:
+                last_use[source] = max([last_use[source], *(last_use.get(name, i) for name in node.output)])
+        live_bytes = math.ceil(sum(live.values()) / target.num_tiles) + work.temporary_bytes
+        yield OperatorCost(node.name, node.op_type, work, work.steps * target.internal_sync_cycles, live_bytes)
+        for name in {*node.input, *node.output}:
+            if last_use.get(name, i) <= i:
+                live.pop(name, None)
+
+
+def _values(node: onnx.NodeProto, names: object, values: dict[str, Value]) -> list[Value | None]:
+    listed = [str(name) for name in names]  # type: ignore[attr-defined]
+    missing = [name for name in listed if name and name not in values]
+    if missing and node.op_type not in VIEWS:
+        raise CompileError(
+            f"node {node.name!r} ({node.op_type}): the shape of {missing[0]!r} is not known at compile time; "
+            "the IPU runs static graphs only"
+        )
+    return [values.get(name) for name in listed]
+
+
+def _code_bytes(operators: tuple[OperatorCost, ...]) -> int:
+    """Equal operators share their code: it is outlined."""
+    products = {(o.work.kind, o.work.compute, o.work.plan) for o in operators if o.work.plan}
+    steps = {(o.op_type, o.work.compute, o.work.exchange) for o in operators if o.work.steps and not o.work.plan}
+    return c.CODE_BYTES + len(products) * c.PRODUCT_CODE_BYTES + len(steps) * c.STEP_CODE_BYTES

@@ -1,0 +1,135 @@
+"""The networks whose times on real IPUs are published, as ONNX graphs in fp16 whose weights have shapes but no values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnx import TensorProto, helper
+
+
+class Builder:
+    """A graph that grows node by node."""
+
+    def __init__(self) -> None:
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, shape: Sequence[int], element: int = TensorProto.FLOAT16) -> str:
+        """An input of the network."""
+        self._inputs.append(helper.make_tensor_value_info(name, element, shape))
+        return name
+
+    def weight(self, *shape: int, element: int = TensorProto.FLOAT16) -> str:
+        """A weight without values."""
+        name = f"weight_{len(self._initializers)}"
+        self._initializers.append(TensorProto(name=name, data_type=element, dims=shape))
+        return name
+
+    def integers(self, *values: int) -> str:
+        """A constant that shape inference must know."""
+        name = f"weight_{len(self._initializers)}"
+        self._initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        return name
+
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+        """A node; gives its output."""
+        name = f"{op_type}_{len(self._nodes)}"
+        self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
+        return name
+
+    def model(self, output: str) -> onnx.ModelProto:
+        """The finished network."""
+        outputs = [onnx.ValueInfoProto(name=output)]
+        graph = helper.make_graph(self._nodes, "network", self._inputs, outputs, self._initializers)
+        return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+
+
+def resnet50(batch: int) -> onnx.ModelProto:
+    """ResNet-50 with folded normalisations, on 224 x 224 pictures."""
+    net = Builder()
+
+    def conv(x: str, source: int, target: int, kernel: int, stride: int = 1, *, relu: bool = True) -> str:
+        shape = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
+        y = net.add("Conv", x, net.weight(target, source, kernel, kernel), net.weight(target), **shape)
+        return net.add("Relu", y) if relu else y
+
+    x = conv(net.input("x", [batch, 3, 224, 224]), 3, 64, 7, 2)
+    x = net.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    channels = 64
+    for width, blocks, first_stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for i in range(blocks):
+            stride = first_stride if i == 0 else 1
+            y = conv(conv(x, channels, width, 1), width, width, 3, stride)
+            y = conv(y, width, 4 * width, 1, relu=False)
+            if i == 0:
+                x = conv(x, channels, 4 * width, 1, stride, relu=False)
+            channels = 4 * width
+            x = net.add("Relu", net.add("Add", y, x))
+    x = net.add("Flatten", net.add("GlobalAveragePool", x))
+    return net.model(net.add("Gemm", x, net.weight(2048, 1000), net.weight(1000)))
+
+
+def bert_base(batch: int, sequence: int, *, fused_gelu: bool = True, fused_norm: bool = True) -> onnx.ModelProto:
+    """BERT-base with a question-answering head; unfused, Gelu is the tanh form with a Pow, as in bertsquad-12."""
+    net = Builder()
+    layers, hidden, heads = 12, 768, 12
+    ids = net.input("ids", [batch, sequence], TensorProto.INT32)
+    mask = net.input("mask", [batch, 1, 1, sequence])
+
+    def norm(x: str) -> str:
+        if fused_norm:
+            return net.add("LayerNormalization", x, net.weight(hidden), net.weight(hidden))
+        centred = net.add("Sub", x, net.add("ReduceMean", x, net.integers(-1)))
+        variance = net.add("ReduceMean", net.add("Mul", centred, centred), net.integers(-1))
+        y = net.add("Div", centred, net.add("Sqrt", net.add("Add", variance, net.weight(1))))
+        return net.add("Add", net.add("Mul", y, net.weight(hidden)), net.weight(hidden))
+
+    def dense(x: str, source: int, target: int) -> str:
+        return net.add("Add", net.add("MatMul", x, net.weight(source, target)), net.weight(target))
+
+    def gelu(x: str) -> str:
+        if fused_gelu:
+            return net.add("Gelu", x)
+        y = net.add("Mul", net.add("Pow", x, net.weight(1)), net.weight(1))
+        y = net.add("Tanh", net.add("Mul", net.add("Add", x, y), net.weight(1)))
+        return net.add("Mul", x, net.add("Mul", net.add("Add", y, net.weight(1)), net.weight(1)))
+
+    def heads_of(x: str, order: list[int]) -> str:
+        shape = net.integers(batch, sequence, heads, hidden // heads)
+        return net.add("Transpose", net.add("Reshape", dense(x, hidden, hidden), shape), perm=order)
+
+    x = net.add("Gather", net.weight(30522, hidden), ids, axis=0)
+    x = norm(net.add("Add", x, net.weight(sequence, hidden)))
+    for _ in range(layers):
+        query, key, value = heads_of(x, [0, 2, 1, 3]), heads_of(x, [0, 2, 3, 1]), heads_of(x, [0, 2, 1, 3])
+        scores = net.add("Mul", net.add("MatMul", query, key), net.weight(1))
+        weights = net.add("Softmax", net.add("Add", scores, mask), axis=-1)
+        joined = net.add("Transpose", net.add("MatMul", weights, value), perm=[0, 2, 1, 3])
+        joined = net.add("Reshape", joined, net.integers(batch, sequence, hidden))
+        x = norm(net.add("Add", dense(joined, hidden, hidden), x))
+        x = norm(net.add("Add", dense(gelu(dense(x, hidden, 4 * hidden)), 4 * hidden, hidden), x))
+    return net.model(dense(x, hidden, 2))
+
+
+def wide_deep(batch: int) -> onnx.ModelProto:
+    """Wide&Deep on Criteo: 26 embeddings of 32, 13 numbers, a multilayer perceptron."""
+    net = Builder()
+    ids = net.input("categorical", [26 * batch, 2], TensorProto.INT32)
+    numbers = net.input("numeric", [batch, 13])
+    rows = net.add("Gather", net.weight(1000, 32), net.add("Gather", ids, net.integers(1), axis=1), axis=0)
+    x = net.add("Concat", net.add("Reshape", rows, net.integers(batch, 26 * 32)), numbers, axis=1)
+    source = 26 * 32 + 13
+    for width in (1024, 512, 256, 1):
+        x = net.add("Gemm", x, net.weight(source, width), net.weight(width))
+        x = net.add("Relu", x) if width > 1 else x
+        source = width
+    return net.model(net.add("Sigmoid", x))
+
+
+def matmul(rows: int, k: int, n: int, element: int = TensorProto.FLOAT16) -> onnx.ModelProto:
+    """One dense product."""
+    net = Builder()
+    return net.model(net.add("MatMul", net.input("x", [rows, k], element), net.weight(k, n, element=element)))

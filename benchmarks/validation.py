@@ -1,0 +1,214 @@
+"""The cost model beside published measurements of real IPUs and beside Graphcore's own simulator.
+
+`benchmarks/data` has the figures with their sources. Prints, for each family, the median of predicted over measured time, the
+median absolute error, and how many are within 10 and 25 %. The few fitted constants (`simipu/cost/constants.py` says which)
+were chosen on these rows, so a row here is a check of the fit, not a blind test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import re
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import networks
+import onnx
+from onnx import TensorProto
+from rich.console import Console
+from rich.table import Table
+from simipu.cost import CostOptions, estimate
+from simipu.cost.products import Product, Settings, plan_product
+from simipu.target import TARGETS, Target
+
+DATA = Path(__file__).with_name("data")
+MK1, MK2, BOW, C600 = (TARGETS[name] for name in ("ipu1", "ipu2", "bow", "ipu21"))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One published figure and what the model says."""
+
+    family: str
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted / self.measured
+
+
+def iter_points() -> Iterator[Point]:
+    """All figures that the model can be asked for."""
+    yield from _iter_simulator_points()
+    for row in json.loads((DATA / "ipu-measured-calibration.json").read_text()):
+        predict = _PREDICTORS.get(row["group"])
+        if predict is None or row["metric"] not in ("throughput", "batch_interval (async avg session time)"):
+            continue
+        measured = _measured_seconds(row)
+        if measured is not None:
+            yield Point(row["group"], _name(row), predict(row), measured)
+
+
+def _measured_seconds(row: dict[str, Any]) -> float | None:
+    if row["group"] == "gemm":
+        return float(row["derived"]["time_us"]) * 1e-6
+    interval = row.get("batch_interval_ms") or row.get("derived", {}).get("batch_interval_ms")
+    return None if interval is None else float(interval) * 1e-3
+
+
+def _name(row: dict[str, Any]) -> str:
+    parts = [str(row.get("variant") or row.get("shape") or row["model"])[:48], f"batch {row.get('batch_size', '-')}"]
+    return " ".join([*parts, "synthetic" if "synthetic" in row.get("io_mode", "") else ""]).strip()
+
+
+def _predict(row: dict[str, Any], model: onnx.ModelProto, **options: Any) -> float:
+    found = row.get("compile_options", {})
+    tiles = found.get("num_io_tiles", found.get("num_iotiles", 0))
+    options |= {"num_io_tiles": tiles, "batches_per_step": found.get("batches_per_step", 64)}
+    options["available_memory_proportion"] = found.get("available_memory_proportion", 0.6)
+    options["use_128bit_conv_unit_load"] = bool(found.get("use_128bit_conv_unit_load"))
+    result = estimate(model, C600, CostOptions(**options))
+    return result.compute_seconds if "synthetic" in row.get("io_mode", "") else result.seconds_per_batch
+
+
+def _resnet(row: dict[str, Any]) -> float:
+    model = networks.resnet50(row["batch_size"])
+    if row["precision"] == "FP8":
+        _to_fp8(model, keep="conv and last gemm" if "first conv" in row.get("variant", "") else "")
+    return _predict(row, model)
+
+
+def _to_fp8(model: onnx.ModelProto, keep: str) -> None:
+    """Weights and inputs of all convolutions but the first become fp8, as PopRT's quantisation does."""
+    convolutions = [node for node in model.graph.node if node.op_type == "Conv"]
+    quarter = {name for node in convolutions[bool(keep) :] for name in node.input[1:2]}
+    for tensor in model.graph.initializer:
+        if tensor.name in quarter:
+            tensor.data_type = TensorProto.FLOAT8E4M3FNUZ
+
+
+def _bert(row: dict[str, Any]) -> float:
+    sequence, variant = row["seq_len"], row.get("variant", "")
+    if row["group"] == "poprt/bert-base-128":
+        return _predict(row, networks.bert_base(row["batch_size"], sequence), fused_attention=True)
+    fused = "gelu" in variant or "Original" in variant
+    return _predict(row, networks.bert_base(row["batch_size"], sequence, fused_gelu=fused, fused_norm=False))
+
+
+def _wide_deep(row: dict[str, Any]) -> float:
+    return _predict(row, networks.wide_deep(row["batch_size"]))
+
+
+def _gemm(row: dict[str, Any]) -> float:
+    size, n = (int(number) for number in re.findall(r"\d+", row["shape"])[:2])
+    element = TensorProto.FLOAT if row["precision"] == "FP32" else TensorProto.FLOAT16
+    return estimate(networks.matmul(size, size, n, element), BOW).compute_seconds
+
+
+_PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
+    **dict.fromkeys(("poprt/resnet50/FP16", "poprt/resnet50/FP8"), _resnet),
+    **dict.fromkeys(("bytemlperf/resnet50-torch-fp32/FP16", "bytemlperf/resnet50-torch-fp32/FP8"), _resnet),
+    **dict.fromkeys(("poprt/bert-base-256/FP16", "poprt/bert-base-128", "poprt/packed-bert-256/unpacked"), _bert),
+    **dict.fromkeys(("poprt/widedeep", "bytemlperf/widedeep-tf-fp32/FP16"), _wide_deep),
+    "gemm": _gemm,
+}
+
+
+def _iter_simulator_points() -> Iterator[Point]:
+    """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm) both gradients."""
+    with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
+        for row in rows:
+            products = _products(row)
+            if products and row[column]:
+                family = f"simulator {row['tool']}, {target.name}"
+                yield Point(family, row["name"], _simulated_cycles(products, row["tool"], target), float(row[column]))
+
+
+def _simulated_cycles(products: list[Product], tool: str, target: Target) -> float:
+    plans = [plan_product(product, target, Settings()) for product in products]
+    cycles = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
+    if tool == "gemm":  # adds its result to a third operand
+        cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
+    return cycles
+
+
+def _products(row: dict[str, str]) -> list[Product]:
+    options = dict(re.findall(r"--([\w-]+)[ =](\{[^}]*\}|[^\s-]\S*)", row["params"]))
+    if row["tool"] == "gemm":
+        return [Product(1, int(options["m"]), int(options["k"]), int(options["n"]), 2, 4)]
+    if row["tool"] == "fc":
+        batch, source, target = (int(options[name]) for name in ("batch-size", "input-size", "output-size"))
+        element = 4 if options.get("data-type") == "float" else 2
+        base = Product(int(options.get("num-groups", 1)), batch, source, target, element, 4)
+        gradients = [replace(base, k=target, n=source), replace(base, rows=source, k=batch)]
+        return [base] if "inference-only" in row["params"] else [base, *gradients]
+    if row["tool"] == "conv" and "conv-groups" not in options:
+        return _convolution(row["params"], options)
+    return []
+
+
+def _convolution(params: str, options: dict[str, str]) -> list[Product]:
+    (height, width), (kernel_h, kernel_w) = _pair(options["field"]), _pair(options["kernel-size"])
+    stride, padding = _pair(options.get("stride", "1")), _pair(options.get("padding", "0"))
+    source, target, batch = (int(options[name]) for name in ("input-channels", "output-channels", "batch-size"))
+    out_h = (height + 2 * padding[0] - kernel_h) // stride[0] + 1
+    out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
+    taps, rows = kernel_h * kernel_w, batch * out_h * out_w
+    halo = 1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
+    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo)
+    if source < 16 and kernel_h > 1:
+        packed = min(4 if source <= 4 else 2, kernel_h)
+        forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
+    strides = stride[0] * stride[1]
+    in_rows = rows if taps == 1 else batch * height * width
+    backward = Product(1, in_rows, target, source, 2, 4, math.ceil(taps / strides), width, out_h * out_w / (height * width))
+    weights = Product(1, source * taps, rows, target, 2, 4, 1, 1, 1 / taps**0.5)
+    return [forward] if "inference-only" in params else [forward, backward, weights]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    numbers = [int(number) for number in text.strip("{}").split(",")]
+    return numbers[0], numbers[-1]
+
+
+def main() -> int:
+    """Print the table; with --points every figure too."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", action="store_true", help="print every figure too")
+    options = parser.parse_args()
+    console = Console()
+    points = list(iter_points())
+    if options.points:
+        for point in points:
+            console.print(f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  {point.family}: {point.name}")
+    table = Table(
+        "family", "n", "median ratio", "median error", "within 10 %", "within 25 %", title="predicted over published, modelled"
+    )
+    for family in dict.fromkeys(point.family for point in points):
+        ratios = [point.ratio for point in points if point.family == family]
+        errors = [abs(ratio - 1) for ratio in ratios]
+        shares = (sum(error <= limit for error in errors) / len(errors) for limit in (0.1, 0.25))
+        table.add_row(
+            family,
+            str(len(ratios)),
+            f"{statistics.median(ratios):.2f}",
+            f"{statistics.median(errors):.1%}",
+            *(f"{s:.0%}" for s in shares),
+        )
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
