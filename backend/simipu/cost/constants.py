@@ -12,9 +12,8 @@ WORKERS = 6
 
 # Matmul and convolution (PL lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp, ConvReducePlan.cpp)
 
-PLANNED_CYCLES = 1_500
-"""Of each planned matmul or convolution beside what its plan says: zeroing, layout phases, control. Fitted, within the 1,500 to
-2,500 that the notes found."""
+PLANNED_CYCLES = 2_000
+"""Of each planned matmul or convolution beside what its plan says: zeroing, layout phases, control. Fitted."""
 VERTEX_CYCLES, ROW_VERTEX_CYCLES = 92, 109
 """Launching a 1x1 and an nx1 AMP vertex."""
 GROUP_CYCLES, IN_CHANNEL_CYCLES, OUT_CHANNEL_CYCLES = 13, 15, 25.5
@@ -64,5 +63,7 @@ EXTERNAL_SYNC_CYCLES = 600
 
 CODE_BYTES, PRODUCT_CODE_BYTES, STEP_CODE_BYTES = 8_192, 2_048, 460
 """Of every program, of each distinct planned product, and of each other distinct compute set. Planning figures."""
+MESSAGE_CODE_BYTES, MESSAGE_BYTES = 4, 4
+"""Of exchange code for each message that a tile sends or receives (PL DynamicSlice.cpp), and the least that one carries."""
 IMBALANCE = 1.05
 """The fullest tile's share of weights over the mean."""

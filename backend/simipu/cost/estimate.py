@@ -177,11 +177,9 @@ def _iter_operators(
     graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions
 ) -> Iterator[OperatorCost]:
     settings = Settings(options.available_memory_proportion, options.use_128bit_conv_unit_load)
-    last_use = {name: i for i, node in enumerate(graph.node) for name in node.input}
-    last_use.update({info.name: len(graph.node) for info in graph.output})
     constants = {tensor.name for tensor in graph.initializer}
+    liveness = _Liveness(graph, values)
     moved: set[str] = set()
-    live = {info.name: values[info.name].bytes for info in graph.input if info.name in values and info.name not in constants}
     for i, node in enumerate(graph.node):
         inputs, outputs = _values(node, node.input, values), _values(node, node.output, values)
         context = Context(
@@ -196,23 +194,47 @@ def _iter_operators(
             options.fused_attention,
         )
         work = operator_work(context)
-        if work.kind == "view" and node.op_type in VIEWS:
-            moved.update(node.output if moved.intersection(node.input) else ())
-        if node.op_type == "Transpose":
+        if node.op_type == "Transpose" or (work.kind == "view" and moved.intersection(node.input)):
             moved.update(node.output)
         if all(name in constants for name in node.input if name):
             constants.update(node.output)
-        elif work.kind != "view":
-            live.update({name: values[name].bytes for name in node.output if name in values})
-        else:
-            # A view keeps what it renames alive.
-            for source in node.input:
-                last_use[source] = max([last_use[source], *(last_use.get(name, i) for name in node.output)])
-        live_bytes = math.ceil(sum(live.values()) / target.num_tiles) + work.temporary_bytes
+        live = liveness.during(i, node)
+        live_bytes = math.ceil(live / target.num_tiles) + work.temporary_bytes
         yield OperatorCost(node.name, node.op_type, work, work.steps * target.internal_sync_cycles, live_bytes)
-        for name in {*node.input, *node.output}:
-            if last_use.get(name, i) <= i:
-                live.pop(name, None)
+
+
+class _Liveness:
+    """Which tensors are alive while a node runs: from the node that makes them to the last that needs them.
+
+    A view is its source under another name. Weights are not among them: they are always there.
+    """
+
+    def __init__(self, graph: onnx.GraphProto, values: dict[str, Value]) -> None:
+        self._values = values
+        self._roots = {tensor.name: "" for tensor in graph.initializer}
+        self._last_use: dict[str, int] = {}
+        for i, node in enumerate(graph.node):
+            roots = [self._root(name) for name in node.input]
+            self._last_use.update(dict.fromkeys(roots, i))
+            if node.op_type in VIEWS or not any(roots):
+                self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
+        self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
+        self._live = {info.name: self._bytes(info.name) for info in graph.input if self._root(info.name)}
+
+    def _root(self, name: str) -> str:
+        return self._roots.get(name, name)
+
+    def _bytes(self, name: str) -> int:
+        return self._values[name].bytes if name in self._values else 0
+
+    def during(self, i: int, node: onnx.NodeProto) -> int:
+        """Bytes alive while node `i` runs; to be called for each in turn."""
+        self._live.update({name: self._bytes(name) for name in node.output if self._root(name) == name})
+        total = sum(self._live.values())
+        for name in {*map(self._root, node.input), *node.output}:
+            if self._last_use.get(name, i) <= i:
+                self._live.pop(name, None)
+        return total
 
 
 def _values(node: onnx.NodeProto, names: object, values: dict[str, Value]) -> list[Value | None]:
@@ -228,6 +250,5 @@ def _values(node: onnx.NodeProto, names: object, values: dict[str, Value]) -> li
 
 def _code_bytes(operators: tuple[OperatorCost, ...]) -> int:
     """Equal operators share their code: it is outlined."""
-    products = {(o.work.kind, o.work.compute, o.work.plan) for o in operators if o.work.plan}
-    steps = {(o.op_type, o.work.compute, o.work.exchange) for o in operators if o.work.steps and not o.work.plan}
-    return c.CODE_BYTES + len(products) * c.PRODUCT_CODE_BYTES + len(steps) * c.STEP_CODE_BYTES
+    distinct = {(operator.op_type, operator.work) for operator in operators if operator.work.steps}
+    return c.CODE_BYTES + sum(work.code_bytes for _, work in distinct)

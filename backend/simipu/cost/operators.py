@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -32,6 +32,7 @@ class Work:
     steps: int = 0
     tiles: int = 0
     temporary_bytes: int = 0
+    code_bytes: int = c.STEP_CODE_BYTES
     macs: int = 0
     plan: str = ""
     fallback: bool = False
@@ -96,12 +97,7 @@ def operator_work(context: Context) -> Work:
         context.result, c.FALLBACK_CYCLES_PER_ELEMENT, 1, context
     )
     exchange = (context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)) / _rate(context)
-    work = context.spread("fallback", compute, exchange, steps=4)
-    return Work(**{**_fields(work), "fallback": True})
-
-
-def _fields(work: Work) -> dict[str, Any]:
-    return {name: getattr(work, name) for name in Work.__slots__}
+    return replace(context.spread("fallback", compute, exchange, steps=4), fallback=True)
 
 
 def _rate(context: Context) -> int:
@@ -187,7 +183,13 @@ def _move(context: Context) -> Work:
     moved = context.bytes_per_tile(context.result)
     atom = _atom(context)
     compute = c.REARRANGE_CYCLES + moved * c.REARRANGE_CYCLES_PER_BYTE[atom]
-    return context.spread("data movement", compute, moved / _rate(context), steps=1, temporary=moved)
+    work = context.spread("data movement", compute, moved / _rate(context), steps=1, temporary=moved)
+    return replace(work, code_bytes=c.STEP_CODE_BYTES + _exchange_code_bytes(moved, atom))
+
+
+def _exchange_code_bytes(moved: int, atom: int) -> int:
+    """Of a tile, for sending and receiving what is moved in small pieces; 8 bytes that stay together mostly are whole rows."""
+    return 2 * math.ceil(moved / c.MESSAGE_BYTES) * c.MESSAGE_CODE_BYTES if atom < 8 else 0
 
 
 def _atom(context: Context) -> int:
@@ -229,8 +231,14 @@ def _matmul(context: Context) -> Work:
     if len(dynamic) < 2:
         return work
     atom = 2 if context.moved and not context.fused_attention else 8
-    rearranged = sum(map(context.bytes_per_tile, dynamic)) * c.REARRANGE_CYCLES_PER_BYTE[atom]
-    return Work(**{**_fields(work), "compute": work.compute + math.ceil(rearranged)})
+    copied = sum(map(context.bytes_per_tile, dynamic))
+    rearranged = math.ceil(copied * c.REARRANGE_CYCLES_PER_BYTE[atom])
+    return replace(
+        work,
+        compute=work.compute + rearranged,
+        temporary_bytes=work.temporary_bytes + copied,
+        code_bytes=work.code_bytes + _exchange_code_bytes(copied, atom),
+    )
 
 
 def _gemm(context: Context) -> Work:
@@ -281,14 +289,16 @@ def _depthwise(context: Context, product: Product, kernel: Sequence[int]) -> Wor
     compute = c.PLANNED_CYCLES + rounds * min(vmac, slic)
     kind = "convolution SLIC" if slic <= vmac else "convolution VMAC"
     macs = product.groups * product.rows * math.prod(kernel)
-    return Work(kind, math.ceil(compute), math.ceil(exchange), 2, min(context.target.num_tiles, blocks * tiles), 0, macs)
+    used = min(context.target.num_tiles, blocks * tiles)
+    return Work(kind, math.ceil(compute), math.ceil(exchange), 2, used, 0, c.PRODUCT_CODE_BYTES, macs)
 
 
 def _product(context: Context, product: Product) -> Work:
     plan = plan_product(product, context.target, context.settings)
     kind = "convolution" if "Conv" in context.node.op_type else "matmul"
     macs = product.groups * product.rows * product.k * product.n * product.taps
-    return Work(kind, plan.compute, plan.exchange, plan.steps, plan.tiles, plan.temporary_bytes, macs, plan.splits)
+    memory = plan.temporary_bytes, c.PRODUCT_CODE_BYTES
+    return Work(kind, plan.compute, plan.exchange, plan.steps, plan.tiles, *memory, macs, plan.splits)
 
 
 def _with_bias(context: Context, work: Work) -> Work:
@@ -298,7 +308,7 @@ def _with_bias(context: Context, work: Work) -> Work:
     half, half_vector, single, single_vector = _BROADCAST
     cycles, vector = (single, single_vector) if context.result.bytes_per_element > 2 else (half, half_vector)
     bias = _pass(context.result, cycles, vector, context, 28)
-    return Work(**{**_fields(work), "compute": work.compute + math.ceil(bias), "steps": work.steps + 1})
+    return replace(work, compute=work.compute + math.ceil(bias), steps=work.steps + 1)
 
 
 def _recurrent(context: Context) -> Work:
@@ -313,16 +323,9 @@ def _recurrent(context: Context) -> Work:
     gate_cycles = 4 * _pass(gates, 5, 4 if source.bytes_per_element == 2 else 2, context)
     compute = steps * (one.compute + gate_cycles)
     macs = steps * directions * batch * (width + hidden) * gate_rows
-    return Work(
-        "recurrent",
-        math.ceil(compute),
-        steps * one.exchange,
-        steps * (one.steps + 4),
-        one.tiles,
-        one.temporary_bytes,
-        macs,
-        one.splits,
-    )
+    memory = one.temporary_bytes, c.PRODUCT_CODE_BYTES
+    phases = steps * (one.steps + 4)
+    return Work("recurrent", math.ceil(compute), steps * one.exchange, phases, one.tiles, *memory, macs, one.splits)
 
 
 def _two(context: Context) -> tuple[Value, Value]:

@@ -111,7 +111,8 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
     slices = c.WORKERS * (c.SERIAL_SLICE_CYCLES + 2 * weights / 48) + 25
     compute = np.where(serial > 1, serial * (compute + slices), compute)
     exchange = serial * groups * exchange
-    memory = groups * (inputs + weights + partials)
+    padded = rows * product.inputs_per_row * in_blocks * k_grain * product.element_bytes
+    memory = groups * (padded + weights + partials)
 
     fits = memory <= settings.available_memory_proportion * target.bytes_per_tile
     steps = serial * 2 + np.where(k_split > 1, 2, 0)
