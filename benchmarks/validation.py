@@ -54,7 +54,7 @@ def iter_points() -> Iterator[Point]:
     yield from _iter_simulator_points()
     for row in json.loads((DATA / "ipu-measured-calibration.json").read_text()):
         predict = _PREDICTORS.get(row["group"])
-        if predict is None or row["metric"] not in ("throughput", "batch_interval (async avg session time)"):
+        if predict is None or row["metric"] != "throughput":
             continue
         measured = _measured_seconds(row)
         if measured is not None:
