@@ -8,9 +8,10 @@ import shutil
 import tempfile
 import weakref
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -22,13 +23,34 @@ from .record import Record
 from .scan import Blob
 from .types import BlobHeader, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
+AnyPartWriter = TypeVar("AnyPartWriter", bound="_PartWriter")
+
 _HEADER_BYTES = len(encode(BlobHeader()))
 _COPY_BYTES = 1 << 20
 _SPOOL_BYTES = 16 << 20
 """Payload kept in memory, before it goes to a temporary file, when the sink cannot seek."""
 
 
-class BlobWriter:
+class _PartWriter(ABC):
+    """What a `Writer` is writing: used in a with statement, an exception spoils the file."""
+
+    _writer: Writer
+
+    @abstractmethod
+    def close(self) -> None:
+        """Finish it."""
+
+    def __enter__(self: AnyPartWriter) -> AnyPartWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._writer._spoil()
+
+
+class BlobWriter(_PartWriter):
     """Takes the payload of one blob; made by a `Writer`, whose next call finishes it."""
 
     def __init__(self, writer: Writer, kind: BlobType, structure: Record, *, compress: bool = False) -> None:
@@ -109,17 +131,8 @@ class BlobWriter:
                 )
             structure.numTensors = self._raw_bytes // item
 
-    def __enter__(self) -> BlobWriter:
-        return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._writer._spoil()
-
-
-class MultiFeedWriter:
+class MultiFeedWriter(_PartWriter):
     """Takes several feeds at once, a tensor of each at a time, the way data sets are read; made by a `Writer`.
 
     A feed is one blob, so the tensors wait in temporary files beside the file until `close` writes feed after feed.
@@ -162,15 +175,6 @@ class MultiFeedWriter:
                 spool.seek(0)
                 shutil.copyfileobj(spool, blob, _COPY_BYTES)
 
-    def __enter__(self) -> MultiFeedWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._writer._spoil()
-
 
 class Writer:
     """Writes one PopEF file, to a path or to a binary file object.
@@ -180,7 +184,7 @@ class Writer:
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        self._live: BlobWriter | MultiFeedWriter | None = None
+        self._live: _PartWriter | None = None
         self._spoiled = self._closed = False
         self._executables: set[str] = set()
         self._target: str | None = None
@@ -279,7 +283,7 @@ class Writer:
             raise PopefError(f"{call}: expected a new name, got {name!r} again; rename one of the executables")
         self._executables.add(str(name))
 
-    def _make_live(self, blob: BlobWriter | MultiFeedWriter | None) -> None:
+    def _make_live(self, blob: _PartWriter | None) -> None:
         if self._closed:
             raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
         self._finish_live()
@@ -325,7 +329,7 @@ class Writer:
     def _spoil(self) -> None:
         self._spoiled, self._live = True, None
 
-    def _require_live(self, blob: BlobWriter | MultiFeedWriter) -> None:
+    def _require_live(self, blob: _PartWriter) -> None:
         if self._live is not blob:
             raise PopefError("write: expected the blob begun last, got a finished one; write to one blob at a time")
 
