@@ -1,4 +1,4 @@
-"""The `poplar-triton` command: serve, build, demo, install, doctor."""
+"""The `poplar-triton` command: serve, build, demo, profile, install, doctor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from poprt.profile import command as profile_command
 from rich.console import Console
 from rich.table import Table
 from simipu import SimIpuError
@@ -155,6 +156,9 @@ def _parser() -> argparse.ArgumentParser:
     make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="these models only")
     make.add_argument("--force", action="store_true", help="compile again what is up to date")
     make.set_defaults(run=_build)
+    profile = commands.add_parser("profile", help="what a model would take on the chip: time, memory, where they go (modelled)")
+    profile_command.add_arguments(profile)
+    profile.set_defaults(run=profile_command.run)
     put = commands.add_parser("install", help="put the backend into an existing Triton server")
     put.add_argument("backends_dir", type=Path, metavar="BACKENDS_DIR", help="for instance /opt/tritonserver/backends")
     put.set_defaults(run=_install)

@@ -1,0 +1,141 @@
+"""A profile as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from poprt.profile.model import Profile
+
+_PLAIN_WIDTH = 120
+"""Columns where the output goes to a file or a pipe, which has no width of its own."""
+
+
+def make_console() -> Console:
+    """A console on stdout that is as wide as the tables need where it is no terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=_PLAIN_WIDTH, highlight=False)
+
+
+def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
+    """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
+    console.print(Text(describe_profile(profile)))
+    for table in (_operators(profile), _causes(profile), _memory(profile), _nodes(profile, top)):
+        console.print(table)
+    for warning in describe_fallbacks(profile):
+        console.print(Text(warning, style="yellow"))
+
+
+def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
+    """A row for each profile."""
+    table = _table(
+        "model, modelled", "target", "precision", "batch|", "cycles|", "latency|", "samples/s|", "peak of a tile|", "fits"
+    )
+    for each in profiles:
+        result = each.estimate
+        cells = [each.model, each.target.name, each.precision, str(each.batch_size), f"{result.cycles:,}"]
+        cells += [describe_seconds(result.latency_seconds), f"{result.samples_per_second:,.0f}"]
+        cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", "yes" if result.fits else "no"]
+        _add(table, cells)
+    console.print(table)
+
+
+def describe_profile(profile: Profile) -> str:
+    """The summary in a sentence or two."""
+    result = profile.estimate
+    tile = profile.target.bytes_per_tile
+    fits = "fits" if result.fits else "DOES NOT FIT"
+    return (
+        f"{profile.model}, batch {profile.batch_size}, {profile.precision} on {profile.chip}, modelled: "
+        f"{result.cycles:,} cycles ({describe_seconds(result.compute_seconds)}), {result.samples_per_second:,.0f} samples/s, "
+        f"latency {describe_seconds(result.latency_seconds)} of which host transfers {describe_seconds(result.host_seconds)}; "
+        f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: {fits}"
+    )
+
+
+def describe_fallbacks(profile: Profile) -> list[str]:
+    """A warning that names the operators without a formula, if there are any."""
+    counts: Mapping[str, int] = profile.estimate.fallback_operators
+    if not counts:
+        return []
+    named = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
+    return [f"warning: no formula for {named}: costed by a conservative guess for each element"]
+
+
+def describe_seconds(seconds: float) -> str:
+    """A time with three digits or so in the unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1 or unit == "us":
+            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:,.0f} {unit}"
+    raise AssertionError("the last unit takes all")
+
+
+def describe_macs(macs: int) -> str:
+    """Multiply-adds with three digits; empty for none."""
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if macs >= scale:
+            return f"{macs / scale:.3g} {unit}"
+    return str(macs) if macs else ""
+
+
+def _operators(profile: Profile) -> Table:
+    table = _table("operator", "nodes|", "cycles|", "share|", "MACs|", "of peak|", "bound by")
+    types = profile.by_type()
+    for each in types:
+        share = each.cycles / max(1, profile.estimate.cycles)
+        peak = f"{profile.peak_share(each.macs, each.cycles):.1%}" if each.macs else ""
+        _add(
+            table,
+            [each.op_type, str(each.count), f"{each.cycles:,}", f"{share:.1%}", describe_macs(each.macs), peak, each.bound],
+        )
+    cycles, macs = profile.estimate.cycles, sum(each.macs for each in types)
+    table.add_section()
+    count = sum(each.count for each in types)
+    _add(table, ["all", str(count), f"{cycles:,}", "", describe_macs(macs), f"{profile.peak_share(macs, cycles):.1%}", ""])
+    return table
+
+
+def _causes(profile: Profile) -> Table:
+    table = _table("cause", "cycles of all tiles|", "share|")
+    causes = profile.estimate.by_cause()
+    total = max(1, sum(causes.values()))
+    for cause, cycles in causes.items():
+        _add(table, [cause, f"{cycles:,}", f"{cycles / total:.1%}"])
+    return table
+
+
+def _memory(profile: Profile) -> Table:
+    table = _table("fullest tile", "bytes|", "of the tile|")
+    tile = profile.target.bytes_per_tile
+    for cause, size in profile.estimate.tile_bytes().items():
+        _add(table, [cause, f"{size:,}", f"{size / tile:.1%}"])
+    table.add_section()
+    peak = profile.estimate.peak_tile_bytes
+    _add(table, [f"peak, {'fits' if peak <= tile else 'does not fit'}", f"{peak:,}", f"{peak / tile:.1%}"])
+    return table
+
+
+def _nodes(profile: Profile, top: int) -> Table:
+    table = _table("dearest nodes", "operator", "cycles|", "share|", "of peak|", "tiles|", "supersteps|", "plan")
+    for each in profile.dearest(top):
+        work = each.work
+        peak = f"{profile.peak_share(work.macs, each.cycles):.1%}" if work.macs else ""
+        cells = [each.name, each.op_type, f"{each.cycles:,}", f"{each.cycles / profile.estimate.cycles:.1%}", peak]
+        _add(table, [*cells, str(work.tiles), str(work.steps), work.plan or work.kind])
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """Columns that end in | are numbers, to the right."""
+    table = Table()
+    for column in columns:
+        table.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
+    return table
+
+
+def _add(table: Table, cells: Sequence[str]) -> None:
+    # Text, because names may hold what rich takes for markup.
+    table.add_row(*(Text(cell) for cell in cells))

@@ -1,0 +1,159 @@
+"""Lets a model be converted without its weights: times and bytes follow from shapes.
+
+Large weights of products are hidden while constants are folded, as inputs, so that nobody writes and reads gigabytes. What
+the folding looks into (convolutions that take up a normalisation, above all) keeps its data or, where a file with external
+data is missing, gets a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
+from simipu import CompileError
+from simipu.numerics import iter_subgraphs
+
+HIDDEN_BYTES = 1 << 20
+"""Smaller weights cost nothing to carry along."""
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv"})
+"""Operators that the folding never computes with such weights, unless all their inputs are weights; a convolution may take
+up a constant that follows it."""
+
+
+def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
+    """Drop the data of large weights of products, in place; other weights without data get theirs from `folder` or a constant.
+
+    Raises CompileError for integers whose file is missing: shapes may depend on them.
+    """
+    users, merged = _users(model.graph), _merged_weights(model.graph)
+    for tensor in model.graph.initializer:
+        large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= HIDDEN_BYTES
+        if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
+            tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
+        elif not _has_data(tensor):
+            _load_or_fill(tensor, folder)
+
+
+def hide_weights(model: onnx.ModelProto) -> set[str]:
+    """Make inputs of the weights without data, in place; their names."""
+    stubs = [tensor for tensor in model.graph.initializer if not _has_data(tensor)]
+    kept = [tensor for tensor in model.graph.initializer if _has_data(tensor)]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    model.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in stubs)
+    return {tensor.name for tensor in stubs}
+
+
+def show_weights(model: onnx.ModelProto, names: set[str]) -> None:
+    """Make weights without data again of those inputs, in place, in the types that they have now."""
+    hidden = [value for value in model.graph.input if value.name in names]
+    kept = [value for value in model.graph.input if value.name not in names]
+    used = {name for node in model.graph.node for name in node.input}
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    for value in hidden:
+        tensor = value.type.tensor_type
+        if value.name in used:
+            model.graph.initializer.append(_stub(value.name, tensor.elem_type, [dim.dim_value for dim in tensor.shape.dim]))
+
+
+def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
+    """The operators that read each tensor; an output of the graph and a subgraph count as operators of their own."""
+    users: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            users.setdefault(name, set()).add(node.op_type)
+        for subgraph in iter_subgraphs(node):
+            for name in _users(subgraph):
+                users.setdefault(name, set()).add("subgraph")
+    for value in graph.output:
+        users.setdefault(value.name, set()).add("output")
+    return users
+
+
+def _merged_weights(graph: onnx.GraphProto) -> set[str]:
+    """The weights of convolutions that the folding multiplies with a normalisation or a constant behind them."""
+    weights = {tensor.name for tensor in graph.initializer}
+    weights |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    changed = {
+        name
+        for node in graph.node
+        if node.op_type == "BatchNormalization" or (node.op_type in ("Add", "Mul") and weights.intersection(node.input))
+        for name in node.input
+    }
+    return {name for node in graph.node if node.op_type == "Conv" and node.output[0] in changed for name in node.input}
+
+
+def widen_halves(model: onnx.ModelProto) -> None:
+    """Turn a model in half into one in float, in place.
+
+    ONNX Runtime has few operators in half on the CPU: it would take the others apart and put casts around them.
+    """
+    _widen_graph(model.graph)
+    del model.graph.value_info[:]
+
+
+def _widen_graph(graph: onnx.GraphProto) -> None:
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for tensor in graph.initializer:
+        _widen(tensor)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.FLOAT
+            _widen(attribute.t)
+        for subgraph in iter_subgraphs(node):
+            _widen_graph(subgraph)
+
+
+def _widen(tensor: TensorProto) -> None:
+    if tensor.data_type != TensorProto.FLOAT16:
+        return
+    if _has_data(tensor):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    else:
+        tensor.data_type = TensorProto.FLOAT
+
+
+def _has_data(tensor: TensorProto) -> bool:
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return False
+    fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
+    return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
+
+
+def _load_or_fill(tensor: TensorProto, folder: Path) -> None:
+    try:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            tensor.data_location = TensorProto.DEFAULT
+            del tensor.external_data[:]
+            return
+    except (OSError, ValueError, onnx.checker.ValidationError):
+        pass  # the file is not there: the shape has to do
+    if tensor.data_type not in _FILLED:
+        element = TensorProto.DataType.Name(tensor.data_type)
+        raise CompileError(
+            f"weight {tensor.name!r} has no data, but is {element}: shapes may depend on its values; put the model's external "
+            "data beside it"
+        )
+    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    filled = _stub(tensor.name, tensor.data_type, tensor.dims)
+    # Neither 0 nor 1, which the folding would drop as idle.
+    filled.raw_data = np.full(tuple(tensor.dims), 0.5 if dtype.kind == "f" else 2, dtype).tobytes()
+    tensor.CopyFrom(filled)
+
+
+def _stub(name: str, data_type: int, dims: object) -> TensorProto:
+    return TensorProto(name=name, data_type=data_type, dims=dims)  # type: ignore[arg-type]
+
+
+def _size_bytes(tensor: TensorProto) -> int:
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
