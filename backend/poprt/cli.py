@@ -16,12 +16,15 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from simipu import SimIpuError, package_hash
 from simipu.errors import CompileError
+from simipu.target import find_target
 
 import poprt
-from poprt.compiler import Compiler, Executable
+from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
 from poprt.frontend import get_frontend
 from poprt.options import CompilerOptions
+from poprt.profile.model import make_profile
+from poprt.profile.table import make_console, print_profile
 from poprt.shapes import describe_shape
 from poprt.triton_model import write_triton_model
 
@@ -60,6 +63,10 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         print(f"wrote {path}")
     if compiled is not None:
         _write(compiled, options, output_dir)
+    if options.show_profile:
+        target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
+        name = Path(options.input_model).stem
+        print_profile(make_profile(name, options.precision, converted, target, cost_options(compiler_options)), make_console())
 
 
 def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) -> None:
@@ -182,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept",
     )
     add("--show", action="store_true", help="print the model's inputs and outputs")
+    add("--show_profile", action="store_true", help="print what a batch would take on the chip, and where (modelled)")
     add("--disable_compilation_progress_bar", action="store_true", help="no progress bar")
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     add("--logging_level", choices=levels, default="WARNING", help="log level (default: %(default)s)")

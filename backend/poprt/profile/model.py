@@ -8,10 +8,9 @@ from typing import Any
 
 import onnx
 from simipu import CompileError
-from simipu.cost import Estimate, OperatorCost, estimate
+from simipu.cost import CostOptions, Estimate, OperatorCost, estimate
 from simipu.target import TARGETS, Target
 
-from poprt.checks import describe
 from poprt.profile.source import Source, input_batch
 
 CHIPS = {"ipu1": "Mk1 GC2", "ipu2": "Mk2 GC200, M2000", "bow": "Bow", "ipu21": "C600"}
@@ -145,15 +144,12 @@ class Profiler:
         precision = settings.precision or self.source.precision
         model = self._convert(settings.batch_size, precision)
         self._on_step("plan operators")
-        batch = settings.batch_size or input_batch(model)
-        return Profile(self.source.name, precision, batch, estimate(model, target, options, batch))
+        return make_profile(self.source.name, precision, model, target, options, settings.batch_size)
 
     def _convert(self, batch_size: int | None, precision: str) -> onnx.ModelProto:
         key = (batch_size, precision)
         if self._converted is None or self._converted[0] != key:
-            model = self.source.convert(batch_size, precision, self._on_step)
-            name_nodes(model.graph)
-            self._converted = key, model
+            self._converted = key, self.source.convert(batch_size, precision, self._on_step)
         return self._converted[1]
 
 
@@ -162,11 +158,15 @@ def profile(source: Source, settings: Settings | None = None) -> Profile:
     return Profiler(source).profile(settings or Settings())
 
 
-def name_nodes(graph: onnx.GraphProto) -> None:
-    """Name nodes that have none, in place, by what they make."""
-    for node in graph.node:
-        if not node.name and node.output:
-            node.name = next((name for name in node.output if name), describe(node))
+def make_profile(
+    name: str, precision: str, model: onnx.ModelProto, target: Target, options: CostOptions, batch_size: int | None = None
+) -> Profile:
+    """The profile of a converted graph, whose unnamed nodes are named, in place, by what they make."""
+    for node in model.graph.node:
+        if not node.name:
+            node.name = next((output for output in node.output if output), node.op_type)
+    batch = batch_size or input_batch(model)
+    return Profile(name, precision, batch, estimate(model, target, options, batch))
 
 
 def _sum(op_type: str, operators: list[OperatorCost]) -> TypeCost:

@@ -28,6 +28,7 @@ _LEAST_LABELLED_SHARE = 0.06
 """Of a bar: less has no room for a number."""
 
 
+@mpl.rc_context(_STYLE)
 def plot_layers(profile: Profile, marked: int = 5) -> str:
     """Cycles of each node in order, by cause; the dearest are numbered as in the table."""
     figure, axes = _figure(3.0)
@@ -38,11 +39,13 @@ def plot_layers(profile: Profile, marked: int = 5) -> str:
     for rank, step in enumerate(profile.dearest(marked), 1):
         axes.annotate(str(rank), (positions[id(step)], step.cycles), ha="center", va="bottom", fontweight="bold")
     axes.set(xlabel="node, in order of execution", ylabel="cycles")
+    axes.set_ylim(top=1.12 * max((step.cycles for step in steps), default=1))
     _thousands(axes.yaxis)
     _legend(axes)
     return _svg(figure, "layers")
 
 
+@mpl.rc_context(_STYLE)
 def plot_operators(profile: Profile) -> str:
     """Cycles of each operator type, by cause, dearest first."""
     types = [each for each in profile.by_type() if each.cycles][:_MOST_TYPES]
@@ -63,6 +66,7 @@ def plot_operators(profile: Profile) -> str:
     return _svg(figure, "operators")
 
 
+@mpl.rc_context(_STYLE)
 def plot_causes(profile: Profile) -> str:
     """One bar: what the cycles of all tiles were spent on."""
     figure, axes = _figure(1.3)
@@ -84,23 +88,33 @@ def plot_causes(profile: Profile) -> str:
     return _svg(figure, "causes")
 
 
+@mpl.rc_context(_STYLE)
 def plot_memory(profile: Profile) -> str:
-    """Bytes of the fullest tile at each node: what stays, and what is live."""
-    figure, axes = _figure(3.0)
+    """The fullest tile at its peak against its size; then at each node: what stays, and what is live."""
+    figure = Figure(figsize=(9, 3.8), layout="constrained")
+    bar, axes = figure.subplots(2, 1, height_ratios=(1, 6))
+    tile, left = profile.target.bytes_per_tile / 1024, 0.0
+    for cause, size in profile.estimate.tile_bytes().items():
+        bar.barh([0], [size / 1024], left=left, color=_MEMORY_COLOURS.get(cause, "#555555"))
+        left += size / 1024
+    bar.axvline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
+    bar.annotate(f"a tile has {tile:,.0f} KiB ", (tile, 0), ha="right", va="center", color=COLOURS["host"])
+    bar.set(xlim=(0, 1.02 * max(tile, left)), yticks=[], title="at the peak, KiB")
+    _thousands(bar.xaxis)
+
     steps = profile.steps
     staying = {cause: size for cause, size in profile.estimate.tile_bytes().items() if cause != "live"}
     layers = [(cause, [size / 1024] * len(steps)) for cause, size in staying.items()]
     _stack(axes, [*layers, ("live", [step.live_bytes / 1024 for step in steps])], _MEMORY_COLOURS)
-    tile = profile.target.bytes_per_tile / 1024
-    axes.axhline(tile, color="#b5524f", linestyle="--", linewidth=1)
-    axes.annotate(f"a tile has {tile:,.0f} KiB", (0, tile), va="bottom", color="#b5524f")
-    axes.set(xlabel="node, in order of execution", ylabel="KiB of a tile")
-    axes.set_ylim(0, 1.12 * max(tile, profile.estimate.peak_tile_bytes / 1024))
+    if left > tile:
+        axes.axhline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
+    axes.set(xlabel="node, in order of execution", ylabel="KiB")
     _thousands(axes.yaxis)
     _legend(axes)
     return _svg(figure, "memory")
 
 
+@mpl.rc_context(_STYLE)
 def plot_batches(profiles: Sequence[Profile]) -> str:
     """Latency and throughput by batch size; a cross is a batch that does not fit."""
     figure = Figure(figsize=(9, 2.8), layout="constrained")
@@ -158,14 +172,14 @@ def _legend(axes: Axes) -> None:
 
 
 def _thousands(axis: Any) -> None:
-    axis.set_major_formatter(lambda value, position: f"{value:,.0f}")
+    axis.set_major_formatter(lambda value, position: f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}")
 
 
 def _svg(figure: Figure, name: str) -> str:
     """The figure without prolog and metadata, its ids its own within a page."""
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
+    with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", metadata=nothing)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
