@@ -69,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
         profiler = Profiler(open_source(options.model, dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
         if options.html:
-            batches = [_try_profile(profiler, replace(points[0], batch_size=size)) for size in BATCH_SIZES]
+            sizes = dict(options.sweep).get("batch_size", BATCH_SIZES)
+            batches = [_try_profile(profiler, replace(points[0], batch_size=size)) for size in sizes]
             report = make_report(profiles[0], [each for each in batches if each is not None], profiles[1:] and profiles)
             options.html.write_text(report, encoding="utf-8")
     if options.trace:
@@ -97,6 +98,8 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     changed = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
     base = Settings(options.target, options.batch_size, options.precision, changed)
     names = [name for name, _ in options.sweep]
+    if len(set(names)) < len(names):
+        raise CompileError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
     combinations = itertools.product(*(values for _, values in options.sweep))
     points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
     # Neighbours share the converted graph: only the target may change between them.

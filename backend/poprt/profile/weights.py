@@ -30,6 +30,7 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
 
     Raises CompileError for integers whose file is missing: shapes may depend on them.
     """
+    _take_constants(model.graph)
     users, merged = _users(model.graph), _merged_weights(model.graph)
     for tensor in model.graph.initializer:
         large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= HIDDEN_BYTES
@@ -37,6 +38,19 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
         elif not _has_data(tensor):
             _load_or_fill(tensor, folder)
+
+
+def _take_constants(graph: onnx.GraphProto) -> None:
+    """Make weights without data of large ConstantOfShape nodes, as models have them that are published for their shapes."""
+    shapes = {
+        tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64 and _has_data(tensor)
+    }
+    for node in [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes]:
+        found = [each.t.data_type for each in node.attribute]
+        stub = _stub(node.output[0], found[0] if found else TensorProto.FLOAT, numpy_helper.to_array(shapes[node.input[0]]))
+        if stub.data_type in _FLOATS and _size_bytes(stub) >= HIDDEN_BYTES:
+            graph.initializer.append(stub)
+            graph.node.remove(node)
 
 
 def hide_weights(model: onnx.ModelProto) -> set[str]:
