@@ -22,6 +22,8 @@ from .wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list
 _BYTES, _COMPOSITE, _POINTERS = 2, 7, 6
 _RAW_WORDS = 64
 """Words shown of bytes that are no message."""
+_MAX_ANNOTATED_BYTES = 4 << 20
+"""Bytes of a message that is annotated: a note on a word takes far more memory than the word, and nobody reads that many."""
 _SHOWN_TEXT = 200
 """Characters shown of one text."""
 
@@ -31,7 +33,7 @@ def describe_words(path: str | os.PathLike[str], wanted: Callable[[BlobType], bo
 
     Raises OSError, or a PopefError for the first thing wrong, after the last line that can be given.
     """
-    limits = Limits()
+    limits = Limits(max_structure_bytes=_MAX_ANNOTATED_BYTES)
     source = open_source(path, mapped=False, max_stream_bytes=limits.max_stream_bytes)
     try:
         yield from _describe(source, limits, wanted)
