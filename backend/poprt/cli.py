@@ -125,6 +125,7 @@ def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
         "available_memory_proportion": options.available_memory_proportion,
         "batches_per_step": options.batches_per_step,
         "num_io_tiles": options.num_io_tiles,
+        "allow_out_of_memory": options.allow_out_of_memory or None,
     }
     for name, value in named.items():
         if value is not None:
@@ -179,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--available_memory_proportion", type=float, help="share of tile memory for matmuls and convolutions (default: 0.6)")
     add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1)")
     add("--num_io_tiles", type=int, help="I/O tiles (default: 0, the only one supported)")
+    add("--allow_out_of_memory", action="store_true", help="compile what, as modelled, does not fit into the chip's memory")
     add("--compiler_options", nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions, snake_case")
     add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")
     add("--output_dir", default="./", metavar="DIR", help="folder for all output (default: %(default)s)")

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import onnx
 import simipu
 from onnx import TensorProto, numpy_helper
-from simipu import CompileError, Constant, Direction, Program, ProgramKind, Stream
-from simipu.cost import CostOptions, estimate
+from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program, ProgramKind, Stream
+from simipu.cost import CostOptions, Estimate, estimate
 from simipu.rows import NotIndependent, make_row_independent
 from simipu.target import find_target
 
@@ -132,19 +132,36 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     outputs = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
     del model.graph.output[:]
     model.graph.output.extend(outputs)
-    cycles = estimate(model, target, cost_options(options)).cycles
+    cost = estimate(model, target, cost_options(options))
+    _check_memory(cost, options)
     streams = _make_streams(model.graph)
     on_step("prove rows independent")
     graph, dependence = _take_rows(model, streams)
     weights = _take_weights(graph.graph, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
     streamed = {} if options.constant_weights else weights
     on_step("build executable")
-    main = Program(MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cycles)
+    main = Program(MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cost.cycles)
     load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
     name = _hash_name(main.graph, weights, options)
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
     executable = simipu.Executable(name, target, (load, main), compile_options=options.changed(), constants=constants)
     return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, dependence)
+
+
+def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
+    if cost.fits:
+        return
+    parts = ", ".join(f"{name} {size}" for name, size in cost.tile_bytes().items())
+    fullest = max(cost.operators, key=lambda operator: operator.live_bytes)
+    text = (
+        f"Out of memory: Cannot fit all variable data onto one or more tiles: {cost.peak_tile_bytes} bytes used but tiles "
+        f"only have {cost.target.bytes_per_tile} bytes of memory (modelled; {parts}; fullest at node {fullest.name!r})"
+    )
+    if not options.allow_out_of_memory:
+        raise OutOfMemoryError(
+            f"{text}; use a smaller batch, fp16, a smaller available_memory_proportion or allow_out_of_memory"
+        )
+    _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
 
 
 def cost_options(options: CompilerOptions) -> CostOptions:

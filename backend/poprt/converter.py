@@ -15,8 +15,9 @@ from poprt.shapes import fix_input_shapes
 
 PRECISIONS = ("fp32", "fp16")
 MINIMUM_IR_VERSION = 8
-"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; 8 is the newest that all supported
-ONNX Runtimes read."""
+"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX Runtime reads 8."""
+MAXIMUM_IR_VERSION = 10
+"""The newest that the oldest supported ONNX Runtime (1.18) reads; what came later describes things not compiled here."""
 
 
 class Converter:
@@ -60,7 +61,7 @@ class Converter:
         converted.CopyFrom(model)
         if self.convert_version is not None:
             converted = _convert_version(converted, self.convert_version)
-        converted.ir_version = max(converted.ir_version, MINIMUM_IR_VERSION)
+        converted.ir_version = min(max(converted.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
         self._remove_outputs(converted.graph)
         self._on_step("fix shapes")
         fix_input_shapes(converted, self.input_shape, self.batch_size, self.batch_axis)

@@ -49,6 +49,8 @@ class CompilerOptions:
     engine_options: dict[str, str] = field(default_factory=dict)
     opaque_blobs: dict[str, bytes] = field(default_factory=dict)
     show_compilation_progress_bar: bool = True
+    allow_out_of_memory: bool = False
+    """Compile what, by the model, does not fit into a tile's memory (Poplar's debug.allowOutOfMemory; the name is ours)."""
 
     def __post_init__(self) -> None:
         for name, allowed in _SUPPORTED_VALUES.items():

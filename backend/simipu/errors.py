@@ -9,6 +9,10 @@ class CompileError(SimIpuError):
     """The graph cannot become an executable: the message names the node, its operator and why."""
 
 
+class OutOfMemoryError(CompileError):
+    """The model says that a tile's memory is too small: the message says what it would hold, and where it is fullest."""
+
+
 class LoadError(SimIpuError):
     """An executable cannot be loaded: damaged, of another version, or not for this device."""
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from sample_models import make_model
-from simipu import CompileError
+from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import lower
 
 import popef
@@ -148,6 +148,23 @@ def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
 def test_wrong_compiler_options_are_refused(values, reason):
     with pytest.raises(CompileError, match=reason):
         CompilerOptions.from_dict(values)
+
+
+def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
+    """1.2 GB of activations; a C600 has 0.94 GB."""
+    model = single("Relu", {"x": (F, [1, 300_000_000])}, {"y": (F, [1, 300_000_000])})
+    said = r"Out of memory: .* tiles only have 638976 bytes of memory \(modelled; weights 0, code \d+, streams \d+, live \d+"
+    with pytest.raises(OutOfMemoryError, match=said):
+        Compiler.compile(model)
+    assert Compiler.compile(model, options=CompilerOptions(allow_out_of_memory=True)).cycles > 0
+    assert "compiled all the same" in caplog.text
+
+
+def test_models_of_newer_onnx_versions_become_readable(linear):
+    newer = onnx.ModelProto()
+    newer.CopyFrom(linear)
+    newer.ir_version = 14
+    assert Converter(batch_size=4).convert(newer).ir_version == 10
 
 
 def poprt(*arguments, folder):

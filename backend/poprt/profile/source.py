@@ -23,8 +23,6 @@ from poprt.profile.weights import hide_weights, show_weights, strip_weights, wid
 from poprt.shapes import describe_shape, fix_input_shapes
 
 DEFAULT_TARGET = "ipu21"
-_NEWEST_IR_VERSION = 10
-"""What the oldest supported ONNX Runtime (1.18) reads."""
 
 
 class Source(Protocol):
@@ -72,7 +70,6 @@ class OnnxSource:
             self._model = onnx.load(file, load_external_data=False)
         except DecodeError as error:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
-        self._model.ir_version = min(self._model.ir_version, _NEWEST_IR_VERSION)
         check_operators(self._model.graph)
         strip_weights(self._model, file.parent)
         self._check()
