@@ -5,6 +5,7 @@ The engine sees rows, never requests: who connects a stream decides whose rows t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from popef import batch_size
 from simipu.clock import DeviceClock
+from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
@@ -135,7 +137,7 @@ class Engine:
         batch = main.batch_size or 1
         per_iteration = batch * self.replication_factor
         clock, iterations = self._clock, 0
-        seconds = self.device.target.seconds(main.cycles)
+        seconds = self._paced_seconds(main)
         if clock is not None:
             clock.start()
         for start in range(0, rows, per_iteration):
@@ -148,6 +150,12 @@ class Engine:
         if clock is not None:
             # The chip runs the iterations that have no rows as well, but nobody waits for them.
             clock.skip(seconds * (self.device_iterations - iterations))
+
+    def _paced_seconds(self, main: _LoadedMain) -> float:
+        """How long the device is busy with one iteration: its replicas compute side by side and share the host's link."""
+        target = self.device.target
+        transfers = transfer_seconds(main.stream_bytes * self.replication_factor, target)
+        return batch_seconds(target.seconds(main.cycles), transfers, overlapped=False)
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
         known = {s.handle for p in self.executable.programs for s in p.streams if s.direction is direction}
@@ -181,6 +189,7 @@ class _LoadedMain:
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
         self.batch_size = batch_size(stream.shape for stream in program.streams)
         self.cycles = program.cycles
+        self.stream_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
         self.graph = graph
         self._row_independent = program.row_independent
         self._name = program.name

@@ -170,7 +170,7 @@ PARAMETERS = (
         "fast, paced",
         "fast",
         one_of("fast", "paced"),
-        "paced: no row leaves before its modelled IPU time has passed",
+        "paced: no row leaves before its modelled time on IPU and host link has passed",
     ),
     Parameter(
         "sim_threads",

@@ -62,6 +62,16 @@ def test_a_paced_engine_takes_its_modelled_time():
     assert time.monotonic() - began >= 0.1
 
 
+def test_pacing_includes_the_host():
+    """The host prepares a batch in 100 us at the least, however small the program is."""
+    engine, _, _ = make_engine(4, paced=True)
+    engine.run(5)
+    began = time.monotonic()
+    for _ in range(100):
+        engine.run(5)
+    assert time.monotonic() - began >= 100 * 100e-6
+
+
 def test_nobody_waits_for_what_a_clock_skips():
     clock = DeviceClock()
     clock.start()

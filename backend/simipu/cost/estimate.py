@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import onnx
 
 from simipu.cost import constants as c
+from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.cost.operators import VIEWS, Context, Work, operator_work
 from simipu.cost.products import Settings
 from simipu.errors import CompileError
@@ -84,17 +85,12 @@ class Estimate:
     @property
     def host_seconds(self) -> float:
         """Modelled seconds of the transfers to and from the host."""
-        syncs = self.target.seconds(2 * c.EXTERNAL_SYNC_CYCLES)
-        return self.host_bytes / c.HOST_BYTES_PER_SECOND[self.target.name] + syncs
+        return transfer_seconds(self.host_bytes, self.target)
 
     @property
     def seconds_per_batch(self) -> float:
-        """Modelled seconds from batch to batch while batches are queued.
-
-        I/O tiles let transfers and computing overlap, else one follows the other; the host prepares the next batch meanwhile.
-        """
-        device = self.compute_seconds if self.options.num_io_tiles else self.compute_seconds + self.host_seconds
-        return max(device, self.host_seconds + c.HOST_BATCH_SECONDS)
+        """Modelled seconds from batch to batch while batches are queued."""
+        return batch_seconds(self.compute_seconds, self.host_seconds, overlapped=self.options.num_io_tiles > 0)
 
     @property
     def latency_seconds(self) -> float:
