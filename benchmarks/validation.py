@@ -228,14 +228,37 @@ def iter_verdicts() -> Iterator[tuple[str, bool, bool]]:
         yield f"{row['group']}: {_name(row)}", estimate(model, C600, CostOptions(num_io_tiles=tiles)).fits, fits
 
 
+def plot(points: Iterable[Point], file: str) -> None:
+    """Draw predicted over published seconds of real IPUs, with the lines of 25 % either way."""
+    from matplotlib import pyplot
+
+    real = [point for point in points if not point.family.startswith("simulator")]
+    figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
+    for marker, family in zip("osv^Dp*Xh<>", dict.fromkeys(point.family for point in real), strict=False):
+        members = [point for point in real if point.family == family]
+        measured, predicted = [1e3 * point.measured for point in members], [1e3 * point.predicted for point in members]
+        axes.loglog(measured, predicted, marker, alpha=0.7, label=f"{family} ({len(members)})")
+    ends = [1e3 * bound(point.measured for point in real) for bound in (min, max)]
+    for factor, style in ((1, "k-"), (0.75, "k:"), (1.25, "k:")):
+        axes.loglog(ends, [factor * end for end in ends], style, linewidth=0.8)
+    axes.set(
+        xlabel="published, ms per batch", ylabel="modelled, ms per batch", title="Modelled and published times (dotted: 25 %)"
+    )
+    axes.legend(fontsize="x-small")
+    figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
+
+
 def main() -> int:
     """Print the tables; with --points every figure too."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", action="store_true", help="print every figure too")
     parser.add_argument("--held_out", action="store_true", help="fit without each family in turn, and print that")
+    parser.add_argument("--plot", metavar="FILE", help="draw predicted over published times (matplotlib)")
     options = parser.parse_args()
     console = Console()
     points = refit_without_each_family() if options.held_out else list(iter_points())
+    if options.plot:
+        plot(points, options.plot)
     if options.points:
         for point in points:
             console.print(f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  {point.family}: {point.name}")
