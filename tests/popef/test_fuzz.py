@@ -48,6 +48,7 @@ def test_damaged_seeds_are_read_or_refused(number: int, seed: int) -> None:
         check(mutate_file(FIRST[number], Random(seed + i), [0]))
 
 
+@pytest.mark.server
 @pytest.mark.skipif(
     not importlib.util.find_spec("atheris"), reason="atheris, which has wheels for Linux on x86-64, is not installed"
 )

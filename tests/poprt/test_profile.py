@@ -100,6 +100,7 @@ def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
     assert json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"] == name
 
 
+@pytest.mark.server
 def test_a_sweep_is_the_cross_product(onnx_file, run):
     axes = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow", "--sweep", "precision=fp16,fp32")
     found = json.loads(run(onnx_file, *axes, "--json")[1])
@@ -252,6 +253,7 @@ def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
     assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Einsum": 1}
 
 
+@pytest.mark.server
 def test_the_page_refers_to_nothing_outside_and_escapes_names(tmp_path, run):
     pytest.importorskip("matplotlib")
     path = save(network("<script>alert('$x_y$')</script>"), tmp_path / "a <b> & [c].onnx")
@@ -271,6 +273,7 @@ def test_the_page_refers_to_nothing_outside_and_escapes_names(tmp_path, run):
         ElementTree.fromstring(svg)
 
 
+@pytest.mark.server
 def test_a_page_of_a_fixed_batch_says_so(tmp_path):
     pytest.importorskip("matplotlib")
     path = save(
@@ -313,6 +316,7 @@ def test_poprt_shows_the_profile_of_what_it_compiled(onnx_file, tmp_path, capsys
     assert f"modelled: {int(cycles):,} cycles" in " ".join(out.split())
 
 
+@pytest.mark.server
 def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
     command = [sys.executable, "-m", "triton_poplar.cli", "profile"]
     child = subprocess.run([*command, onnx_file, "--batch_size", "1", "--json"], capture_output=True, text=True, check=True)
