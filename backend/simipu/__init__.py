@@ -1,6 +1,6 @@
-"""The simulated IPU: target, device, executable, engine, numerics and cycles.
+"""The simulated IPU: target, device, executable, engine, numerics, and what the chip would have taken (`simipu.cost`).
 
-Arithmetic is ONNX Runtime's; what the chip would have taken comes from `simipu.cost`. Nothing here knows PopEF files,
+Arithmetic is ONNX Runtime's. Nothing here reads PopEF files (of popef only its rule for what a batch is serves), or knows
 requests or Triton.
 """
 

@@ -6,7 +6,7 @@ Laws: cycles are integers; every cycle of every tile has exactly one cause, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -233,8 +233,8 @@ class _Liveness:
         return total
 
 
-def _values(node: onnx.NodeProto, names: object, values: dict[str, Value]) -> list[Value | None]:
-    listed = [str(name) for name in names]  # type: ignore[attr-defined]
+def _values(node: onnx.NodeProto, names: Iterable[str], values: dict[str, Value]) -> list[Value | None]:
+    listed = list(names)
     missing = [name for name in listed if name and name not in values]
     if missing and node.op_type not in VIEWS:
         raise CompileError(
