@@ -31,6 +31,8 @@ class Target:
     workers_per_tile: int = 6
     exchange_bytes_per_cycle: int = 4
     """poplibs: Target::getExchangeBytesPerCycle."""
+    memory_element_bytes: int = 16_384
+    """A bank of a tile's memory, one access each at a time (osmarks/ipu-stack for Mk2; assumed for Mk1)."""
     internal_sync_cycles: int = 200
     """Assumed, within the 100 to 600 seen; section 4 of the notes validated whole models with it."""
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from simipu.cost import CostOptions, estimate
+from simipu.cost import CostOptions, OperatorCost, estimate
 from simipu.cost.products import Product, Settings, plan_product
 from simipu.errors import CompileError
 from simipu.target import TARGETS, Target
@@ -144,6 +144,32 @@ def test_memory_grows_with_the_batch_until_it_does_not_fit() -> None:
     assert [result.fits for result in found] == [True, True, False]
     assert all(sum(result.tile_bytes().values()) == result.peak_tile_bytes for result in found)
     assert found[0].weight_bytes == pytest.approx(25.6e6 * 2 / C600.num_tiles, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("model", "tiles", "fits"),
+    [
+        (networks.resnet50(90), 32, True),
+        (networks.resnet50(96), 32, False),
+        (networks.bert_base(16, 256, fused_gelu=False, fused_norm=False), 0, True),
+        (networks.bert_base(32, 256, fused_gelu=False, fused_norm=False), 0, False),
+    ],
+)
+def test_what_fits_into_a_c600_is_said_to_fit(model: onnx.ModelProto, tiles: int, fits: bool) -> None:
+    """With real data (graphcore/PopRT benchmarks); `benchmarks/validation.py` compares with all published verdicts."""
+    assert estimate(model, C600, CostOptions(num_io_tiles=tiles)).fits == fits
+
+
+def test_activations_are_cast_before_each_product_in_fp8() -> None:
+    def product(element: int) -> OperatorCost:
+        model = networks.matmul(4096, 1024, 1024)
+        model.graph.initializer[0].data_type = element
+        return estimate(model, C600).operators[0]
+
+    half, quarter = product(TensorProto.FLOAT16), product(TensorProto.FLOAT8E4M3FNUZ)
+    assert quarter.work.macs == half.work.macs
+    assert quarter.work.code_bytes > half.work.code_bytes
+    assert quarter.cycles < half.cycles
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,12 @@ GROUP_CYCLES, IN_CHANNEL_CYCLES, OUT_CHANNEL_CYCLES = 13, 15, 25.5
 """Loops of the 1x1 vertex over groups, input channel blocks and output channel blocks."""
 TAP_CYCLES = 45
 """Of the nx1 vertex for each kernel position: loop and pointer set-up."""
-FP8_BLOCK_CYCLES = 360
-"""Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others."""
+FP8_BLOCK_CYCLES = 280
+"""Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others. Fitted; the notes
+estimate 360, where no cast was counted."""
+FP8_CAST_CYCLES = 5
+"""Of a worker for 8 halves that become fp8: two loads, two conversions and a store. Assumed; PL's cast from fp8 to fp8, which
+goes through half, takes 13."""
 COEFFICIENT_BYTES_PER_CYCLE = 8
 """Loading weights into the AMP units; twice that with use128BitConvUnitLoad (PL ConvOptions.hpp)."""
 REDUCE_CYCLES, REDUCE_STAGE_DEPTHS = 32, (16, 125)
@@ -61,9 +65,14 @@ EXTERNAL_SYNC_CYCLES = 600
 
 # Memory of a tile (notes, section 5)
 
-CODE_BYTES, PRODUCT_CODE_BYTES, STEP_CODE_BYTES = 8_192, 2_048, 460
-"""Of every program, of each distinct planned product, and of each other distinct compute set. Planning figures."""
+CODE_BYTES, PRODUCT_CODE_BYTES, STEP_CODE_BYTES = 8_192, 1_536, 460
+"""Of every program, of each distinct planned product without its exchange code (with it, 2.0 to 2.5 kB were seen for dense
+products), and of each other distinct compute set. Planning figures."""
 MESSAGE_CODE_BYTES, MESSAGE_BYTES = 4, 4
 """Of exchange code for each message that a tile sends or receives (PL DynamicSlice.cpp), and the least that one carries."""
 IMBALANCE = 1.05
-"""The fullest tile's share of weights over the mean."""
+"""The fullest tile's share of a tensor over the mean (assumed in the notes: 5 to 10 %)."""
+RESERVED_BYTES = 16_384
+"""At the bottom of a tile, for the loader (osmarks/ipu-stack, on a C600)."""
+CHANNEL_BLOCK_BYTES = 32
+"""Of the input channels that an AMP unit takes at a time: 16 halves, 32 quarters or 8 floats (PL getWeightsPerConvUnit)."""

@@ -195,7 +195,7 @@ def _iter_operators(
         if all(name in constants for name in node.input if name):
             constants.update(node.output)
         live = liveness.during(i, node)
-        live_bytes = math.ceil(live / target.num_tiles) + work.temporary_bytes
+        live_bytes = math.ceil(live / target.num_tiles * c.IMBALANCE) + work.temporary_bytes
         yield OperatorCost(node.name, node.op_type, work, work.steps * target.internal_sync_cycles, live_bytes)
 
 
@@ -247,4 +247,4 @@ def _values(node: onnx.NodeProto, names: Iterable[str], values: dict[str, Value]
 def _code_bytes(operators: tuple[OperatorCost, ...]) -> int:
     """Equal operators share their code: it is outlined."""
     distinct = {(operator.op_type, operator.work) for operator in operators if operator.work.steps}
-    return c.CODE_BYTES + sum(work.code_bytes for _, work in distinct)
+    return c.RESERVED_BYTES + c.CODE_BYTES + sum(work.code_bytes for _, work in distinct)

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 
 from simipu.cost import constants as c
-from simipu.cost.products import Product, Settings, plan_product
+from simipu.cost.products import Plan, Product, Settings, plan_product
 from simipu.errors import CompileError
 from simipu.shapes import Value
 from simipu.target import Target
@@ -257,12 +257,15 @@ def _conv(context: Context) -> Work:
     k, n = max(1, source.shape[1] // groups), max(1, context.result.shape[1] // groups)
     kernel = weights.shape[2:] or (1,)
     taps = math.prod(kernel)
-    inputs_per_row = 1.0 if taps == 1 else _halo(source, field, kernel)
+    inputs_per_row, packed_bytes = 1.0 if taps == 1 else _halo(source, field, kernel), 0
+    element, partial = _bytes(context, source, weights)
     if groups == 1 and k < 16 and kernel[0] > 1:
         # Few channels: 2 or 4 kernel rows are packed into the channels.
         packed = min(4 if 16 // k >= 4 else 2 if 16 // k >= 2 else 1, kernel[0])
         k, taps = k * packed, math.ceil(kernel[0] / packed) * math.prod(kernel[1:])
-    product = Product(groups, rows, k, n, *_bytes(context, source, weights), taps, field.shape[-1], inputs_per_row)
+        positions = rows * source.shape[-1] // field.shape[-1]
+        packed_bytes = positions * math.ceil(k * element / c.CHANNEL_BLOCK_BYTES) * c.CHANNEL_BLOCK_BYTES
+    product = Product(groups, rows, k, n, element, partial, taps, field.shape[-1], inputs_per_row, packed_bytes)
     work = _depthwise(context, product, kernel) if groups > 1 and k == 1 else _product(context, product)
     return _with_bias(context, work)
 
@@ -294,11 +297,32 @@ def _depthwise(context: Context, product: Product, kernel: Sequence[int]) -> Wor
 
 
 def _product(context: Context, product: Product) -> Work:
+    """The planned product; activations that are wider than fp8 weights are cast first (PopRT puts a Cast before each)."""
+    work = _planned(context, product)
+    wide = [value for value in context.inputs[:2] if value is not None and value.bytes_per_element > product.element_bytes]
+    if product.element_bytes > 1 or not wide:
+        return work
+    cast = sum(_pass(value, c.FP8_CAST_CYCLES, 8, context) for value in wide)
+    narrow = sum(context.per_tile(value.size) for value in wide)
+    return replace(
+        work,
+        compute=work.compute + math.ceil(cast),
+        steps=work.steps + len(wide),
+        temporary_bytes=work.temporary_bytes + narrow,
+        code_bytes=work.code_bytes + len(wide) * c.STEP_CODE_BYTES,
+    )
+
+
+def _planned(context: Context, product: Product) -> Work:
     plan = plan_product(product, context.target, context.settings)
     kind = "convolution" if "Conv" in context.node.op_type else "matmul"
     macs = product.groups * product.rows * product.k * product.n * product.taps
-    memory = plan.temporary_bytes, c.PRODUCT_CODE_BYTES
+    memory = plan.copied_bytes, _product_code_bytes(plan)
     return Work(kind, plan.compute, plan.exchange, plan.steps, plan.tiles, *memory, macs, plan.splits)
+
+
+def _product_code_bytes(plan: Plan) -> int:
+    return c.PRODUCT_CODE_BYTES + 2 * plan.messages * c.MESSAGE_CODE_BYTES
 
 
 def _with_bias(context: Context, work: Work) -> Work:
@@ -323,7 +347,7 @@ def _recurrent(context: Context) -> Work:
     gate_cycles = 4 * _pass(gates, 5, 4 if source.bytes_per_element == 2 else 2, context)
     compute = steps * (one.compute + gate_cycles)
     macs = steps * directions * batch * (width + hidden) * gate_rows
-    memory = one.temporary_bytes, c.PRODUCT_CODE_BYTES
+    memory = one.copied_bytes, _product_code_bytes(one)
     phases = steps * (one.steps + 4)
     return Work("recurrent", math.ceil(compute), steps * one.exchange, phases, one.tiles, *memory, macs, one.splits)
 

@@ -37,6 +37,8 @@ class Product:
     """Output positions of a field row, which a worker of the nx1 vertex takes at a time."""
     inputs_per_row: float = 1.0
     """Input positions that must be on a tile for each output position; more than one with strides and halos."""
+    packed_bytes: int = 0
+    """Of all tiles, for the copy of an input of few channels with kernel rows packed into its channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,12 @@ class Plan:
     """Supersteps, each of which ends in a sync."""
     tiles: int
     temporary_bytes: int
-    """Of a tile, for copies of the operands and partial sums."""
+    """Of a tile, for copies of the operands and partial sums: what availableMemoryProportion limits."""
+    copied_bytes: int
+    """Of a tile, beside the operands and the result themselves: partial sums that are the result are not counted twice, and
+    the AMP units want operands in memory elements of their own."""
+    messages: int
+    """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial sums."""
     splits: str
     """How it is split, in words."""
     fits: bool
@@ -113,21 +120,33 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
     exchange = serial * groups * exchange
     padded = rows * product.inputs_per_row * in_blocks * k_grain * product.element_bytes
     memory = groups * (padded + weights + partials)
+    kept = (k_split > 1) | cast | (serial > 1)
+    parts = groups * np.stack([padded, weights, np.where(kept, partials, 0)])
+    copied = _whole_elements(parts, target).sum(axis=0) + product.packed_bytes / target.num_tiles
+    field_rows: Any = np.ceil(rows * product.inputs_per_row / product.width) if product.taps > 1 else 1
+    messages = groups * in_blocks * (field_rows + product.taps * out_blocks) + np.where(k_split > 1, k_split, 0)
 
     fits = memory <= settings.available_memory_proportion * target.bytes_per_tile
     steps = serial * 2 + np.where(k_split > 1, 2, 0)
     total = compute + exchange + steps * target.internal_sync_cycles
     best = int(np.argmin(np.where(fits, total, np.inf) if fits.any() else memory))
-    parts = {"rows": row_split, "in": k_split, "out": n_split, "serial": serial}
+    named = {"rows": row_split, "in": k_split, "out": n_split, "serial": serial}
     return Plan(
         compute=math.ceil(compute[best]) + c.PLANNED_CYCLES,
         exchange=math.ceil(exchange[best]),
         steps=int(steps[best]),
         tiles=min(target.num_tiles, int(min(product.groups, target.num_tiles) * (row_split * k_split * n_split)[best])),
         temporary_bytes=math.ceil(memory[best]),
-        splits=" ".join(f"{name} {int(split[best])}" for name, split in parts.items() if split[best] > 1) or "one tile",
+        copied_bytes=int(copied[best]),
+        messages=int(messages[best]),
+        splits=" ".join(f"{name} {int(split[best])}" for name, split in named.items() if split[best] > 1) or "one tile",
         fits=bool(fits[best]),
     )
+
+
+def _whole_elements(size: Array, target: Target) -> Array:
+    whole: Array = np.ceil(size / target.memory_element_bytes) * target.memory_element_bytes
+    return whole
 
 
 def _units(product: Product, target: Target) -> int:
