@@ -86,7 +86,8 @@ class Engine:
         program = self.executable.program(index)
         weights = {constant.name: constant.array() for constant in self.executable.constants} | self._variables
         build = IsolatedGraph if self._isolated else build_graph
-        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options))
+        numerics = self.executable.numerics if self._graph_options.exact else None
+        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics))
 
     def unload(self) -> None:
         """Give up the built programs and the device variables; streams stay connected."""

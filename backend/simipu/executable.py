@@ -23,9 +23,10 @@ from google.protobuf.message import DecodeError
 
 from simipu import executable_pb2 as pb
 from simipu.errors import ForeignExecutableError, LoadError
+from simipu.numerics import Numerics
 from simipu.target import Target, find_target
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised with every change that makes an older reader misunderstand a newer payload, or compute something else."""
 
 
@@ -109,6 +110,7 @@ class Executable:
     package_hash: str = field(default_factory=package_hash)
     compile_options: tuple[tuple[str, str], ...] = ()
     constants: tuple[Constant, ...] = ()
+    numerics: Numerics = field(default_factory=Numerics)
 
     def program(self, index: int) -> Program:
         """The program of that index; LoadError lists those there are."""
@@ -135,6 +137,7 @@ class Executable:
                 pb.Constant(name=c.name, dtype=c.dtype.name, shape=c.shape, offset=offset)
                 for c, offset in zip(self.constants, offsets, strict=True)
             ],
+            numerics=pb.Numerics(half_partials=self.numerics.half_partials, nan_on_overflow=self.numerics.nan_on_overflow),
         )
         encoded = bytes(message.SerializeToString(deterministic=True))
         head = _MAGIC + b"%02d" % FORMAT_VERSION + len(encoded).to_bytes(8, "little") + encoded
@@ -175,6 +178,7 @@ class Executable:
             package_hash=message.package_hash,
             compile_options=tuple((option.name, option.value) for option in message.compile_options),
             constants=tuple(_decode_constant(constant, constants) for constant in message.constants),
+            numerics=Numerics(message.numerics.half_partials, message.numerics.nan_on_overflow),
         )
 
 

@@ -61,20 +61,30 @@ class Program(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., cycles: _Optional[int] = ...) -> None: ...
 
 class Executable(_message.Message):
-    __slots__ = ("package_hash", "name", "target", "programs", "compile_options", "constants")
+    __slots__ = ("package_hash", "name", "target", "programs", "compile_options", "constants", "numerics")
     PACKAGE_HASH_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     COMPILE_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
     package_hash: str
     name: str
     target: Target
     programs: _containers.RepeatedCompositeFieldContainer[Program]
     compile_options: _containers.RepeatedCompositeFieldContainer[Option]
     constants: _containers.RepeatedCompositeFieldContainer[Constant]
-    def __init__(self, package_hash: _Optional[str] = ..., name: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., compile_options: _Optional[_Iterable[_Union[Option, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[Constant, _Mapping]]] = ...) -> None: ...
+    numerics: Numerics
+    def __init__(self, package_hash: _Optional[str] = ..., name: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., compile_options: _Optional[_Iterable[_Union[Option, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[Constant, _Mapping]]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
+
+class Numerics(_message.Message):
+    __slots__ = ("half_partials", "nan_on_overflow")
+    HALF_PARTIALS_FIELD_NUMBER: _ClassVar[int]
+    NAN_ON_OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    half_partials: bool
+    nan_on_overflow: bool
+    def __init__(self, half_partials: bool = ..., nan_on_overflow: bool = ...) -> None: ...
 
 class Constant(_message.Message):
     __slots__ = ("name", "dtype", "shape", "offset")

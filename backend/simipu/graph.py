@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
@@ -21,7 +22,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from simipu.errors import LoadError, RunError, RunTimeoutError
 from simipu.executable import Program
-from simipu.numerics import iter_subgraphs, lower
+from simipu.numerics import Numerics, iter_subgraphs, lower
+from simipu.numerics.quarter import QUARTERS, decode
 from simipu.watchdog import Watchdog
 
 Array = npt.NDArray[Any]
@@ -46,7 +48,7 @@ onnxruntime.disable_telemetry_events()
 
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """How a graph is computed, never what.
+    """How a graph is computed, and, unless it is `exact`, what: then nothing is rounded to half or fp8 between operators.
 
     num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights for speed,
     into memory of its own; without, all weights stay where they are mapped. limit_seconds: the longest that one run may take.
@@ -55,6 +57,7 @@ class GraphOptions:
     num_threads: int = 0
     prepack: bool = True
     limit_seconds: float = 300.0
+    exact: bool = True
 
 
 class Graph(Protocol):
@@ -126,8 +129,9 @@ def describe_limit(seconds: float) -> str:
     )
 
 
-def lower_program(program: Program, weights: Weights) -> tuple[bytes, dict[str, Array]]:
-    """The serialised graph that computes what the chip would, and its weights in the types that this graph takes.
+def lower_program(program: Program, weights: Weights, numerics: Numerics | None) -> tuple[bytes, dict[str, Array]]:
+    """The serialised graph that computes what the chip would, or fp32 without `numerics`, and its weights in the types that
+    this graph takes.
 
     Raises LoadError for a damaged graph, and for weights that are not on the device.
     """
@@ -141,13 +145,16 @@ def lower_program(program: Program, weights: Weights) -> tuple[bytes, dict[str, 
             f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the device; "
             "run the load program with the weights' tensor data first"
         )
-    lowered = lower(model)
+    lowered = lower(model, numerics)
+    quarters = {t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS}
     mapped = _find_mappable(lowered.graph)
     values = {}
     for tensor in lowered.graph.initializer:
         if not _is_variable(tensor):
             continue
         name, value = tensor.name, weights[tensor.name]
+        if name in quarters:
+            value = decode(value.view(np.uint8), quarters[name])
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if name in mapped and value.dtype == dtype and value.flags.c_contiguous:
             values[name] = value
@@ -186,9 +193,9 @@ def _inline(model: bytes, weights: Weights) -> onnx.ModelProto:
     return whole
 
 
-def build_graph(program: Program, weights: Weights, options: GraphOptions) -> Graph:
+def build_graph(program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None) -> Graph:
     """The graph of a MAIN program with the device's weights; LoadError when nothing here can compute it."""
-    model, values = lower_program(program, weights)
+    model, values = lower_program(program, weights, numerics)
     return make_graph(model, values, options, f"{program.index} ({program.name})")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from simipu.errors import DeviceLostError, LoadError, RunError, RunTimeoutError, SimIpuError
 from simipu.executable import Program
 from simipu.graph import Array, GraphOptions, Weights, describe_limit, lower_program, make_graph
+from simipu.numerics import Numerics
 
 _LOST = (EOFError, ConnectionError)
 _LOAD_SECONDS = 600.0
@@ -29,9 +30,9 @@ class IsolatedGraph:
     """A graph that a child process computes. A child that died or took too long in a run is replaced at once, and given the
     graph again before the next run; one that died between runs is replaced before the next."""
 
-    def __init__(self, program: Program, weights: Weights, options: GraphOptions) -> None:
+    def __init__(self, program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None) -> None:
         self._label = f"{program.index} ({program.name})"
-        self._model, self._values = lower_program(program, weights)
+        self._model, self._values = lower_program(program, weights, numerics)
         self._options = options
         self._loaded = False
         self._start()

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
-from simipu.numerics import lower
+from simipu.numerics import Numerics, lower
 
 import popef
 
@@ -57,7 +57,7 @@ def test_skipped_operators_stay_in_float(linear):
     types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(converted).graph.value_info}
     matmul = next(node for node in converted.graph.node if node.op_type in ("MatMul", "Gemm"))
     assert types[matmul.output[0]] == (F if matmul.op_type == "MatMul" else H)
-    onnx.checker.check_model(lower(converted), full_check=True)
+    onnx.checker.check_model(lower(converted, Numerics()), full_check=True)
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_weights_are_not_copied_without_prepacking():
     executable = compile_linear(512)
     # As a file's arrays are: of a little-endian type, which numpy does not take for its own.
     weights = {constant.name: constant.array().astype("<f4") for constant in executable.constants}
-    graph = build_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False))
+    graph = build_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False), None)
     x = np.ones((1, 512), np.float32)
     (before,) = graph.run(["y"], {"x": x})
     weights["w"] += 1
@@ -141,6 +141,6 @@ def test_mapped_weights_stay_out_of_the_graph():
 
     executable = compile_linear(512)
     weights = {constant.name: constant.array() for constant in executable.constants}
-    model, values = lower_program(executable.program(5), weights)
+    model, values = lower_program(executable.program(5), weights, None)
     assert values["w"].ctypes.data == weights["w"].ctypes.data
     assert len(model) < weights["w"].nbytes

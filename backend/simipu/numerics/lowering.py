@@ -1,0 +1,257 @@
+"""Lowers a graph in the chip's types to one in float that computes the same.
+
+ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow and rounding, and have no
+products of fp8. So every half result is rounded where the chip rounds it, by nodes in between: once an operator, and in
+products with half partials (`partials.py`) after every block. Inside an operator the arithmetic is fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from simipu.errors import LoadError
+from simipu.numerics.graphs import Chain, attribute, iter_subgraphs
+from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, Shape, add_product, has_partials
+from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
+from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
+
+EXACT_OPERATORS = frozenset(
+    "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather GatherElements "
+    "GatherND GlobalMaxPool Identity If Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu Reshape Round ScatterElements "
+    "ScatterND Sign Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where".split()
+)
+"""Operators that only move or choose among values: halves in, halves out, nothing to round."""
+BOUNDED_OPERATORS = frozenset(
+    "Acos Asin Atan AveragePool Cos Erf GlobalAveragePool HardSigmoid Log ReduceMean Sigmoid Sin Softmax Softsign Sqrt "
+    "Tanh".split()
+)
+"""Operators whose results are never larger than the largest half. (The logarithm of 0 is an infinity, not an overflow.)"""
+GROWING_OPERATORS = frozenset("Cosh Exp Pow ReduceProd Sinh".split())
+"""Operators that take halves beyond the range of float."""
+PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+OLDEST_OPSET = 11
+"""The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What the chip was told of half precision, by the names of the real options.
+
+    half_partials: partials_type half, not float: sums of MatMul, Gemm and Conv are kept in half. nan_on_overflow: the engine
+    option debug.nanOverflowException: a result too large for half is NaN; otherwise it is the largest half, with its sign.
+    """
+
+    half_partials: bool = True
+    nan_on_overflow: bool = False
+
+
+def lower(model: onnx.ModelProto, numerics: Numerics | None) -> onnx.ModelProto:
+    """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere on the way.
+
+    Graph inputs and outputs keep their names and types. A model without such tensors comes back as it is. Narrow initializers
+    without data (constants and device variables) become fp32 ones: whoever feeds them widens them. Raises LoadError for a
+    model older than opset 11.
+    """
+    lowering = _Lowering.of(model, numerics)
+    if not lowering.halves and not lowering.quarters:
+        return model
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    if version < OLDEST_OPSET:
+        raise LoadError(f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first")
+    lowered = onnx.ModelProto()
+    lowered.CopyFrom(model)
+    lowering.lower_graph(lowered.graph)
+    if numerics is not None:
+        lowered.graph.initializer.extend(rounding_constants(nan_on_overflow=numerics.nan_on_overflow))
+    return lowered
+
+
+@dataclass(slots=True)
+class _Lowering:
+    """What is known of the tensors of a model and its subgraphs."""
+
+    numerics: Numerics | None
+    halves: set[str] = field(default_factory=set)
+    quarters: dict[str, QuarterFormat] = field(default_factory=dict)
+    shapes: dict[str, Shape] = field(default_factory=dict)
+    weights: set[str] = field(default_factory=set)
+    from_quarters: set[str] = field(default_factory=set)
+    """Halves that are 8-bit values, widened: a product of two such is one of 8 bits."""
+
+    @staticmethod
+    def of(model: onnx.ModelProto, numerics: Numerics | None) -> _Lowering:
+        found = _Lowering(numerics)
+        found._collect(onnx.shape_inference.infer_shapes(model).graph)
+        return found
+
+    def _collect(self, graph: onnx.GraphProto) -> None:
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            tensor = value.type.tensor_type
+            self._add(value.name, tensor.elem_type)
+            if tensor.HasField("shape"):
+                self.shapes[value.name] = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+        for constant in graph.initializer:
+            self._add(constant.name, constant.data_type)
+            self.weights.add(constant.name)
+            self.shapes[constant.name] = tuple(constant.dims)
+        for node in graph.node:
+            for each in node.attribute:
+                if node.op_type == "Constant" and each.type == onnx.AttributeProto.TENSOR:
+                    self._add(node.output[0], each.t.data_type)
+                    self.shapes[node.output[0]] = tuple(each.t.dims)
+            if node.op_type == "Cast" and node.input[0] in self.quarters:
+                self.from_quarters.add(node.output[0])
+            for subgraph in iter_subgraphs(node):
+                self._collect(subgraph)
+
+    def _add(self, name: str, data_type: int) -> None:
+        if data_type == TensorProto.FLOAT16:
+            self.halves.add(name)
+        if data_type in QUARTERS:
+            self.quarters[name] = QUARTERS[data_type]
+
+    def lower_graph(self, graph: onnx.GraphProto) -> None:
+        """The main graph, whose inputs and outputs keep their types."""
+        wide_inputs = {v.name: f"{v.name}/wide" for v in graph.input if v.name in self.halves}
+        wide_outputs = {v.name: f"{v.name}/wide" for v in graph.output if v.name in self.halves}
+        renames = {**wide_inputs, **wide_outputs}
+        self._rename(renames)
+        _rename_uses(graph, renames)
+        nodes = [_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
+        nodes += self._lower_nodes(graph)
+        nodes += [_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
+        _replace_nodes(graph, nodes)
+
+    def _rename(self, renames: dict[str, str]) -> None:
+        self.halves.update(renames.values())
+        self.shapes.update({new: self.shapes[old] for old, new in renames.items() if old in self.shapes})
+        self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
+
+    def _lower_subgraph(self, graph: onnx.GraphProto) -> None:
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
+        _replace_nodes(graph, self._lower_nodes(graph))
+
+    def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+        for tensor in graph.initializer:
+            _widen_tensor(tensor)
+        return [lowered for node in graph.node for lowered in self._lower_node(node)]
+
+    def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
+        for each in node.attribute:
+            if each.type == onnx.AttributeProto.TENSOR:
+                _widen_tensor(each.t)
+            if each.name == "dtype" and each.i == TensorProto.FLOAT16:
+                each.i = TensorProto.FLOAT
+        for subgraph in iter_subgraphs(node):
+            self._lower_subgraph(subgraph)
+        if node.op_type == "Cast":
+            return self._lower_cast(node)
+        results = [name for name in node.output if name in self.halves]
+        if node.op_type in EXACT_OPERATORS or not results or self.numerics is None:
+            return [node]
+        return self._lower_product(node) or self._round_results(node, results)
+
+    def _round_results(self, node: onnx.NodeProto, results: list[str]) -> list[onnx.NodeProto]:
+        chain = Chain(results[0], [node])
+        node.output[:] = [f"{name}/exact" if name in results else name for name in node.output]
+        for name in results:
+            self._round(chain, f"{name}/exact", node.op_type, name)
+        return chain.nodes
+
+    def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The nodes of a product whose sums are kept in half; none where there is only one sum, or float partials."""
+        if node.op_type not in PRODUCTS or self.numerics is None:
+            return []
+        in_quarters = self.from_quarters.issuperset(node.input[:2])
+        if not (in_quarters or self.numerics.half_partials):
+            return []
+        left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
+        block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
+        if not has_partials(node, left, right, result, block):
+            return []
+        chain = Chain(f"{node.output[0]}/partials")
+        total = add_product(chain, node, Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_)))
+        self._round(chain, total, node.op_type, node.output[0])
+        return chain.nodes
+
+    def _round(self, chain: Chain, source: str, op_type: str = "", result: str = "") -> str:
+        assert self.numerics is not None
+        return round_to_half(
+            chain,
+            source,
+            nan_on_overflow=self.numerics.nan_on_overflow,
+            bounded=op_type in BOUNDED_OPERATORS,
+            growing=op_type in GROWING_OPERATORS,
+            result=result,
+        )
+
+    def _lower_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """A Cast from or to 8 bits has our attribute `scale`, the power of two of its tensor."""
+        source, result = node.input[0], node.output[0]
+        scale, chain = attribute(node, "scale", 0), Chain(result)
+        if result in self.quarters:
+            if self.numerics is None:
+                return [_identity(node)]
+            overflow = self.numerics.nan_on_overflow
+            round_to_quarter(chain, source, self.quarters[result], scale, nan_on_overflow=overflow, result=result)
+            return chain.nodes
+        if source in self.quarters:
+            # Computed 8-bit values are at their scale already, see above; weights are widened without one.
+            if source not in self.weights or not scale:
+                return [_identity(node)]
+            chain.add_as(result, "Mul", source, chain.constant(2.0**scale))
+            return chain.nodes
+        if result in self.halves:
+            if source in self.halves:
+                return [_identity(node)]
+            source = chain.add("Cast", source, to=TensorProto.FLOAT)
+            if self.numerics is None:
+                chain.add_as(result, "Identity", source)
+            else:
+                self._round(chain, source, "Cast", result)
+            return chain.nodes
+        to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.halves
+        return [_identity(node)] if to_float else [node]
+
+
+def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
+    return helper.make_node("Identity", [node.input[0]], [node.output[0]], name=node.name)
+
+
+def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
+    del graph.value_info[:]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _rename_uses(graph: onnx.GraphProto, renames: dict[str, str]) -> None:
+    for node in graph.node:
+        node.input[:] = [renames.get(name, name) for name in node.input]
+        node.output[:] = [renames.get(name, name) for name in node.output]
+        for subgraph in iter_subgraphs(node):
+            _rename_uses(subgraph, renames)
+
+
+def _cast(source: str, result: str, to: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to)
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> None:
+    quarter = QUARTERS.get(tensor.data_type)
+    if quarter is None and tensor.data_type != TensorProto.FLOAT16:
+        return
+    if tensor.data_location == TensorProto.EXTERNAL:
+        tensor.data_type = TensorProto.FLOAT
+        return
+    if quarter is None:
+        value = numpy_helper.to_array(tensor).astype(np.float32)
+    else:
+        value = decode(np.frombuffer(tensor.raw_data, np.uint8), quarter).reshape(tensor.dims)
+    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))

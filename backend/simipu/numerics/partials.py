@@ -1,0 +1,211 @@
+"""Products whose sums are kept in half, as the chip keeps them with half partials.
+
+The AMP unit adds up the products of one block of input channels in float and stores the sum with what was there before as a
+half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product becomes a series of small ones,
+each of whose sums is rounded; the blocks of a matrix product in order of k, those of a convolution by channels, then by
+kernel position. How a plan spreads the blocks over tiles, which changes the order, is not followed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from simipu.numerics.graphs import Chain, attribute, make_body
+
+HALF_BLOCK, QUARTER_BLOCK = 16, 32
+"""Input channels whose products are added up before they are rounded."""
+
+Shape = tuple[int | None, ...]
+"""Sizes; None where the compiled graph leaves one open, as it does the number of rows."""
+Round = Callable[[Chain, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The shapes of a product's operands and result, and how its sums are rounded."""
+
+    left: Shape
+    right: Shape
+    result: Shape
+    block: int
+    round: Round
+
+
+def has_partials(node: onnx.NodeProto, left: Shape, right: Shape, result: Shape, block: int) -> bool:
+    """Whether `add_product` can take the node apart, and whether there is more than one sum."""
+    if node.op_type == "Conv":
+        sizes = [*left[1:], *right, *result[2:]]
+        return None not in sizes and math.ceil((right[1] or 0) / block) * math.prod(size or 0 for size in right[2:]) > 1
+    k = _depth(node, left)
+    return min(len(left), len(right)) > 1 and k is not None and k > block
+
+
+def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
+    """The nodes that compute a MatMul, Gemm or Conv in half partials; its result, not yet rounded where a bias was added."""
+    if node.op_type == "Conv":
+        return _add_bias(chain, _convolve(chain, node, operands), node, len(operands.result))
+    left, right = node.input[0], node.input[1]
+    if node.op_type == "Gemm":
+        left = chain.add("Transpose", left, perm=[1, 0]) if attribute(node, "transA", 0) else left
+        right = chain.add("Transpose", right, perm=[1, 0]) if attribute(node, "transB", 0) else right
+    k = _depth(node, operands.left)
+    assert k is not None
+    total = _multiply(chain, left, right, (len(operands.left), len(operands.right)), k, operands)
+    return _scale(chain, total, node) if node.op_type == "Gemm" else total
+
+
+def _depth(node: onnx.NodeProto, left: Shape) -> int | None:
+    return left[0 if node.op_type == "Gemm" and attribute(node, "transA", 0) else -1] if left else None
+
+
+def _multiply(chain: Chain, left: str, right: str, ranks: tuple[int, int], k: int, operands: Operands) -> str:
+    block, blocks = operands.block, math.ceil(k / operands.block)
+    rows, columns = ranks
+    left = _pad(chain, left, rows, rows - 1, blocks * block - k)
+    right = _pad(chain, right, columns, columns - 2, blocks * block - k)
+    start = _zeros(chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)])
+    lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
+    rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))
+    body = Chain(f"{chain.prefix}/block")
+    names = [f"{body.prefix}/{name}" for name in ("sum", "left", "right")]
+    total = operands.round(body, body.add("Add", names[0], body.add("MatMul", *names[1:])))
+    return chain.add(
+        "Scan",
+        start,
+        lefts,
+        rights,
+        body=make_body(body, names, [total]),
+        num_scan_inputs=2,
+        scan_input_axes=[rows - 1, columns - 2],
+    )
+
+
+def _scale(chain: Chain, total: str, node: onnx.NodeProto) -> str:
+    """What a Gemm does with its product."""
+    alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
+    if alpha != 1:
+        total = chain.add("Mul", total, chain.constant(alpha))
+    if len(node.input) < 3 or not node.input[2]:
+        return total
+    bias = node.input[2] if beta == 1 else chain.add("Mul", node.input[2], chain.constant(beta))
+    return chain.add("Add", total, bias)
+
+
+def _add_bias(chain: Chain, total: str, node: onnx.NodeProto, rank: int) -> str:
+    if len(node.input) < 3 or not node.input[2]:
+        return total
+    return chain.add("Add", total, chain.add("Reshape", node.input[2], chain.shape([-1, *[1] * (rank - 2)])))
+
+
+def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
+    source, weights, result = (_known(shape) for shape in (operands.left, operands.right, operands.result))
+    groups, channels = attribute(node, "group", 1), weights[1]
+    block = min(operands.block, channels)
+    blocks, taps = math.ceil(channels / block), math.prod(weights[2:])
+    before, after = _padding(node, source[2:], weights[2:])
+    padded = [size + first + last for size, first, last in zip(source[2:], before, after, strict=True)]
+    rank, missing = len(source), blocks * block - channels
+    field = node.input[0]
+    if any(before) or any(after):
+        field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
+    filters = _pad(chain, node.input[1], rank, 1, missing)
+    filters = chain.add("Reshape", filters, chain.shape([0, blocks, block, taps]))
+    filters = chain.add("Transpose", filters, perm=[1, 3, 0, 2])
+    filters = chain.add("Reshape", filters, chain.shape([blocks, taps, weights[0], block, *[1] * (rank - 2)]))
+    if blocks == 1:
+        filters = chain.add("Gather", filters, chain.constant(0, np.int64), axis=0)
+        return _sum_taps(chain, node, field, filters, "", result[2:], weights[2:], operands.round)
+    field = chain.add("Reshape", field, chain.shape([0, groups, channels, *padded]))
+    field = _pad(chain, field, rank + 1, 2, missing)
+    field = chain.add("Reshape", field, chain.shape([0, groups, blocks, block, *padded]))
+    start = _zeros(chain, [(node.input[0], 0, 1), weights[0], *result[2:]])
+    body = Chain(f"{chain.prefix}/block")
+    names = [f"{body.prefix}/{name}" for name in ("sum", "field", "filters")]
+    part = body.add("Reshape", names[1], body.shape([0, groups * block, *padded]))
+    total = _sum_taps(body, node, part, names[2], names[0], result[2:], weights[2:], operands.round)
+    return chain.add(
+        "Scan",
+        start,
+        field,
+        filters,
+        body=make_body(body, names, [total]),
+        num_scan_inputs=2,
+        scan_input_axes=[2, 0],
+    )
+
+
+def _sum_taps(
+    chain: Chain,
+    node: onnx.NodeProto,
+    field: str,
+    filters: str,
+    total: str,
+    result: Sequence[int],
+    kernel: Sequence[int],
+    round_sum: Round,
+) -> str:
+    """Add to `total` ("" for none) the products of one block of channels, kernel position by kernel position.
+
+    `field` is padded; `filters` has a filter of kernel size 1 for each position.
+    """
+    strides = attribute(node, "strides", [1] * len(kernel))
+    dilations = attribute(node, "dilations", [1] * len(kernel))
+    groups = attribute(node, "group", 1)
+    axes, steps = chain.shape(range(2, 2 + len(kernel))), chain.shape(strides)
+    for i in range(math.prod(kernel)):
+        starts = [int(at) * dilation for at, dilation in zip(np.unravel_index(i, kernel), dilations, strict=True)]
+        ends = [start + (size - 1) * step + 1 for start, size, step in zip(starts, result, strides, strict=True)]
+        seen = chain.add("Slice", field, chain.shape(starts), chain.shape(ends), axes, steps)
+        tap = chain.add("Gather", filters, chain.constant(i, np.int64), axis=0)
+        product = chain.add("Conv", seen, tap, group=groups)
+        total = round_sum(chain, chain.add("Add", total, product) if total else product)
+    return total
+
+
+def _padding(node: onnx.NodeProto, source: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Positions added before and after each spatial axis."""
+    rank, mode = len(kernel), attribute(node, "auto_pad", b"NOTSET").decode()
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        pads = attribute(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
+        return list(pads[:rank]), list(pads[rank:])
+    strides, dilations = attribute(node, "strides", [1] * rank), attribute(node, "dilations", [1] * rank)
+    needed = [
+        max(0, (math.ceil(size / step) - 1) * step + (taps - 1) * dilation + 1 - size)
+        for size, taps, step, dilation in zip(source, kernel, strides, dilations, strict=True)
+    ]
+    less, more = [each // 2 for each in needed], [each - each // 2 for each in needed]
+    return (less, more) if mode == "SAME_UPPER" else (more, less)
+
+
+def _pad(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
+    """Zeros at the end of an axis: they add nothing to a sum."""
+    if not missing:
+        return name
+    return chain.add("Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1)))
+
+
+def _zeros(chain: Chain, *shapes: list[int | tuple[str, int, int]]) -> str:
+    """Zeros of the shape that `shapes` are broadcast to; a size is a number, or sizes from one axis to before another of a
+    tensor, which may be open."""
+    zeros = chain.constant(0.0)
+    for shape in shapes:
+        sizes = [_sizes(chain, part) for part in shape]
+        zeros = chain.add("Expand", zeros, chain.add("Concat", *sizes, axis=0))
+    return zeros
+
+
+def _sizes(chain: Chain, part: int | tuple[str, int, int]) -> str:
+    if isinstance(part, int):
+        return chain.shape([part])
+    name, first, last = part
+    return chain.add("Slice", chain.add("Shape", name), chain.shape([first]), chain.shape([last]))
+
+
+def _known(shape: Shape) -> tuple[int, ...]:
+    """The sizes; an open number of rows, which nothing here depends on, is 0."""
+    return tuple(size or 0 for size in shape)

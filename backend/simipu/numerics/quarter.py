@@ -1,0 +1,97 @@
+"""The chip's 8-bit floating point (Poplar's QUARTER): two formats, each a literal; values of codes and codes of values.
+
+     7   6      3 2   0          7   6       2 1 0
+    +---+--------+-----+        +---+---------+---+
+    | s |  exp   | man |  F143  | s |   exp   |man|  F152
+    +---+--------+-----+        +---+---------+---+
+
+Exponent 0 holds the subnormals. There is one NaN, 0x80, where other formats have a negative zero, and no infinity. A tensor
+has a scale: the value of a code is what is decoded times 2 to that power (graphcore/poplibs, lib/popops/Cast.cpp).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import TensorProto
+
+NAN_CODE = 0x80
+_SIGN = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class QuarterFormat:
+    """One of the two formats; `data_type` is ONNX's name for the same bits."""
+
+    name: str
+    data_type: int
+    mantissa_bits: int
+    bias: int
+
+    @property
+    def largest(self) -> float:
+        """The largest value at scale 0: 240 of F143, 57,344 of F152."""
+        return float(_magnitudes(self)[-1])
+
+    @property
+    def smallest_normal(self) -> float:
+        """The smallest value with a full mantissa at scale 0."""
+        return 2.0 ** (1 - self.bias)
+
+    @property
+    def smallest(self) -> float:
+        """The smallest value above zero at scale 0, which is the step between subnormals."""
+        return self.smallest_normal * 2.0**-self.mantissa_bits
+
+
+F143 = QuarterFormat("F143", TensorProto.FLOAT8E4M3FNUZ, mantissa_bits=3, bias=8)
+F152 = QuarterFormat("F152", TensorProto.FLOAT8E5M2FNUZ, mantissa_bits=2, bias=16)
+FORMATS = {quarter.name: quarter for quarter in (F143, F152)}
+QUARTERS = {quarter.data_type: quarter for quarter in (F143, F152)}
+"""The formats by ONNX's element type."""
+
+
+@cache
+def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
+    """The values of codes 0 to 127, which are in order."""
+    codes = np.arange(128)
+    exponents, mantissas = codes >> quarter.mantissa_bits, codes & ((1 << quarter.mantissa_bits) - 1)
+    subnormal = exponents == 0
+    significands = mantissas + np.where(subnormal, 0, 1 << quarter.mantissa_bits)
+    return np.ldexp(significands.astype(np.float64), np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits)
+
+
+def decode(codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0) -> npt.NDArray[np.float32]:
+    """The values of codes, in their shape; exact for every scale from -100 to 100."""
+    values = np.concatenate([_magnitudes(quarter), -_magnitudes(quarter)])
+    values[NAN_CODE] = np.nan
+    table: npt.NDArray[np.float32] = np.ldexp(values, scale).astype(np.float32)
+    return table[codes]
+
+
+def encode(
+    values: npt.NDArray[Any], quarter: QuarterFormat, scale: int = 0, *, nan_on_overflow: bool = False
+) -> npt.NDArray[np.uint8]:
+    """The codes nearest to `values`, in their shape, ties to the even code.
+
+    What is beyond the largest value, infinity included, becomes that value, or NaN with `nan_on_overflow`. A negative
+    value that rounds to zero becomes zero, there being no other.
+    """
+    with np.errstate(invalid="ignore"):
+        scaled = np.ldexp(values.astype(np.float64), -scale)
+    magnitudes = _magnitudes(quarter)
+    beyond = 2 * magnitudes[-1] - magnitudes[-2]
+    midpoints = (magnitudes + np.append(magnitudes[1:], beyond)) / 2
+    sizes = np.abs(scaled)
+    codes = np.searchsorted(midpoints, sizes)
+    ties = sizes == midpoints[np.minimum(codes, 127)]
+    codes += ties & (codes % 2 == 1)
+    overflows = codes > 127
+    codes = np.where(overflows, 127, codes)
+    codes |= np.where((scaled < 0) & (codes > 0), _SIGN, 0)
+    lost = np.isnan(scaled) | (overflows & nan_on_overflow)
+    return np.where(lost, NAN_CODE, codes).astype(np.uint8)

@@ -1,0 +1,66 @@
+"""Rounding a float tensor to what the chip's narrower types can hold, in nodes that ONNX Runtime has fast kernels for."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from simipu.numerics.graphs import Chain
+from simipu.numerics.quarter import QuarterFormat
+
+HALF_MAX = 65_504.0
+_LEAST, _MOST, _NAN = "half/least", "half/most", "half/nan"
+_FLOAT_MANTISSA_BITS = 23
+
+
+def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
+    """The initializers that the rounding needs in the graph."""
+    values = {_NAN: np.nan} if nan_on_overflow else {_LEAST: -HALF_MAX, _MOST: HALF_MAX}
+    return [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
+
+
+def round_to_half(
+    chain: Chain, source: str, *, nan_on_overflow: bool, bounded: bool = False, growing: bool = False, result: str = ""
+) -> str:
+    """Round to half, to nearest even, and widen again.
+
+    What is too large becomes the largest half, infinities included, or NaN with `nan_on_overflow`: then an infinity stays
+    one, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`: no result can be too large.
+    """
+    if not (bounded or nan_on_overflow):
+        source = chain.add("Clip", source, _LEAST, _MOST)
+    half = chain.add("Cast", source, to=TensorProto.FLOAT16)
+    checked = nan_on_overflow and not bounded
+    if not checked:
+        return chain.add_as(result or chain.new_name(), "Cast", half, to=TensorProto.FLOAT)
+    wide = chain.add("Cast", half, to=TensorProto.FLOAT)
+    lost = chain.add("IsInf", wide)
+    if not growing:
+        lost = chain.add("Xor", lost, chain.add("IsInf", source))
+    return chain.add_as(result or chain.new_name(), "Where", lost, _NAN, wide)
+
+
+def round_to_quarter(
+    chain: Chain, source: str, quarter: QuarterFormat, scale: int, *, nan_on_overflow: bool, result: str
+) -> str:
+    """Round halves, held in floats, to the values of an 8-bit format at a scale; `encode` and `decode` in one.
+
+    Adding and taking away a large multiple leaves the leading bits, rounded to nearest even: a multiple of the value itself
+    for normal values (Veltkamp's splitting, exact for the 11 bits of a half), a fixed one for subnormals.
+    """
+    unit = 2.0**scale
+    most = chain.constant(quarter.largest * unit)
+    if not nan_on_overflow:
+        source = chain.add("Clip", source, chain.constant(-quarter.largest * unit), most)
+    grown = chain.add("Mul", source, chain.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1))
+    normal = chain.add("Sub", grown, chain.add("Sub", grown, source))
+    anchor = chain.constant(1.5 * 2**_FLOAT_MANTISSA_BITS * quarter.smallest * unit)
+    subnormal = chain.add("Sub", chain.add("Add", source, anchor), anchor)
+    size = chain.add("Abs", source)
+    is_small = chain.add("Less", size, chain.constant(quarter.smallest_normal * unit))
+    if not nan_on_overflow:
+        return chain.add_as(result, "Where", is_small, subnormal, normal)
+    rounded = chain.add("Where", is_small, subnormal, normal)
+    lost = chain.add("Greater", chain.add("Abs", rounded), most)
+    return chain.add_as(result, "Where", lost, _NAN, rounded)

@@ -1,0 +1,188 @@
+"""The chip's half and fp8 arithmetic once more, in plain numpy loops: what the lowered graphs are compared with.
+
+Nothing of `simipu` is used here. Types of 8 bits are those of ml_dtypes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import ml_dtypes
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+HALF_MAX = np.float32(65504)
+QUARTERS = {
+    TensorProto.FLOAT8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
+    TensorProto.FLOAT8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
+}
+MOVING = {"Identity", "Reshape", "Transpose", "Concat", "Slice", "Relu", "Max", "Min", "MaxPool", "Neg", "Flatten", "Where"}
+
+
+def to_half(values: np.ndarray, nan_on_overflow: bool = False) -> np.ndarray:
+    """Halves of floats: nearest even; the largest half, or NaN, where that is too small."""
+    values = np.asarray(values, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if nan_on_overflow:
+            halves = values.astype(np.float16)
+            return np.where(np.isinf(halves) & np.isfinite(values), np.float16(np.nan), halves)
+        return np.clip(values, -HALF_MAX, HALF_MAX).astype(np.float16)
+
+
+def multiply(left: np.ndarray, right: np.ndarray, block: int, nan_on_overflow: bool = False) -> np.ndarray:
+    """left @ right, rounded to half after each `block` of products; 0: once at the end."""
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    if not block:
+        return to_half(left @ right, nan_on_overflow)
+    total: np.ndarray | None = None
+    for k in range(0, left.shape[-1], block):
+        product = left[..., k : k + block] @ right[..., k : k + block, :]
+        total = to_half(product if total is None else total.astype(np.float64) + product, nan_on_overflow)
+    assert total is not None
+    return total
+
+
+def convolve(
+    field: np.ndarray, filters: np.ndarray, block: int, *, strides, dilations, before, after, groups, nan_on_overflow=False
+) -> np.ndarray:
+    """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels of a position."""
+    rank = field.ndim - 2
+    padded = np.pad(field.astype(np.float64), [(0, 0), (0, 0), *zip(before, after, strict=True)])
+    filters = filters.astype(np.float64)
+    kernel, channels = filters.shape[2:], filters.shape[1]
+    sizes = [
+        (size - (taps - 1) * dilation - 1) // step + 1
+        for size, taps, step, dilation in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
+    ]
+    total = np.zeros((len(field), len(filters), *sizes))
+    per_group = len(filters) // groups
+    step_channels = block or channels
+    for first in range(0, channels, step_channels):
+        for position in itertools.product(*map(range, kernel)):
+            window = tuple(
+                slice(at * dilation, at * dilation + (size - 1) * step + 1, step)
+                for at, dilation, size, step in zip(position, dilations, sizes, strides, strict=True)
+            )
+            for group in range(groups):
+                chosen = slice(group * channels + first, group * channels + min(first + step_channels, channels))
+                seen = padded[(slice(None), chosen, *window)]
+                tap = filters[
+                    (slice(group * per_group, (group + 1) * per_group), slice(first, first + step_channels), *position)
+                ]
+                out = slice(group * per_group, (group + 1) * per_group)
+                total[:, out] += np.moveaxis(np.tensordot(seen, tap, axes=([1], [1])), -1, 1)
+            if block:
+                total = to_half(total, nan_on_overflow).astype(np.float64)
+    assert rank == len(sizes)
+    return total
+
+
+def to_quarter(values: np.ndarray, data_type: int, scale: int, nan_on_overflow: bool = False) -> np.ndarray:
+    """fp8 values at a scale, as floats: ml_dtypes' rounding, saturated."""
+    kind = QUARTERS[data_type]
+    most = float(ml_dtypes.finfo(kind).max)
+    scaled = np.ldexp(values.astype(np.float64), -scale)
+    if not nan_on_overflow:
+        scaled = np.clip(scaled, -most, most)
+    # ml_dtypes would round a double twice, over float.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.ldexp(scaled.astype(np.float32).astype(kind).astype(np.float64), scale).astype(np.float32)
+
+
+def run_graph(model: onnx.ModelProto, feeds: dict[str, np.ndarray], half_partials: bool, nan_on_overflow: bool = False):
+    """The outputs of a graph in the chip's types, node by node."""
+    values = dict(feeds) | {tensor.name: _initial(tensor) for tensor in model.graph.initializer}
+    narrow = {t.name for t in model.graph.initializer if t.data_type in QUARTERS}
+    from_quarters: set[str] = set()
+    for node in model.graph.node:
+        inputs = [values[name] for name in node.input if name]
+        block = 32 if from_quarters.issuperset(node.input[:2]) else 16 if half_partials else 0
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        if node.op_type == "Cast" and attributes["to"] in QUARTERS:
+            result = to_quarter(inputs[0], attributes["to"], attributes.get("scale", 0), nan_on_overflow)
+            narrow.add(node.output[0])
+            values[node.output[0]] = result
+            continue
+        if node.op_type == "Cast" and node.input[0] in narrow:
+            from_quarters.add(node.output[0])
+            initial = any(t.name == node.input[0] for t in model.graph.initializer)
+            scale = attributes.get("scale", 0) if initial else 0
+            values[node.output[0]] = np.ldexp(inputs[0], scale).astype(np.float16)
+            continue
+        if node.op_type == "MatMul":
+            wide = multiply(*inputs, block, nan_on_overflow)
+        elif node.op_type == "Gemm":
+            wide = _gemm(inputs, attributes, block, nan_on_overflow)
+        elif node.op_type == "Conv":
+            wide = _conv(inputs, attributes, block, nan_on_overflow)
+        else:
+            wide = _reference(node, inputs, len(node.output), model)
+        outputs = wide if isinstance(wide, list) else [wide]
+        for name, value in zip(node.output, outputs, strict=True):
+            keep = value.dtype.kind != "f" or node.op_type in MOVING
+            values[name] = value.astype(inputs[0].dtype) if keep and value.dtype.kind == "f" else value
+            if not keep:
+                values[name] = to_half(value, nan_on_overflow)
+    return [values[output.name] for output in model.graph.output]
+
+
+def _initial(tensor: onnx.TensorProto) -> np.ndarray:
+    if tensor.data_type in QUARTERS:
+        codes = np.frombuffer(tensor.raw_data, np.uint8).view(QUARTERS[tensor.data_type])
+        return codes.astype(np.float32).reshape(tensor.dims)
+    return numpy_helper.to_array(tensor)
+
+
+def _gemm(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
+    left, right, *bias = inputs
+    left = left.T if attributes.get("transA") else left
+    right = right.T if attributes.get("transB") else right
+    if block and left.shape[-1] > block:
+        total = multiply(left, right, block, nan_on_overflow).astype(np.float64)
+    else:
+        total = left.astype(np.float64) @ right.astype(np.float64)
+    total = total * np.float32(attributes.get("alpha", 1.0))
+    return total + np.float32(attributes.get("beta", 1.0)) * bias[0].astype(np.float64) if bias else total
+
+
+def _conv(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
+    field, filters, *bias = inputs
+    rank = field.ndim - 2
+    pads = attributes.get("pads", [0] * 2 * rank)
+    if block and math.ceil(filters.shape[1] / block) * math.prod(filters.shape[2:]) == 1:
+        block = 0
+    total = convolve(
+        field,
+        filters,
+        block,
+        strides=attributes.get("strides", [1] * rank),
+        dilations=attributes.get("dilations", [1] * rank),
+        before=pads[:rank],
+        after=pads[rank:],
+        groups=attributes.get("group", 1),
+        nan_on_overflow=nan_on_overflow,
+    )
+    return total + bias[0].astype(np.float64).reshape(-1, *[1] * rank) if bias else total
+
+
+def _reference(node, inputs, num_outputs, model) -> list[np.ndarray]:
+    """Any other operator, in floats, by the onnx reference."""
+    wide = [value.astype(np.float32) if value.dtype == np.float16 else value for value in inputs]
+    names = [f"x{i}" for i in range(len(wide))]
+    single = onnx.NodeProto()
+    single.CopyFrom(node)
+    single.input[:] = names
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for n, v in zip(names, wide, strict=True)
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output]
+    graph = helper.make_graph([single], "one", infos, outputs)
+    alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
+    with np.errstate(over="ignore"):
+        return ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True)))
