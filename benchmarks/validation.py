@@ -172,13 +172,14 @@ def _convolution(params: str, options: dict[str, str]) -> list[Product]:
     out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
     taps, rows = kernel_h * kernel_w, batch * out_h * out_w
     halo = 1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
-    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo)
+    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=True)
     if source < 16 and kernel_h > 1:
         packed = min(4 if source <= 4 else 2, kernel_h)
         forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
     strides = stride[0] * stride[1]
     in_rows = rows if taps == 1 else batch * height * width
-    backward = Product(1, in_rows, target, source, 2, 4, math.ceil(taps / strides), width, out_h * out_w / (height * width))
+    backward = replace(forward, rows=in_rows, k=target, n=source, taps=math.ceil(taps / strides), width=width)
+    backward = replace(backward, inputs_per_row=out_h * out_w / (height * width))
     weights = Product(1, source * taps, rows, target, 2, 4, 1, 1, 1 / taps**0.5)
     return [forward] if "inference-only" in params else [forward, backward, weights]
 

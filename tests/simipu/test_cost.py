@@ -74,6 +74,13 @@ def test_plans_keep_to_the_tiles_and_to_the_memory_they_say_they_keep_to(
     assert plan.fits == (plan.temporary_bytes <= proportion * target.bytes_per_tile)
 
 
+def test_a_narrow_side_streams_past_the_wide_one_whichever_it_is() -> None:
+    """Dense products with few columns take what loading the wide operand as coefficients costs (measured on a Bow)."""
+    tall, wide = (plan_product(product, C600, Settings()) for product in (Product(1, 8192, 512, 16), Product(1, 16, 512, 8192)))
+    assert tall == wide
+    assert plan_product(Product(1, 8192, 512, 16, convolution=True), C600, Settings()) != tall
+
+
 def test_less_memory_never_makes_a_plan_faster() -> None:
     product = Product(1, 4096, 4096, 4096)
     found = [plan_product(product, C600, Settings(proportion)).cycles for proportion in (0.6, 0.2, 0.05)]

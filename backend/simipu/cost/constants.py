@@ -14,6 +14,9 @@ WORKERS = 6
 
 PLANNED_CYCLES = 2_000
 """Of each planned matmul or convolution beside what its plan says: zeroing, layout phases, control. Fitted."""
+NARROW_SIDE = 64
+"""Rows or columns of a product up to which this side streams past the other, which is loaded as coefficients, although the
+planner's formulas may say otherwise (dense products on a Bow take what that costs; 32 to 512 fit as well)."""
 VERTEX_CYCLES, ROW_VERTEX_CYCLES = 92, 109
 """Launching a 1x1 and an nx1 AMP vertex."""
 GROUP_CYCLES, IN_CHANNEL_CYCLES, OUT_CHANNEL_CYCLES = 13, 15, 25.5

@@ -265,7 +265,7 @@ def _conv(context: Context) -> Work:
         k, taps = k * packed, math.ceil(kernel[0] / packed) * math.prod(kernel[1:])
         positions = rows * source.shape[-1] // field.shape[-1]
         packed_bytes = positions * math.ceil(k * element / c.CHANNEL_BLOCK_BYTES) * c.CHANNEL_BLOCK_BYTES
-    product = Product(groups, rows, k, n, element, partial, taps, field.shape[-1], inputs_per_row, packed_bytes)
+    product = Product(groups, rows, k, n, element, partial, taps, field.shape[-1], inputs_per_row, True, packed_bytes)
     work = _depthwise(context, product, kernel) if groups > 1 and k == 1 else _product(context, product)
     return _with_bias(context, work)
 

@@ -37,6 +37,8 @@ class Product:
     """Output positions of a field row, which a worker of the nx1 vertex takes at a time."""
     inputs_per_row: float = 1.0
     """Input positions that must be on a tile for each output position; more than one with strides and halos."""
+    convolution: bool = False
+    """Rows are positions of a field: they are never swapped with the output channels."""
     packed_bytes: int = 0
     """Of all tiles, for the copy of an input of few channels with kernel rows packed into its channels."""
 
@@ -78,10 +80,17 @@ class Plan:
 
 @lru_cache(maxsize=16384)
 def plan_product(product: Product, target: Target, settings: Settings) -> Plan:
-    """The cheapest plan, operands swapped or not; equal products are planned once."""
-    plans = [_plan(product, target, settings)]
-    if product.taps == 1 and product.inputs_per_row == 1:
-        plans.append(_plan(replace(product, rows=product.n, n=product.rows), target, settings))
+    """The cheapest plan, operands swapped or not; equal products are planned once.
+
+    A narrow side always is the one that streams past the coefficients.
+    """
+    swapped = replace(product, rows=product.n, n=product.rows)
+    candidates = [product, swapped]
+    if product.convolution or product.rows <= min(product.n, c.NARROW_SIDE):
+        candidates = [product]
+    elif product.n <= c.NARROW_SIDE:
+        candidates = [swapped]
+    plans = [_plan(candidate, target, settings) for candidate in candidates]
     return min(plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * target.internal_sync_cycles))
 
 
