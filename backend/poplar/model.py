@@ -173,6 +173,7 @@ class _Publisher:
         # one would free a series that both have, under the server's feet.
         process = str(os.getpid())
         labels = {"model": state.name, "version": state.version, "instance": instance.name, "process": process}
+        labels["numerics"] = state.parameters.sim_numerics
         self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
         errors = _make_family(ERRORS)
         self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}

@@ -8,7 +8,8 @@ from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 
 _TYPES = frozenset(
-    getattr(TensorProto, name) for name in "FLOAT FLOAT16 INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL".split()
+    getattr(TensorProto, name)
+    for name in "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL".split()
 )
 """INT64 stays inside graphs only, for shapes and indices; inputs and outputs become INT32 (the chip has no 64 bit)."""
 

@@ -19,6 +19,7 @@ from simipu.errors import CompileError
 from simipu.target import find_target
 
 import poprt
+from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
 from poprt.frontend import get_frontend
@@ -28,7 +29,7 @@ from poprt.profile.table import make_console, print_profile
 from poprt.shapes import describe_shape
 from poprt.triton_model import write_triton_model
 
-STEPS = 8
+STEPS = 9
 """Steps that the converter and the compiler announce together."""
 
 
@@ -55,7 +56,7 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     compiling = options.export_popef or options.triton_model_dir
     with _progress(console, options.disable_compilation_progress_bar) as on_step:
         converted = _converter(options, input_shape, on_step).convert(model)
-        compiled = Compiler.compile(converted, None, compiler_options, on_step=on_step) if compiling else None
+        compiled = _compile(converted, options, compiler_options, on_step) if compiling else None
     output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
         path = output_dir / (options.output_model or f"{Path(options.input_model).name}.optimized.onnx")
@@ -67,6 +68,16 @@ def _run(options: argparse.Namespace, console: Console) -> None:
         target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
         name = Path(options.input_model).stem
         print_profile(make_profile(name, options.precision, converted, target, cost_options(compiler_options)), make_console())
+
+
+def _compile(
+    converted: onnx.ModelProto,
+    options: argparse.Namespace,
+    compiler_options: CompilerOptions,
+    on_step: Callable[[str], None],
+) -> Executable:
+    data = read_calibration_data(options.data_preprocess) if options.data_preprocess else None
+    return Compiler.compile(converted, None, compiler_options, calibration_data=data, on_step=on_step)
 
 
 def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) -> None:
@@ -111,6 +122,8 @@ def _converter(options: argparse.Namespace, input_shape: dict[str, list[int]], o
         convert_version=options.convert_version,
         precision=options.precision,
         fp16_skip_op_types=_split(options.fp16_skip_op_types),
+        fp8_params=options.fp8_params,
+        fp8_skip_op_names=_split(options.fp8_skip_op_names),
         batch_size=options.batch_size,
         batch_axis=options.batch_axis,
         remove_outputs=_split(options.remove_outputs),
@@ -170,6 +183,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch_axis", type=int, help="axis that holds the batch (default: 0)")
     add("--precision", choices=PRECISIONS, default="fp32", help="type of weights and arithmetic (default: %(default)s)")
     add("--fp16_skip_op_types", nargs="+", default=[], metavar="OP", help="operators that stay fp32 in an fp16 model")
+    add(
+        "--fp8_params",
+        default="F143,F143,-1,-1",
+        metavar="FORMAT,FORMAT,SCALE,SCALE",
+        help="format (F143, F152) of inputs and weights and their scales, powers of two (default: %(default)s)",
+    )
+    add("--fp8_skip_op_names", nargs="+", default=[], metavar="NODE", help="products that stay fp16 in an fp8 model")
+    data_help = "inputs by name, pickled dict or .npz, to look for overflow with in a model in half (default: made-up ones)"
+    add("--data_preprocess", metavar="PATH", help=data_help)
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
     add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
     add(

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import logging
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ import simipu
 from onnx import TensorProto, numpy_helper
 from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.cost import CostOptions, Estimate, estimate
+from simipu.numerics.quarter import QUARTERS
 from simipu.rows import NotIndependent, make_row_independent
 from simipu.target import find_target
 
 import popef
+from poprt.calibration import Overflow, find_overflows, report
 from poprt.checks import check_static
 from poprt.options import CompilerOptions
 
@@ -30,7 +32,7 @@ __all__ = ["Compiler", "CompilerOptions", "Executable"]
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 """PopART's program indices: WeightsFromHost and Program."""
 
-_WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
 _LEAST_CONSTANT_BYTES = 1024
 """Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
 
@@ -47,6 +49,8 @@ class Executable:
     opaque_blobs: dict[str, bytes]
     row_dependence: str | None
     """Why the whole compiled batch is always computed, or None where only the real rows are."""
+    overflows: tuple[Overflow, ...] = ()
+    """The nodes whose results were too large for half in the calibration run."""
 
     @property
     def cycles(self) -> int:
@@ -84,18 +88,21 @@ class Compiler:
         outputs: Collection[str] | None = None,
         options: CompilerOptions | None = None,
         *,
+        calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> Executable:
         """Compile a converted model (every shape static), or the ONNX file or bytes of one.
 
-        `outputs` names those to keep; None keeps all. Raises CompileError naming the node, its operator and why.
+        `outputs` names those to keep; None keeps all. A model in half computes once, with `calibration_data` (rows by input
+        name) or made-up inputs, and nodes whose results overflow are warned of. Raises CompileError naming the node, its
+        operator and why.
         """
         options = options or CompilerOptions()
         model = _load(model)
         if outputs is not None:
             _keep_outputs(model.graph, outputs)
         check_static(model)
-        return _compile(model, options, on_step)
+        return _compile(model, options, calibration_data, on_step)
 
     @staticmethod
     def compile_and_export(
@@ -126,7 +133,12 @@ def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
     graph.output.extend(kept)
 
 
-def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable[[str], None]) -> Executable:
+def _compile(
+    model: onnx.ModelProto,
+    options: CompilerOptions,
+    calibration_data: Mapping[str, npt.NDArray[Any]] | None,
+    on_step: Callable[[str], None],
+) -> Executable:
     target = find_target(options.ipu_version or "ipu2", options.num_ipus)
     on_step("plan operators")
     outputs = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
@@ -134,6 +146,9 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     model.graph.output.extend(outputs)
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
+    on_step("run once in half")
+    overflows = find_overflows(model, calibration_data)
+    report(overflows, made_up=calibration_data is None)
     streams = _make_streams(model.graph)
     on_step("prove rows independent")
     graph, dependence = _take_rows(model, streams)
@@ -144,8 +159,15 @@ def _compile(model: onnx.ModelProto, options: CompilerOptions, on_step: Callable
     load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
     name = _hash_name(main.graph, weights, options)
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
-    executable = simipu.Executable(name, target, (load, main), compile_options=options.changed(), constants=constants)
-    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, dependence)
+    executable = simipu.Executable(
+        name,
+        target,
+        (load, main),
+        compile_options=options.changed(),
+        constants=constants,
+        numerics=options.numerics(),
+    )
+    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, dependence, overflows)
 
 
 def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
@@ -210,7 +232,7 @@ def _take_weights(graph: onnx.GraphProto, least_bytes: int) -> dict[str, npt.NDA
     weights = {}
     for tensor in graph.initializer:
         if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and _size_bytes(tensor) >= least_bytes:
-            weights[tensor.name] = numpy_helper.to_array(tensor)
+            weights[tensor.name] = _codes(tensor) if tensor.data_type in QUARTERS else numpy_helper.to_array(tensor)
             stub = TensorProto(
                 name=tensor.name,
                 data_type=tensor.data_type,
@@ -220,6 +242,11 @@ def _take_weights(graph: onnx.GraphProto, least_bytes: int) -> dict[str, npt.NDA
             )
             tensor.CopyFrom(stub)
     return weights
+
+
+def _codes(tensor: TensorProto) -> npt.NDArray[np.uint8]:
+    """The bytes of an 8-bit weight: numpy has no such type."""
+    return np.frombuffer(tensor.raw_data, np.uint8).reshape(tensor.dims)
 
 
 def _size_bytes(tensor: onnx.TensorProto) -> int:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 from simipu import CompileError
+from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.checks import check_operators, check_static
 from poprt.folding import fold
 from poprt.half import float_to_half
 from poprt.integers import int64_to_int32
+from poprt.quarter import Fp8Params, float_to_fp8
 from poprt.shapes import fix_input_shapes
 
-PRECISIONS = ("fp32", "fp16")
+PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 MINIMUM_IR_VERSION = 8
 """ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX Runtime reads 8."""
 MAXIMUM_IR_VERSION = 10
@@ -24,9 +26,11 @@ class Converter:
     """Turns an ONNX model into one that `Compiler` accepts. Names and meanings of the arguments are the real tool's.
 
     input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis (default 0), of
-    the batch in all inputs. precision: fp32 or fp16. fp16_skip_op_types: operators that stay in fp32 in an fp16 model.
-    remove_outputs: outputs to drop with all that only they need. convert_version: target opset; None keeps the model's
-    (the real tool's PopART wants 11, ONNX Runtime takes any).
+    the batch in all inputs. precision: fp32, fp16, fp8 (fp16 with 8-bit operands of products) or fp8_weight (8-bit weights,
+    computed with in half). fp16_skip_op_types: operators that stay in fp32 in an fp16 model. fp8_params: formats and scales,
+    see Fp8Params. fp8_skip_op_names: products that stay in fp16. remove_outputs: outputs to drop with all that only they
+    need. convert_version: target opset; None keeps the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but
+    a lower precision than fp32 needs 11.
     """
 
     def __init__(
@@ -36,18 +40,21 @@ class Converter:
         convert_version: int | None = None,
         precision: str = "fp32",
         fp16_skip_op_types: Collection[str] | str | None = None,
+        fp8_params: str = "F143,F143,0,0",
+        fp8_skip_op_names: Collection[str] | str | None = None,
         batch_size: int | None = None,
         batch_axis: int | None = None,
         remove_outputs: Collection[str] = (),
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         if precision not in PRECISIONS:
-            raise CompileError(f"precision {precision!r} is not supported; choose {' or '.join(PRECISIONS)}")
+            raise CompileError(f"precision {precision!r} is not supported; choose {', '.join(PRECISIONS)}")
         self.input_shape = dict(input_shape or {})
         self.convert_version = convert_version
         self.precision = precision
-        skipped = fp16_skip_op_types or ()
-        self.fp16_skip_op_types = frozenset(skipped.split(",") if isinstance(skipped, str) else skipped)
+        self.fp16_skip_op_types = _names(fp16_skip_op_types)
+        self.fp8_params = Fp8Params.parse(fp8_params)
+        self.fp8_skip_op_names = _names(fp8_skip_op_names)
         self.batch_size = batch_size
         self.batch_axis = batch_axis
         self.remove_outputs = frozenset(remove_outputs)
@@ -59,8 +66,9 @@ class Converter:
         check_operators(model.graph)
         converted = onnx.ModelProto()
         converted.CopyFrom(model)
-        if self.convert_version is not None:
-            converted = _convert_version(converted, self.convert_version)
+        version = self._version(converted)
+        if version is not None:
+            converted = _convert_version(converted, version)
         converted.ir_version = min(max(converted.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
         self._remove_outputs(converted.graph)
         self._on_step("fix shapes")
@@ -69,11 +77,25 @@ class Converter:
         converted = fold(converted)
         self._on_step(f"convert to {self.precision}")
         int64_to_int32(converted)
-        if self.precision == "fp16":
+        if self.precision != "fp32":
             float_to_half(converted, self.fp16_skip_op_types)
+        self.narrow_products(converted)
         self._on_step("infer shapes")
         check_static(converted)
         return converted
+
+    def narrow_products(self, converted: onnx.ModelProto) -> None:
+        """The last step to precision fp8 and fp8_weight, in place; nothing for others."""
+        if self.precision in ("fp8", "fp8_weight"):
+            weights_only = self.precision == "fp8_weight"
+            float_to_fp8(converted, self.fp8_params, self.fp8_skip_op_names, weights_only=weights_only)
+
+    def _version(self, model: onnx.ModelProto) -> int | None:
+        """The opset to convert to, None for the model's own."""
+        found = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
+        if self.convert_version is None and self.precision != "fp32" and found < OLDEST_OPSET:
+            return OLDEST_OPSET
+        return self.convert_version
 
     def _remove_outputs(self, graph: onnx.GraphProto) -> None:
         names = [value.name for value in graph.output]
@@ -85,6 +107,10 @@ class Converter:
             raise CompileError("remove_outputs leaves no output; keep at least one of " + ", ".join(names))
         del graph.output[:]
         graph.output.extend(kept)
+
+
+def _names(names: Collection[str] | str | None) -> frozenset[str]:
+    return frozenset(names.split(",") if isinstance(names, str) else names or ())
 
 
 def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:

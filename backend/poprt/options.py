@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from simipu import CompileError
+from simipu.numerics import Numerics
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "num_ipus": (1,),
@@ -75,6 +76,18 @@ class CompilerOptions:
             raise CompileError(f"compiler option {unknown[0]!r} is not known; known are {', '.join(sorted(known))}")
         defaults = cls()
         return cls(**{name: _read(name, value, type(getattr(defaults, name))) for name, value in values.items()})
+
+    def numerics(self) -> Numerics:
+        """What half precision does, of `partials_type` and the engine option debug.nanOverflowException.
+
+        That option's default is false, as it is in the public frameworks' configurations (nanoo). Raises CompileError for a
+        value that is neither true nor false.
+        """
+        name = "debug.nanOverflowException"
+        nan_on_overflow = str(self.engine_options.get(name, "false")).lower()
+        if nan_on_overflow not in ("true", "false"):
+            raise CompileError(f"engine option {name}: expected true or false, found {nan_on_overflow!r}")
+        return Numerics(self.partials_type == "half", nan_on_overflow == "true")
 
     def changed(self) -> tuple[tuple[str, str], ...]:
         """The options that differ from their defaults, as text, sorted: what the executable records."""

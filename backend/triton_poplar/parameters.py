@@ -46,6 +46,7 @@ class Parameters:
     sim_threads: int
     sim_isolation: str
     sim_prepack: bool
+    sim_numerics: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,13 @@ PARAMETERS = (
         True,
         parse_flag,
         "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all instances share the mapped file",
+    ),
+    Parameter(
+        "sim_numerics",
+        "exact, fast",
+        "exact",
+        one_of("exact", "fast"),
+        "exact: half and fp8 are rounded as on the chip; fast: fp32 between operators, so answers are not the chip's",
     ),
 )
 

@@ -26,7 +26,10 @@ def open_session(state: ModelState) -> Session:
         check_package_hash=parameters.check_package_hash,
         device_manager=DeviceManager(options.sim_num_IPUs),
         graph_options=GraphOptions(
-            num_threads=state.num_threads, prepack=parameters.sim_prepack, limit_seconds=host_sync_timeout_seconds()
+            num_threads=state.num_threads,
+            prepack=parameters.sim_prepack,
+            limit_seconds=host_sync_timeout_seconds(),
+            exact=parameters.sim_numerics == "exact",
         ),
         isolated=parameters.sim_isolation == "process",
         paced=parameters.sim_timing == "paced",

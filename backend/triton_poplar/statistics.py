@@ -40,7 +40,7 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A Prometheus metric of an instance, labelled with model, version and instance."""
+    """A Prometheus metric of an instance, labelled with model, version, instance, process and numerics (sim_numerics)."""
 
     name: str
     help: str

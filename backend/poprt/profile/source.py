@@ -13,6 +13,8 @@ from model_runtime.session import read_model
 from onnx import TensorProto
 from simipu import CompileError, Executable
 from simipu.cost import CostOptions
+from simipu.numerics.graphs import attribute
+from simipu.numerics.quarter import QUARTERS
 
 import popef
 from poprt.checks import check_operators
@@ -81,8 +83,10 @@ class OnnxSource:
         model.CopyFrom(self._model)
         fix_input_shapes(model, self.input_shape, batch_size)
         hidden = hide_weights(model)
-        converted = Converter(precision=precision, on_step=on_step).convert(model)
+        # Hidden weights are inputs until they are shown again, and nothing that products of 8 bits could be made of.
+        converted = Converter(precision=precision.replace("fp8", "fp16")[:4], on_step=on_step).convert(model)
         show_weights(converted, hidden)
+        Converter(precision=precision).narrow_products(converted)
         return converted
 
     def _check(self) -> None:
@@ -169,4 +173,7 @@ def _popef_name(path: Path) -> str:
 def _precision(model: onnx.ModelProto) -> str:
     types = {tensor.data_type for tensor in model.graph.initializer}
     types |= {value.type.tensor_type.elem_type for value in model.graph.input}
+    if types & QUARTERS.keys():
+        narrows = any(attribute(node, "to") in QUARTERS for node in model.graph.node if node.op_type == "Cast")
+        return "fp8" if narrows else "fp8_weight"
     return "fp16" if TensorProto.FLOAT16 in types else "fp32"

@@ -18,7 +18,7 @@ from simipu.errors import LoadError
 from simipu.numerics.graphs import Chain, attribute, iter_subgraphs
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, Shape, add_product, has_partials
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
-from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
+from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
 
 EXACT_OPERATORS = frozenset(
     "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather GatherElements "
@@ -219,6 +219,13 @@ class _Lowering:
             return chain.nodes
         to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.halves
         return [_identity(node)] if to_float else [node]
+
+
+def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with their makers."""
+    makers = {name: node for node in graph.node for name in node.output}
+    clipped = [node.input[0] for node in graph.node if node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS)]
+    return {name: makers[name] for name in clipped if name in makers}
 
 
 def _identity(node: onnx.NodeProto) -> onnx.NodeProto:

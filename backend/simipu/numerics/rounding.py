@@ -10,13 +10,15 @@ from simipu.numerics.graphs import Chain
 from simipu.numerics.quarter import QuarterFormat
 
 HALF_MAX = 65_504.0
-_LEAST, _MOST, _NAN = "half/least", "half/most", "half/nan"
+HALF_BOUNDS = ("half/least", "half/most")
+"""Names of the constants that a result is clipped to before it is rounded."""
+_NAN = "half/nan"
 _FLOAT_MANTISSA_BITS = 23
 
 
 def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
     """The initializers that the rounding needs in the graph."""
-    values = {_NAN: np.nan} if nan_on_overflow else {_LEAST: -HALF_MAX, _MOST: HALF_MAX}
+    values = {_NAN: np.nan} if nan_on_overflow else dict(zip(HALF_BOUNDS, (-HALF_MAX, HALF_MAX), strict=True))
     return [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
 
 
@@ -29,7 +31,7 @@ def round_to_half(
     one, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`: no result can be too large.
     """
     if not (bounded or nan_on_overflow):
-        source = chain.add("Clip", source, _LEAST, _MOST)
+        source = chain.add("Clip", source, *HALF_BOUNDS)
     half = chain.add("Cast", source, to=TensorProto.FLOAT16)
     checked = nan_on_overflow and not bounded
     if not checked:
