@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Condition
+from threading import TIMEOUT_MAX, Condition
 from typing import Any, TypeVar
 
 import numpy as np
@@ -69,7 +69,7 @@ class InputQueue:
         self._lock = lock
         self._entries: deque[_Input] = deque()
         self.enqueued_at_ns = 0
-        """When the last rows came, on the clock of time.monotonic_ns."""
+        """When the last rows came, on the clock of time.perf_counter_ns."""
         self.rows_enqueued = 0
         """Rows ever enqueued."""
         self.rows_read = 0
@@ -105,7 +105,7 @@ class InputQueue:
             waiting = self.readAvailable()
             self._entries.append(_Input(data, 0, callback, alone))
             self.rows_enqueued += len(data)
-            self.enqueued_at_ns = time.monotonic_ns()
+            self.enqueued_at_ns = time.perf_counter_ns()
             # Whoever waits for a whole run need not look at every row.
             if not waiting or waiting + len(data) >= self._rows_per_run:
                 self._lock.notify()
@@ -273,6 +273,7 @@ class QueueManager:
         self._timeout_callback = timeout_callback
         self._timeout_ns = timeout_ns
         self._flush_to = 0
+        self._flushed_at_ns = 0
         self._disconnected = False
 
     def inputQueue(self, name: str) -> InputQueue:
@@ -297,6 +298,10 @@ class QueueManager:
         """Rows ever read, or forgotten, from any input."""
         return max([queue.rows_read for queue in self._inputs.values()], default=0)
 
+    def ready_ns(self) -> int:
+        """Since when the rows read last have been ready: the last rows came, or what waited was flushed."""
+        return max([self._flushed_at_ns, *(queue.enqueued_at_ns for queue in self._inputs.values())])
+
     @property
     def is_disconnected(self) -> bool:
         """Whether `disconnectAll` ended the queues."""
@@ -305,7 +310,7 @@ class QueueManager:
     def flushAll(self) -> None:
         """Let what waits now be run without waiting for more; what is missing of the batch is dummy data."""
         with self.lock:
-            self._flush_to = self.rows_enqueued
+            self._flush(time.perf_counter_ns())
             self.lock.notify_all()
 
     def disconnectAll(self) -> None:
@@ -329,13 +334,14 @@ class QueueManager:
         for places in self._outputs.values():
             places.forget()
 
-    def wait(self) -> bool:
+    def wait(self, free_at_ns: int | None = None) -> bool:
         """Wait until a run may start: True, or False when the queues were disconnected.
 
-        That is when a whole run's rows wait, or some and they are flushed, or they join no others.
+        That is when a whole run's rows wait, or some and they are flushed, or they join no others. An incomplete run waits for
+        more rows from `free_at_ns` on, when the device could have begun it (None: now).
         """
         with self.lock:
-            looked_ns = time.monotonic_ns()
+            looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns
             while not self._disconnected:
                 if not self._inputs:
                     return True
@@ -344,15 +350,16 @@ class QueueManager:
                     return True
                 if not rows or not self._timeout_ns:
                     self.lock.wait()
-                    looked_ns = time.monotonic_ns()
+                    looked_ns = time.perf_counter_ns()
                     continue
                 idle_since_ns = max(looked_ns, *(queue.enqueued_at_ns for queue in self._inputs.values()))
-                remaining_ns = idle_since_ns + self._timeout_ns - time.monotonic_ns()
+                flush_at_ns = idle_since_ns + self._timeout_ns
+                remaining_ns = flush_at_ns - time.perf_counter_ns()
                 if remaining_ns > 0:
-                    self.lock.wait(remaining_ns / 1e9)
+                    self.lock.wait(min(remaining_ns / 1e9, TIMEOUT_MAX))
                 else:
-                    self._time_out()
-                    looked_ns = time.monotonic_ns()
+                    self._time_out(flush_at_ns)
+                    looked_ns = time.perf_counter_ns()
             return False
 
     def _may_run_incomplete(self) -> bool:
@@ -360,9 +367,12 @@ class QueueManager:
             return True
         return any(queue.is_alone() for queue in self._inputs.values())
 
-    def _time_out(self) -> None:
+    def _flush(self, at_ns: int) -> None:
+        self._flush_to, self._flushed_at_ns = self.rows_enqueued, at_ns
+
+    def _time_out(self, at_ns: int) -> None:
         if self._timeout_callback is None:
-            self._flush_to = self.rows_enqueued
+            self._flush(at_ns)
             return
         self.lock.release()
         try:

@@ -10,7 +10,7 @@ from os import PathLike
 
 import numpy as np
 from simipu import Direction, Engine, Executable, GraphOptions, Program, ProgramKind, Stream
-from simipu.engine import ReadCallback, WriteCallback
+from simipu.engine import ReadCallback, WriteCallback, iteration_seconds
 
 import popef
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, model_target
@@ -78,8 +78,13 @@ class Session:
         """Rows that one run has place for: compiled batch times replicas times device iterations."""
         self.cycles = sum(self._executable.cycles(index) for index in self._main) * iterations
         """Modelled cycles of one run of the main programs; replicas run side by side."""
-        self.seconds = self._executable.target.seconds(self.cycles)
+        target = self._executable.target
+        self.seconds = target.seconds(self.cycles)
         """The same at the chip's clock."""
+        replicas = _replicas(metadata)
+        programs = [self._executable.program(index) for index in self._main]
+        self.modelled_seconds = iterations * sum(iteration_seconds(program, target, replicas) for program in programs)
+        """With the host's transfers: what a run takes when paced, while runs are queued."""
         self._plan = self._make_plan()
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
@@ -87,9 +92,9 @@ class Session:
         self._device: Device | None = None
         self._engine: Engine | None = None
         self._stopped = False
-        self.observer: Callable[[int, int, int], None] | None = None
+        self.observer: Callable[[int, int, int, int], None] | None = None
         """Called after each run of the main programs, in the thread that ran them, with its start and end (on the clock of
-        time.perf_counter_ns) and its number of rows."""
+        time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see Engine.lateness_ns)."""
         if self._config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
 
@@ -225,35 +230,41 @@ class Session:
         With queues it waits for rows first, as their timeout says.
         """
         engine = self._bound()
-        if self._stopped or (self._queues is not None and not self._queues.wait()):
+        queues = self._queues
+        if self._stopped or (queues is not None and not queues.wait(engine.free_at_ns)):
             return 0
         start_ns = time.perf_counter_ns()
-        rows = 0
+        ready_ns = time.perf_counter_ns if queues is None else queues.ready_ns
+        rows = lateness_ns = 0
         for index in self._main:
-            rows = engine.run(index)
+            rows = engine.run(index, ready_ns)
+            lateness_ns = max(lateness_ns, engine.lateness_ns)
         if self.observer is not None:
-            self.observer(start_ns, time.perf_counter_ns(), rows)
+            self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return rows
 
-    def compute(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def compute(self, inputs: Mapping[str, Array], ready_ns: int | None = None) -> dict[str, Array]:
         """Run the main programs on rows that the caller has, past handlers and queues, as often as it takes (ours).
 
         `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each user output
-        anchor; a model without a batch has one whole tensor a row. Raises RunError and DeviceLostError.
+        anchor; a model without a batch has one whole tensor a row. `ready_ns` is since when a paced device could have had them,
+        on the clock of time.perf_counter_ns (None: now). Raises RunError and DeviceLostError.
         """
         rows = len(next(iter(inputs.values())))
         most = self.rows_per_run
         if rows > most:
             parts = [{name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)]
-            pieces = [self.compute(part) for part in parts]
+            pieces = [self.compute(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         engine = self._bound()
         start_ns = time.perf_counter_ns()
         outputs: dict[str, Array] = {}
+        lateness_ns = 0
         for index, taken, given in self._plan:
-            outputs.update(zip(given, engine.compute(index, [inputs[name] for name in taken]), strict=True))
+            outputs.update(zip(given, engine.compute(index, [inputs[name] for name in taken], ready_ns), strict=True))
+            lateness_ns = max(lateness_ns, engine.lateness_ns)
         if self.observer is not None:
-            self.observer(start_ns, time.perf_counter_ns(), rows)
+            self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return outputs
 
     def runSavePrograms(self) -> None:

@@ -9,27 +9,37 @@ from pathlib import Path
 
 
 class DeviceClock:
-    """Modelled time of one device, for which wall time waits: runs follow one another, each takes its modelled duration."""
+    """Modelled time of one device, for which wall time waits: runs follow one another, each takes its modelled duration.
+
+    On the clock of time.perf_counter_ns. Where rows wait for the device, a run begins at the modelled end of the one before,
+    however long the CPU and the sleeping thread took to get there: what one run is late does not add to the next.
+    """
 
     def __init__(self) -> None:
-        self._free_at_ns = 0
+        self.free_at_ns = 0
+        """The modelled end of what the device was given so far."""
         self._sharpened = 0
 
-    def start(self) -> None:
-        """The device is given something to do now; it begins when it is free."""
-        self._free_at_ns = max(self._free_at_ns, time.monotonic_ns())
+    def start(self, ready_ns: int) -> None:
+        """What the device is given next has been ready since then; it begins when the device is free."""
+        self.free_at_ns = max(self.free_at_ns, ready_ns)
 
-    def advance(self, seconds: float) -> None:
-        """The device is busy for so long; return when it would be free again, if that is not past."""
+    def advance(self, seconds: float) -> int:
+        """The device is busy for so long; return when it would be free again, or at once when that is past.
+
+        The CPU's lateness in ns: how long it is past at the time of the call, 0 if it is not.
+        """
         self.skip(seconds)
         self._sharpen()
-        remaining = self._free_at_ns - time.monotonic_ns()
-        if remaining > 0:
-            time.sleep(remaining / 1e9)
+        remaining_ns = self.free_at_ns - time.perf_counter_ns()
+        if remaining_ns <= 0:
+            return -remaining_ns
+        time.sleep(remaining_ns / 1e9)
+        return 0
 
     def skip(self, seconds: float) -> None:
         """The device is busy for so long; nobody waits."""
-        self._free_at_ns += round(seconds * 1e9)
+        self.free_at_ns += round(seconds * 1e9)
 
     def _sharpen(self) -> None:
         """Have the kernel wake this thread at its time, not up to 50 us later as it does to save power."""

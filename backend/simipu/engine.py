@@ -6,6 +6,7 @@ The engine sees rows, never requests: who connects a stream decides whose rows t
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from simipu.errors import RunError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
 from simipu.graph import Graph, GraphOptions, build_graph
 from simipu.isolation import IsolatedGraph
+from simipu.target import Target
 
 Array = npt.NDArray[Any]
 ReadCallback = Callable[[int], Array]
@@ -38,7 +40,7 @@ class Engine:
     real runtime does.
 
     `graph_options` say how ONNX Runtime computes, `isolated` moves it into a child process, and `paced` holds rows back
-    until their modelled time has passed.
+    until their modelled time on chip and host link has passed.
     """
 
     def __init__(
@@ -60,6 +62,9 @@ class Engine:
         self._graph_options = graph_options or GraphOptions()
         self._isolated = isolated
         self._clock = DeviceClock() if paced else None
+        self.lateness_ns = 0
+        """How long after their modelled end the last run had its rows computed, at most: the CPU is slower than the modelled
+        chip, or busy otherwise. 0 when in time, or not paced."""
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
         self._variables: dict[str, Array] = {}
@@ -69,6 +74,11 @@ class Engine:
     def batches_per_run(self) -> int:
         """Compiled batches that one run has place for."""
         return self.replication_factor * self.device_iterations
+
+    @property
+    def free_at_ns(self) -> int | None:
+        """When the modelled device has done what it was given, on the clock of time.perf_counter_ns; None if not paced."""
+        return self._clock.free_at_ns if self._clock is not None else None
 
     def connect_input(self, handle: str, callback: ReadCallback) -> None:
         """Have the input stream `handle` filled by `callback`; a later call replaces an earlier one."""
@@ -87,7 +97,8 @@ class Engine:
         weights = {constant.name: constant.array() for constant in self.executable.constants} | self._variables
         build = IsolatedGraph if self._isolated else build_graph
         numerics = self.executable.numerics if self._graph_options.exact else None
-        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics))
+        seconds = iteration_seconds(program, self.device.target, self.replication_factor)
+        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics), seconds)
 
     def unload(self) -> None:
         """Give up the built programs and the device variables; streams stay connected."""
@@ -96,9 +107,11 @@ class Engine:
         self._mains.clear()
         self._variables.clear()
 
-    def run(self, index: int) -> int:
+    def run(self, index: int, ready_ns: Callable[[], int] = time.perf_counter_ns) -> int:
         """Run program `index` once and return how many rows it computed (0 for a LOAD or SAVE program).
 
+        A paced device begins when it is free, and not before `ready_ns`, called when the rows are read: since when they have
+        been ready, on the clock of time.perf_counter_ns.
         Raises RunError for a stream that is not connected or delivers a wrong shape or dtype, and for values that an
         operator refuses, such as an index outside its table; DeviceLostError when the run did not end.
         """
@@ -111,52 +124,64 @@ class Engine:
             return 0
         main = self._find_main(index)
         rows, values = main.pull(self._reads, self.batches_per_run)
-        for results in self._compute(main, values, rows):
+        for results in self._compute(main, values, rows, ready_ns):
             main.push(self._writes, results)
         return rows
 
-    def compute(self, index: int, values: Sequence[Array]) -> list[Array]:
+    def compute(self, index: int, values: Sequence[Array], ready_ns: int | None = None) -> list[Array]:
         """Run MAIN program `index` once on rows that the caller has, past the streams.
 
         `values` has an array per input stream of the program, in their order, of shape (rows, *row shape) with at most a
-        run's rows; the outputs come in the order of the output streams. Raises like `run`.
+        run's rows, which have been ready since `ready_ns` (None: now); the outputs come in the order of the output streams.
+        Raises like `run`.
         """
         main = self._mains.get(index) or self._find_main(index)
-        rows = main.check(values)
-        if rows <= (main.batch_size or 1) and self._clock is None:
-            return main.compute(values, 0, rows)
-        pieces = list(self._compute(main, values, rows))
-        return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+        clock = self._clock
+        if clock is not None:
+            clock.start(time.perf_counter_ns() if ready_ns is None else ready_ns)
+        outputs, iterations = self._compute_all(main, values)
+        if clock is not None:
+            self.lateness_ns = clock.advance(main.seconds * iterations)
+            self._skip_empty(main, iterations)
+        return outputs
 
     def _find_main(self, index: int) -> _LoadedMain:
         if index not in self._mains:
             self.load(index)
         return self._mains[index]
 
-    def _compute(self, main: _LoadedMain, values: Sequence[Array], rows: int) -> Iterator[list[Array]]:
+    def _compute_all(self, main: _LoadedMain, values: Sequence[Array]) -> tuple[list[Array], int]:
+        """The outputs of all rows, and how many device iterations hold rows."""
+        rows, batch = main.check(values), main.batch_size or 1
+        if rows <= batch:
+            return main.compute(values, 0, rows), 1
+        pieces = [main.compute(values, first, min(first + batch, rows)) for first in range(0, rows, batch)]
+        outputs = [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+        return outputs, -(-rows // (batch * self.replication_factor))
+
+    def _compute(
+        self, main: _LoadedMain, values: Sequence[Array], rows: int, ready_ns: Callable[[], int]
+    ) -> Iterator[list[Array]]:
         """The outputs of each compiled batch, as soon as the device would have them."""
         batch = main.batch_size or 1
         per_iteration = batch * self.replication_factor
         clock, iterations = self._clock, 0
-        seconds = self._paced_seconds(main)
         if clock is not None:
-            clock.start()
+            clock.start(ready_ns())
+            self.lateness_ns = 0
         for start in range(0, rows, per_iteration):
             last = min(start + per_iteration, rows)
             results = [main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)]
             if clock is not None:
-                clock.advance(seconds)
+                self.lateness_ns = max(self.lateness_ns, clock.advance(main.seconds))
             yield from results
             iterations += 1
-        if clock is not None:
-            # The chip runs the iterations that have no rows as well, but nobody waits for them.
-            clock.skip(seconds * (self.device_iterations - iterations))
+        self._skip_empty(main, iterations)
 
-    def _paced_seconds(self, main: _LoadedMain) -> float:
-        """How long the device is busy with one iteration: its replicas compute side by side and share the host's link."""
-        target = self.device.target
-        transfers = transfer_seconds(main.stream_bytes * self.replication_factor, target)
-        return batch_seconds(target.seconds(main.cycles), transfers, overlapped=False)
+    def _skip_empty(self, main: _LoadedMain, iterations: int) -> None:
+        """The chip runs the iterations after the first `iterations`, which have no rows, as well, but nobody waits for them."""
+        if self._clock is not None:
+            self._clock.skip(main.seconds * (self.device_iterations - iterations))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
         known = {s.handle for p in self.executable.programs for s in p.streams if s.direction is direction}
@@ -182,15 +207,24 @@ class Engine:
                 self._writes[stream.handle](self._variables[stream.tensor][None])
 
 
-class _LoadedMain:
-    """A MAIN program ready to run: its streams sorted out once, its graph built."""
+def iteration_seconds(program: Program, target: Target, replication_factor: int) -> float:
+    """Modelled seconds of one device iteration of MAIN `program`, from batch to batch while batches are queued.
 
-    def __init__(self, program: Program, graph: Graph) -> None:
+    Replicas compute side by side and share the host's link.
+    """
+    num_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
+    transfers = transfer_seconds(num_bytes * replication_factor, target)
+    return batch_seconds(target.seconds(program.cycles), transfers, overlapped=False)
+
+
+class _LoadedMain:
+    """A MAIN program ready to run: its streams sorted out once, its graph built. An iteration takes modelled `seconds`."""
+
+    def __init__(self, program: Program, graph: Graph, seconds: float) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
         self.batch_size = batch_size(stream.shape for stream in program.streams)
-        self.cycles = program.cycles
-        self.stream_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
+        self.seconds = seconds
         self.graph = graph
         self._row_independent = program.row_independent
         self._name = program.name

@@ -41,7 +41,8 @@ class ModelInstanceState:
         model_state.creation_delay()
         self.session = open_session(model_state)
         self.session.runLoadPrograms()
-        self.statistics = Statistics(self.session.rows_per_run, self.session.cycles, self.session.seconds)
+        session = self.session
+        self.statistics = Statistics(session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds)
         self.session.observer = self.statistics.add_run if self.trace is None else self._trace_run
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         self._pipeline = Pipeline(self.session, timeout_ns=model_state.parameters.timeout_ns)
@@ -95,23 +96,23 @@ class ModelInstanceState:
             time.sleep(self._delay_seconds)
         waiting = [request for request in requests if request.error is None]
         if waiting:
-            self._compute(waiting)
+            self._compute(waiting, time.perf_counter_ns())
         self._count(requests, arrived_ns)
         self._report(requests, arrived_ns)
 
-    def _compute(self, requests: Sequence[Request]) -> None:
+    def _compute(self, requests: Sequence[Request], ready_ns: int) -> None:
         """Run the rows of all requests; when values are refused, each request alone, so that only those fail that must."""
         try:
             if len(requests) == 1:
-                requests[0].finish(self.session.compute(requests[0].inputs))
+                requests[0].finish(self.session.compute(requests[0].inputs, ready_ns))
                 return
-            outputs = self.session.compute(_join([request.inputs for request in requests]))
+            outputs = self.session.compute(_join([request.inputs for request in requests]), ready_ns)
         except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
             _log.warning("%s: a run with rows of %d requests failed: %s", self.name, len(requests), error)
             again = isinstance(error, RunError) and len(requests) > 1
             for request in requests:
                 if again:
-                    self._compute([request])
+                    self._compute([request], ready_ns)
                 else:
                     request.fail_run(error)
             return
@@ -206,10 +207,15 @@ class ModelInstanceState:
                 if request.error is not None:
                     statistics.errors[request.error_kind] += 1
 
-    def _trace_run(self, start_ns: int, end_ns: int, rows: int) -> None:
-        self.statistics.add_run(start_ns, end_ns, rows)
+    def _trace_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
+        self.statistics.add_run(start_ns, end_ns, rows, lateness_ns)
         assert self.trace is not None
-        self.trace.add_slice("run", start_ns, end_ns, {"rows": rows, "IPU cycles (modelled)": self.session.cycles})
+        modelled = {
+            "IPU cycles (modelled)": self.session.cycles,
+            "IPU seconds (modelled)": self.session.seconds,
+            "IPU and host seconds (modelled)": self.session.modelled_seconds,
+        }
+        self.trace.add_slice("run", start_ns, end_ns, {"rows": rows, **modelled, "CPU late by seconds": lateness_ns / 1e9})
 
     def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
         """What a call's requests took, once the last is answered."""

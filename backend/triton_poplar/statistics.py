@@ -14,12 +14,15 @@ was unloaded first."""
 
 @dataclass(slots=True)
 class Statistics:
-    """Sums since the instance was created. `capacity`, `cycles` and `seconds` are those of one run of its session."""
+    """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds` are those of one run of its
+    session."""
 
     capacity: int
     cycles: int
     seconds: float
+    modelled_seconds: float
     batches: int = 0
+    late_batches: int = 0
     rows: int = 0
     flushes: int = 0
     requests: int = 0
@@ -29,13 +32,15 @@ class Statistics:
     errors: Counter[str] = field(default_factory=Counter)
     queue_depth: int = 0
 
-    def add_run(self, start_ns: int, end_ns: int, rows: int) -> None:
-        """Count a run of the main programs."""
+    def add_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
+        """Count a run of the main programs, late by so much where it is paced."""
         self.batches += 1
         self.rows += rows
         self.compute_ns += end_ns - start_ns
         if rows < self.capacity:
             self.flushes += 1
+        if lateness_ns:
+            self.late_batches += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,16 @@ METRICS = (
     ),
     Metric("poplar_ipu_cycles_total", "Modelled cycles that the IPU would have taken", lambda s: s.batches * s.cycles),
     Metric("poplar_ipu_seconds_total", "Modelled time that the IPU would have taken", lambda s: s.batches * s.seconds),
+    Metric(
+        "poplar_modelled_seconds_total",
+        "Modelled time that the IPU and the host's transfers would have taken, as `sim_timing` paced has it",
+        lambda s: s.batches * s.modelled_seconds,
+    ),
+    Metric(
+        "poplar_late_batches_total",
+        "Runs whose rows the CPU had computed only after their modelled end; 0 unless `sim_timing` is paced",
+        lambda s: s.late_batches,
+    ),
 )
 ERRORS = Metric("poplar_errors_total", "Requests answered with an error, by kind", lambda s: s.errors.total())
 

@@ -23,7 +23,7 @@ def make_pipeline(linear, compile_popef):
         session = Session(compile_popef(linear, batch=BATCH))
         session.runLoadPrograms()
         runs = []
-        session.observer = lambda start, end, rows: runs.append(rows)
+        session.observer = lambda start, end, rows, lateness: runs.append(rows)
         pipeline = Pipeline(session, **{"timeout_ns": 0, **options})
         pipeline.runs = runs
         made.append(pipeline)

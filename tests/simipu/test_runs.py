@@ -51,11 +51,80 @@ def test_a_hostile_number_of_iterations_costs_nothing():
     assert engine.run(5) == 2
 
 
-def test_a_paced_engine_takes_its_modelled_time():
-    engine, _, _ = make_engine(4, paced=True)
+def make_paced_engine(seconds):
+    """An engine whose batch of 4 rows takes the chip so long, and the host's transfers a third of it."""
+    engine, x, _ = make_engine(4, paced=True)
+    engine.x = x
+    engine.device.target = dataclasses.replace(TARGETS["ipu2"], clock_hz=round(engine.executable.cycles(5) / seconds))
     engine.load(5)
-    slow = dataclasses.replace(TARGETS["ipu2"], clock_hz=20 * engine.executable.cycles(5))
-    engine.device.target = slow
+    return engine
+
+
+class FakeTime:
+    """A clock that only sleeping moves."""
+
+    def __init__(self):
+        self.now_ns = 0
+
+    def perf_counter_ns(self):
+        return self.now_ns
+
+    def sleep(self, seconds):
+        self.now_ns += round(seconds * 1e9)
+
+
+@pytest.fixture
+def fake_time(monkeypatch):
+    fake = FakeTime()
+    monkeypatch.setattr("simipu.clock.time", fake)
+    monkeypatch.setattr("simipu.engine.time", fake)
+    return fake
+
+
+def slow_down(engine, fake_time, *cpu_ms):
+    """Have the CPU take so long for each batch."""
+    graph = engine._mains[5].graph
+    compute, delays = graph.run, iter(cpu_ms)
+    graph.run = lambda *arguments: fake_time.sleep(next(delays) / 1e3) or compute(*arguments)
+
+
+@pytest.mark.parametrize("way", ["run", "compute"])
+def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fake_time, way):
+    engine = make_paced_engine(0.01)
+    batch_ns = round(engine._mains[5].seconds * 1e9)
+    slow_down(engine, fake_time, 1, 50, 1)
+    for end_ns, late_ns in ((batch_ns, 0), (batch_ns + 50_000_000, 50_000_000 - batch_ns), (2 * batch_ns + 50_000_000, 0)):
+        now_ns = fake_time.now_ns
+        if way == "run":
+            engine.run(5, lambda now_ns=now_ns: now_ns)
+        else:
+            engine.compute(5, [engine.x])
+        assert (fake_time.now_ns, engine.lateness_ns) == (end_ns, late_ns)
+
+
+@pytest.mark.parametrize("way", ["run", "compute"])
+def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, way):
+    """However late the CPU noticed it: three batches that were there at first take three times their modelled time."""
+    engine = make_paced_engine(0.01)
+    batch_ns = round(engine._mains[5].seconds * 1e9)
+    slow_down(engine, fake_time, 1, 20, 1)
+    ends = []
+    for _ in range(3):
+        _ = engine.run(5, lambda: 0) if way == "run" else engine.compute(5, [engine.x], 0)
+        ends.append((fake_time.now_ns, engine.lateness_ns))
+        fake_time.sleep(0.001)
+    late_ns = 21_000_000 - batch_ns
+    assert ends == [(batch_ns, 0), (2 * batch_ns + late_ns, late_ns), (3 * batch_ns, 0)]
+
+
+def test_an_engine_that_is_not_paced_is_never_late():
+    engine, _, _ = make_engine(4)
+    engine.run(5)
+    assert (engine.lateness_ns, engine.free_at_ns) == (0, None)
+
+
+def test_a_paced_engine_takes_its_modelled_time():
+    engine = make_paced_engine(0.05)
     began = time.monotonic()
     engine.run(5)
     engine.run(5)
@@ -74,7 +143,7 @@ def test_pacing_includes_the_host():
 
 def test_nobody_waits_for_what_a_clock_skips():
     clock = DeviceClock()
-    clock.start()
+    clock.start(time.perf_counter_ns())
     began = time.monotonic()
     clock.skip(1000)
     assert time.monotonic() - began < 100

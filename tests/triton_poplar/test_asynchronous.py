@@ -1,6 +1,7 @@
 """Requests handed over to the session thread: each answered once, in order, with what waits bounded."""
 
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -190,9 +191,42 @@ def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path):
     events = json.loads(file.read_text())["traceEvents"]
     runs = [event for event in events if event["ph"] == "X" and event["name"] == "run"]
     assert [run["args"]["rows"] for run in runs] == [4]
+    modelled = runs[0]["args"]["IPU and host seconds (modelled)"]
+    assert modelled == instance.session.modelled_seconds > runs[0]["args"]["IPU seconds (modelled)"] > 0
     assert {event["name"] for event in events if event["ph"] == "C"} >= {"linear batch size (rows)", "linear execution (ms)"}
 
 
 def test_without_tracing_there_are_no_graphs(make_instance):
     instance, _ = make_instance()
     assert instance.get_graph("batch size") is None
+
+
+def slow_down(instance, seconds):
+    """Have the CPU take so much longer for each batch."""
+    graph = instance.session._engine._mains[instance.session._main[0]].graph
+    compute = graph.run
+    graph.run = lambda *arguments: time.sleep(seconds) or compute(*arguments)
+
+
+@pytest.mark.parametrize(("timing", "late"), [("fast", 0), ("paced", 3)])
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_runs_of_a_cpu_slower_than_the_modelled_chip_are_counted(make_instance, timing, late, isolation):
+    instance, answers = make_instance(sim_timing=timing, sim_isolation=isolation)
+    slow_down(instance, 2 * instance.session.modelled_seconds)
+    instance.submit([request(instance, 4) for _ in range(2)])
+    answers.wait(2)
+    instance.execute([request(instance, 4)])
+    statistics = instance.read_statistics()
+    assert (statistics.batches, statistics.late_batches) == (3, late)
+
+
+def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):
+    """A full batch at once; an incomplete one when it has waited for more rows from then on."""
+    instance, answers = make_instance(sim_timing="paced", timeout_ns=50_000_000)
+    batch_ns, clock = round(instance.session.modelled_seconds * 1e9), instance.session._engine._clock
+    free_at_ns = time.perf_counter_ns() + 200_000_000
+    clock.start(free_at_ns)
+    instance.submit([request(instance, 4), request(instance, 1)])
+    answers.wait(2)
+    assert clock.free_at_ns == free_at_ns + 2 * batch_ns + 50_000_000
+    assert time.perf_counter_ns() >= clock.free_at_ns

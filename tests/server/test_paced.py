@@ -1,0 +1,85 @@
+"""Paced models on a real tritonserver: no answer before its modelled time, and what the CPU was late with is counted."""
+
+import concurrent.futures
+import dataclasses
+import itertools
+import time
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from fault_clients import wait_until
+from life_cycle_models import MODES, set_mode, write_model
+from onnx import TensorProto, helper
+from poprt import Compiler, Converter
+from sample_models import make_model
+from triton_clients import infer, read_metric
+from triton_poplar.server import TritonServer
+
+BATCH, WIDTH = 4, 16
+STEPS = 1000
+"""Operators one after the other: some 0.4 ms on a CPU, where 0.1 ms is modelled for a program of no cycles."""
+SLOW_CYCLES, CLOCK_HZ = 266_000_000, 1_330_000_000
+"""Of a batch of the slow chip: 0.2 s of an ipu2."""
+REQUESTS = 4
+
+
+def steps_model():
+    tensors = ["x", *(f"h{step}" for step in range(1, STEPS)), "y"]
+    nodes = [helper.make_node("Softmax", [source], [target]) for source, target in itertools.pairwise(tensors)]
+    spec = (TensorProto.FLOAT, ["n", WIDTH])
+    return make_model(nodes, {"x": spec}, {"y": spec}, {})
+
+
+def write_paced(folder, mode, cycles):
+    """A whole batch is a request, and none are joined; it takes the modelled chip so many cycles."""
+    paced = 'parameters { key: "sim_timing" value: { string_value: "paced" } }'
+    write_model(folder, steps_model(), set_mode(mode), paced, ("max_batch_size: 4000", f"max_batch_size: {BATCH}"))
+    compiled = Compiler.compile(Converter(batch_size=BATCH).convert(steps_model()))
+    programs = tuple(dataclasses.replace(p, cycles=cycles if p.cycles else 0) for p in compiled.executable.programs)
+    executable = dataclasses.replace(compiled.executable, programs=programs)
+    dataclasses.replace(compiled, executable=executable).export(folder / "1/executable.popef")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("paced")
+    for mode in MODES:
+        write_paced(folder / "repository" / f"slow_chip_{mode}", mode, SLOW_CYCLES)
+        write_paced(folder / "repository" / f"fast_chip_{mode}", mode, 0)
+    with TritonServer(folder / "repository", log=folder / "log") as running:
+        yield running
+
+
+def ask_at_once(server, model):
+    """Seconds from before the first request to each answer, in the order of the answers."""
+    x = np.ones((BATCH, WIDTH), np.float32)
+
+    def ask(_):
+        with grpcclient.InferenceServerClient(server.grpc_url) as client:
+            np.testing.assert_allclose(infer(client, model, {"x": x})["y"].sum(axis=1), 1, rtol=1e-5)
+        return time.monotonic() - began
+
+    began = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(REQUESTS) as pool:
+        return sorted(pool.map(ask, range(REQUESTS)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_answer_comes_before_the_modelled_chip_would_have_given_it(server, mode):
+    """Requests that come together are computed one after the other, each for its modelled time."""
+    for number, seconds in enumerate(ask_at_once(server, f"slow_chip_{mode}"), start=1):
+        assert seconds >= number * SLOW_CYCLES / CLOCK_HZ
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_batches_that_take_the_cpu_longer_than_the_modelled_chip_are_counted(server, mode):
+    model = f"fast_chip_{mode}"
+    ask_at_once(server, model)
+
+    def counted():
+        return [read_metric(server.metrics_url, f"poplar_{name}_total", model=model) for name in ("batches", "late_batches")]
+
+    wait_until(lambda: counted() == [REQUESTS, REQUESTS], "every batch is counted as late")
+    assert read_metric(server.metrics_url, "poplar_modelled_seconds_total", model=model) >= REQUESTS * 100e-6
+    assert read_metric(server.metrics_url, "poplar_ipu_seconds_total", model=model) == 0
