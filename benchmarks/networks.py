@@ -34,6 +34,13 @@ class Builder:
         self._initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
         return name
 
+    def constant(self, value: bool | int) -> str:
+        """A scalar."""
+        element = TensorProto.BOOL if isinstance(value, bool) else TensorProto.INT64
+        name = f"weight_{len(self._initializers)}"
+        self._initializers.append(helper.make_tensor(name, element, [], [value]))
+        return name
+
     def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """A node; gives its output."""
         name = f"{op_type}_{len(self._nodes)}"

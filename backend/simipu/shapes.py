@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
+_LARGE = 256
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -27,16 +30,91 @@ class Value:
         return self.size * self.bytes_per_element
 
 
+def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
+    """The model with what can be said of its tensors' types and shapes, and without the data of large float weights.
+
+    No shape depends on those, and nobody should write and read gigabytes for shapes. Raises InferenceError if `strict`.
+    """
+    light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
+    light.graph.name = model.graph.name
+    for field in ("node", "input", "output", "value_info"):
+        getattr(light.graph, field).extend(getattr(model.graph, field))
+    for tensor in model.graph.initializer:
+        large = tensor.data_type in _FLOATS and math.prod(tensor.dims) > _LARGE
+        stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        light.graph.initializer.append(stub if large else tensor)
+    return onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+
+
+def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The main graph with all shapes that can be inferred, inside its nodes too; `model` stays as it is.
+
+    What goes round a Loop keeps its shape, as it has to on the chip, which ONNX's inference does not take for granted.
+    """
+    inferred = infer_shapes(model)
+    while declare_loops(inferred):
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
+    return inferred.graph
+
+
 def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
     """Shape and element size of every tensor of the main graph, as far as they can be inferred."""
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    values = {t.name: Value(tuple(t.dims), _bytes_per_element(t.data_type)) for t in graph.initializer}
+    return graph_values(infer_graph(model))
+
+
+def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
+    """Shape and element size of every tensor of a graph whose static shape is known, not of the graphs inside its nodes."""
+    values = {tensor.name: value_of(tensor) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
-        tensor = info.type.tensor_type
-        if tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-            shape = tuple(dim.dim_value for dim in tensor.shape.dim)
-            values.setdefault(info.name, Value(shape, _bytes_per_element(tensor.elem_type)))
+        shape = _static_shape(info)
+        if shape is not None:
+            values.setdefault(info.name, Value(shape, _bytes_per_element(info.type.tensor_type.elem_type)))
     return values
+
+
+def declare_loops(model: onnx.ModelProto) -> bool:
+    """Write into each Loop's body, in place, the shapes that it starts with, and behind it those that it ends with.
+
+    Only where they are known and the body keeps them. Whether anything was written.
+    """
+    graph = model.graph
+    known = {info.name: info for info in (*graph.value_info, *graph.output, *graph.input) if _static_shape(info) is not None}
+    for tensor in graph.initializer:
+        known.setdefault(tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    written = False
+    for node in graph.node:
+        if node.op_type != "Loop" or known.keys() >= set(node.output):
+            continue
+        body = node.attribute[0].g
+        for inner, outer in zip(body.input[2:], node.input[2:], strict=True):
+            if outer in known and _static_shape(inner) is None:
+                inner.type.CopyFrom(known[outer].type)
+                written = True
+        states = len(body.input) - 2
+        for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
+            if _static_shape(inner) is not None and _static_shape(inner) == _static_shape(result) and name not in known:
+                graph.value_info.append(onnx.ValueInfoProto(name=name, type=inner.type))
+                written = True
+        for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
+            shape, trips = _static_shape(result), [t for t in graph.initializer if t.name == node.input[0]]
+            if shape is not None and trips and name not in known:
+                count = int(onnx.numpy_helper.to_array(trips[0]).ravel()[0])
+                stacked = onnx.helper.make_tensor_value_info(name, result.type.tensor_type.elem_type, (count, *shape))
+                graph.value_info.append(stacked)
+                written = True
+    return written
+
+
+def _static_shape(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        return None
+    return tuple(dim.dim_value for dim in tensor.shape.dim)
+
+
+def value_of(tensor: TensorProto) -> Value:
+    """Shape and element size of a weight."""
+    return Value(tuple(tensor.dims), _bytes_per_element(tensor.data_type))
 
 
 def _bytes_per_element(data_type: int) -> int:

@@ -25,7 +25,8 @@ F, H = TensorProto.FLOAT, TensorProto.FLOAT16
 
 KEYS = set(
     "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second latency_seconds "
-    "host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause fallback_operators".split()
+    "host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause fallback_operators total_cycles interval_cycles "
+    "assumptions ipus".split()
 )
 
 
@@ -80,7 +81,9 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
     assert set(found) == KEYS
     assert found["modelled"] is True
     assert (found["model"], found["target"], found["batch_size"], found["precision"]) == ("network", "ipu21", 2, "fp16")
-    assert sum(found["by_cause"].values()) == found["cycles"] * TARGETS["ipu21"].num_tiles
+    assert sum(found["by_cause"].values()) == found["total_cycles"] * TARGETS["ipu21"].num_tiles
+    assert found["by_cause"]["host"] == (found["total_cycles"] - found["cycles"]) * TARGETS["ipu21"].num_tiles > 0
+    assert found["ipus"] == [{"fits": True, **{name: found[name] for name in ("cycles", "tile_bytes", "peak_tile_bytes")}}]
     assert sum(found["by_operator"].values()) == found["cycles"]
     assert sum(found["tile_bytes"].values()) == found["peak_tile_bytes"]
     assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
@@ -125,6 +128,34 @@ def test_options_reach_the_cost_model(onnx_file, run):
         "available_memory_proportion": 0.1,
     }
     assert changed["cycles"] != plain["cycles"]
+
+
+def test_several_ipus_have_a_table_and_json_of_their_own(onnx_file, run):
+    options = ("--batch_size", 4, "--num_ipus", 2, "--enable_pipelining", "--replication_factor", 3)
+    found = json.loads(run(onnx_file, *options, "--json")[1])
+    assert len(found["ipus"]) == 2
+    assert sum(ipu["cycles"] for ipu in found["ipus"]) == found["cycles"]
+    assert found["interval_cycles"] == max(ipu["cycles"] for ipu in found["ipus"])
+    assert found["samples_per_second"] == pytest.approx(3 * 4 / found["seconds_per_batch"])
+    assert found["by_operator"]["IpuCopy"] > 0
+    out = run(onnx_file, *options)[1]
+    assert "2 x C600 (ipu21)" in " ".join(out.split())
+    assert "peak of a tile" in out
+
+
+def test_what_control_flow_assumes_is_said(tmp_path, run):
+    branches = {
+        f"{name}_branch": helper.make_graph([helper.make_node(op, ["x"], ["r"])], name, [], [onnx.ValueInfoProto(name="r")])
+        for name, op in (("then", "Relu"), ("else", "Softmax"))
+    }
+    node = helper.make_node("If", ["p"], ["y"], name="choose", **branches)
+    path = save(
+        make_model([node], {"x": (F, [4, 8]), "p": (TensorProto.BOOL, [])}, {"y": (F, [4, 8])}, {}), tmp_path / "if.onnx"
+    )
+    found = json.loads(run(path, "--precision", "fp32", "--json")[1])
+    assert found["assumptions"] == ["If 'choose': the dearer branch is taken"]
+    assert set(found["by_operator"]) == {"If", "Softmax"}
+    assert "assumed: If 'choose': the dearer branch is taken" in run(path, "--precision", "fp32")[1]
 
 
 def test_what_does_not_fit_is_an_answer(tmp_path, run):

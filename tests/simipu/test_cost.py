@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from simipu.cost import CostOptions, OperatorCost, estimate
+from simipu.cost import CostOptions, Estimate, OperatorCost, estimate
+from simipu.cost.constants import STEP_CODE_BYTES
 from simipu.cost.products import Product, Settings, plan_product
 from simipu.errors import CompileError
 from simipu.target import TARGETS, Target
@@ -18,7 +20,7 @@ from simipu.target import TARGETS, Target
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import networks
 
-C600 = TARGETS["ipu21"]
+C600, MK1 = TARGETS["ipu21"], TARGETS["ipu1"]
 
 
 def one_node(
@@ -88,13 +90,144 @@ def test_less_memory_never_makes_a_plan_faster() -> None:
     assert found[0] < found[-1]
 
 
-@pytest.mark.parametrize("options", [{}, {"num_io_tiles": 32}, {"partials_type": "float"}])
-def test_every_cycle_of_every_tile_has_one_cause(options: dict[str, object]) -> None:
-    result = estimate(networks.resnet50(2), C600, CostOptions(**options))
+LAYERS = st.sampled_from(["Relu", "Softmax", "MatMul", "LayerNormalization", "Transpose", "If", "Loop", "Einsum", "Add"])
+OPTIONS = st.fixed_dictionaries(
+    {
+        "num_io_tiles": st.sampled_from([0, 32, 1471]),
+        "partials_type": st.sampled_from(["half", "float"]),
+        "num_ipus": st.integers(1, 4),
+        "enable_pipelining": st.booleans(),
+        "replication_factor": st.integers(1, 3),
+    }
+)
+
+
+def network(layers: list[str], rows: int, width: int) -> onnx.ModelProto:
+    """A chain of `layers` on [rows, width]; Add adds the input of the network."""
+    net = networks.Builder()
+    start = x = net.input("x", [rows, width])
+    yes, trips = net.constant(True), net.constant(3)
+    for layer in layers:
+        if layer == "If":
+            branches = [body([helper.make_node(each, [x], ["r"])], ["r"]) for each in ("Relu", "Softmax")]
+            x = net.add("If", yes, then_branch=branches[0], else_branch=branches[1])
+        elif layer == "Loop":
+            inside = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"])]
+            x = net.add("Loop", trips, yes, x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
+        elif layer == "Transpose":
+            x = net.add("Transpose", net.add("Transpose", x, perm=[1, 0]), perm=[1, 0])
+        elif layer == "Einsum":
+            x = net.add("Einsum", x, net.weight(width, width), equation="ij,jk->ik")
+        else:
+            more = {"MatMul": [net.weight(width, width)], "LayerNormalization": [net.weight(width)], "Add": [start]}
+            x = net.add(layer, x, *more.get(layer, []))
+    return net.model(x)
+
+
+def body(nodes: list[onnx.NodeProto], outputs: list[str], inputs: list[str] | None = None) -> onnx.GraphProto:
+    types = dict(zip("ich", (TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16), strict=True))
+    declared = [helper.make_tensor_value_info(name, types[name], [] if name != "h" else None) for name in inputs or []]
+    return helper.make_graph(nodes, "body", declared, [onnx.ValueInfoProto(name=name) for name in outputs])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(LAYERS, min_size=1, max_size=8), st.integers(1, 300), st.integers(1, 300), st.sampled_from([C600, MK1]), OPTIONS
+)
+def test_every_cycle_of_every_tile_has_one_cause(
+    layers: list[str], rows: int, width: int, target: Target, options: dict[str, Any]
+) -> None:
+    options["num_io_tiles"] = min(options["num_io_tiles"], target.tiles_per_ipu - 1)
+    result = estimate(network(layers, rows, width), target, CostOptions(**options))
     causes = result.by_cause()
     assert all(isinstance(value, int) and value >= 0 for value in causes.values())
-    assert sum(causes.values()) == result.cycles * C600.num_tiles
+    assert sum(causes.values()) == result.total_cycles * result.target.num_tiles
     assert sum(result.by_operator().values()) == result.cycles == sum(operator.cycles for operator in result.operators)
+    assert result.cycles == sum(ipu.cycles for ipu in result.ipus)
+    assert max(result.cycles, result.host_cycles) <= result.total_cycles <= result.cycles + result.host_cycles
+    assert max(ipu.cycles for ipu in result.ipus) <= result.interval_cycles <= result.cycles
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_dearer_branch_is_taken_and_the_code_of_both_is_there(order: int) -> None:
+    net = networks.Builder()
+    x, w = net.input("x", [64, 512]), net.weight(512, 512)
+    cheap = body([helper.make_node("Relu", [x], ["r"], name="cheap")], ["r"])
+    dear = body([helper.make_node("MatMul", [x, w], ["r"], name="dear")], ["r"])
+    first, second = (cheap, dear)[::order]
+    found = estimate(net.model(net.add("If", net.constant(True), then_branch=first, else_branch=second)), C600)
+    alone = estimate(one_node("MatMul", [[64, 512], [512, 512]]), C600)
+    assert [operator.name for operator in found.operators] == ["If_0", "If_0/dear"]
+    assert found.assumptions == ("If 'If_0': the dearer branch is taken",)
+    assert found.ipus[0].code_bytes > alone.ipus[0].code_bytes + 2 * STEP_CODE_BYTES - 1
+    assert found.weight_bytes >= 512 * 512 * 2 // C600.num_tiles
+
+
+def loop(condition: str, trips: str, states: int = 64) -> Estimate:
+    net = networks.Builder()
+    x = net.input("x", [states, 256])
+    inputs = {"known": net.constant(12), "unknown": net.input("trips", [], TensorProto.INT64)}
+    goes_on = {"always": "Identity", "maybe": "Not"}[condition]
+    inside = [helper.make_node(goes_on, ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"], name="soft")]
+    y = net.add("Loop", inputs[trips], net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
+    return estimate(net.model(y), C600)
+
+
+def test_a_loop_costs_its_body_as_often_as_it_runs() -> None:
+    once = cycles(one_node("Softmax", [[64, 256]]))
+    always, maybe, unknown = loop("always", "known"), loop("maybe", "known"), loop("always", "unknown")
+    assert always.by_operator()["Softmax"] == 12 * once
+    assert not always.assumptions
+    assert maybe.by_operator()["Softmax"] == 12 * once
+    assert "all 12 iterations are run" in maybe.assumptions[0]
+    assert unknown.by_operator()["Softmax"] == once
+    assert "the trip count is not known" in unknown.assumptions[0]
+    assert always.operators[-1].name.endswith("/soft")
+
+
+def test_a_scan_costs_a_step_for_each_element_of_its_sequence() -> None:
+    net = networks.Builder()
+    inside = [helper.make_node("Add", ["h", "s"], ["r"]), helper.make_node("Relu", ["r"], ["o"])]
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [256]) for name in "hso"]
+    graph = helper.make_graph(inside, "body", infos[:2], infos[2:])
+    net.add("Scan", net.input("start", [256]), net.input("x", [7, 256]), body=graph, num_scan_inputs=1)
+    found = estimate(net.model("Scan_0"), C600)
+    assert found.by_operator()["Relu"] == 7 * cycles(one_node("Relu", [[256]]))
+
+
+def test_several_ipus_share_the_weights_and_pay_for_their_links() -> None:
+    model = networks.bert_base(4, 128)
+    one, sharded, pipelined = (
+        estimate(model, C600, CostOptions(num_ipus=count, enable_pipelining=pipelining))
+        for count, pipelining in ((1, False), (4, False), (4, True))
+    )
+    assert sum(ipu.weight_bytes for ipu in sharded.ipus) == pytest.approx(one.weight_bytes, rel=0.02)
+    assert sharded.peak_tile_bytes < one.peak_tile_bytes
+    assert sharded.cycles - sharded.by_operator()["IpuCopy"] == one.cycles
+    copies = sum(operator.op_type == "IpuCopy" for operator in sharded.operators)
+    activations = 4 * 128 * 768 * 2 / 27.2e9 * C600.clock_hz
+    assert sharded.by_operator()["IpuCopy"] >= 3 * activations
+    assert copies <= 3 * 3, "cut between layers: activations and the mask"
+    assert pipelined.samples_per_second > 3 * sharded.samples_per_second
+    assert pipelined.latency_seconds == pytest.approx(sharded.latency_seconds, rel=0.05)
+
+
+def test_replicas_multiply_the_throughput_until_the_link_is_full() -> None:
+    one, four = (estimate(networks.bert_base(4, 128), C600, CostOptions(replication_factor=count)) for count in (1, 4))
+    assert 3.5 * one.samples_per_second < four.samples_per_second < 4 * one.samples_per_second
+    assert four.cycles == one.cycles
+    assert four.host_seconds > one.host_seconds
+    assert four.ipus == one.ipus
+
+
+def test_manual_sharding_obeys_the_attribute_of_the_nodes() -> None:
+    model = network(["MatMul", "Relu", "MatMul"], 16, 256)
+    for node, ipu in zip(model.graph.node, (0, 1, 1), strict=True):
+        node.attribute.append(helper.make_attribute("__ipu_number", ipu))
+    found = estimate(model, C600, CostOptions(num_ipus=2, virtual_graph_mode="manual"))
+    assert [(each.op_type, each.ipu) for each in found.operators] == [("MatMul", 0), ("IpuCopy", 1), ("Relu", 1), ("MatMul", 1)]
+    with pytest.raises(CompileError, match="__ipu_number must be at least 0 and below num_ipus=1, found 1"):
+        estimate(model, C600, CostOptions(num_ipus=1, virtual_graph_mode="manual"))
 
 
 def test_an_operator_without_a_formula_is_costed_and_named() -> None:

@@ -29,6 +29,10 @@ _OPTIONS = (
     "batches_per_step",
     "use_128bit_conv_unit_load",
     "fused_attention",
+    "num_ipus",
+    "virtual_graph_mode",
+    "enable_pipelining",
+    "replication_factor",
 )
 _CONVERTER_STEPS = 6
 """Steps that the converter and the profiler announce for a point."""
@@ -50,6 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batches_per_step", type=_positive, metavar="N", help="batches run per return to the host (default: 1)")
     add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
     add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
+    add("--num_ipus", type=_positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
+    add("--virtual_graph_mode", choices=("off", "manual", "auto"), help="manual: nodes say where they are (__ipu_number)")
+    add("--enable_pipelining", action="store_true", default=None, help="IPUs work on batches that follow one another")
+    add("--replication_factor", type=_positive, metavar="N", help="copies of the model, which share the host (default: 1)")
     sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
     add("--top", type=_positive, default=10, metavar="N", help="how many of the dearest nodes to list (default: %(default)s)")

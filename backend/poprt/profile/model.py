@@ -8,7 +8,8 @@ from typing import Any
 
 import onnx
 from simipu import CompileError
-from simipu.cost import CostOptions, Estimate, OperatorCost, estimate
+from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost, estimate
+from simipu.numerics import iter_subgraphs
 from simipu.target import TARGETS, Target
 
 from poprt.profile.source import Source, input_batch
@@ -68,7 +69,8 @@ class Profile:
     @property
     def chip(self) -> str:
         """The chip as people call it, with Poplar's name."""
-        return f"{CHIPS.get(self.target.name, self.target.name)} ({self.target.name})"
+        name = f"{CHIPS.get(self.target.name, self.target.name)} ({self.target.name})"
+        return name if self.target.num_ipus == 1 else f"{self.target.num_ipus} x {name}"
 
     @property
     def steps(self) -> list[OperatorCost]:
@@ -121,7 +123,15 @@ class Profile:
             "by_operator": result.by_operator(),
             "by_cause": result.by_cause(),
             "fallback_operators": result.fallback_operators,
+            "total_cycles": result.total_cycles,
+            "interval_cycles": result.interval_cycles,
+            "assumptions": list(result.assumptions),
+            "ipus": [self._ipu_as_json(ipu) for ipu in result.ipus],
         }
+
+    def _ipu_as_json(self, ipu: IpuCost) -> dict[str, Any]:
+        fits = ipu.peak_tile_bytes <= self.target.bytes_per_tile
+        return {"cycles": ipu.cycles, "tile_bytes": ipu.tile_bytes(), "peak_tile_bytes": ipu.peak_tile_bytes, "fits": fits}
 
 
 class Profiler:
@@ -162,11 +172,17 @@ def make_profile(
     name: str, precision: str, model: onnx.ModelProto, target: Target, options: CostOptions, batch_size: int | None = None
 ) -> Profile:
     """The profile of a converted graph, whose unnamed nodes are named, in place, by what they make."""
-    for node in model.graph.node:
-        if not node.name:
-            node.name = next((output for output in node.output if output), node.op_type)
+    _name_nodes(model.graph)
     batch = batch_size or input_batch(model)
     return Profile(name, precision, batch, estimate(model, target, options, batch))
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        if not node.name:
+            node.name = next((output for output in node.output if output), node.op_type)
+        for subgraph in iter_subgraphs(node):
+            _name_nodes(subgraph)
 
 
 def _sum(op_type: str, operators: list[OperatorCost]) -> TypeCost:

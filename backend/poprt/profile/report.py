@@ -10,7 +10,7 @@ from html import escape
 from simipu import CompileError
 
 from poprt.profile.model import Profile
-from poprt.profile.table import describe_fallbacks, describe_macs, describe_seconds
+from poprt.profile.table import describe_macs, describe_seconds, describe_warnings
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
 
@@ -50,7 +50,7 @@ def make_report(profile: Profile, batches: Sequence[Profile], sweep: Sequence[Pr
         f"<h1>{escape(title)}</h1>",
         f"<p class=note>batch {profile.batch_size}, {escape(profile.precision)}; {escape(_describe_options(profile))}</p>",
         _figures(profile),
-        *(f"<p class=bad>{escape(warning)}</p>" for warning in describe_fallbacks(profile)),
+        *(f"<p class=bad>{escape(warning)}</p>" for warning in describe_warnings(profile)),
         f"<p class=note>{escape(_MODELLED)}</p>",
         _section("Cycles by layer", "Of the busiest tile; the numbers mark the dearest nodes.", plots.plot_layers(profile)),
         _section("Cycles by operator type", "With the number of nodes.", plots.plot_operators(profile)),

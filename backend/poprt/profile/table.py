@@ -25,7 +25,9 @@ def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
     console.print(Text(describe_profile(profile)))
     for table in (_operators(profile), _causes(profile), _memory(profile), _nodes(profile, top)):
         console.print(table)
-    for warning in describe_fallbacks(profile):
+    if len(profile.estimate.ipus) > 1:
+        console.print(_ipus(profile))
+    for warning in describe_warnings(profile):
         console.print(Text(warning, style="yellow"))
 
 
@@ -56,13 +58,14 @@ def describe_profile(profile: Profile) -> str:
     )
 
 
-def describe_fallbacks(profile: Profile) -> list[str]:
-    """A warning that names the operators without a formula, if there are any."""
+def describe_warnings(profile: Profile) -> list[str]:
+    """What had to be assumed, and a warning that names the operators without a formula, if there are any."""
+    assumed = [f"assumed: {assumption}" for assumption in profile.estimate.assumptions]
     counts: Mapping[str, int] = profile.estimate.fallback_operators
     if not counts:
-        return []
+        return assumed
     named = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
-    return [f"warning: no formula for {named}: costed by a conservative guess for each element"]
+    return [*assumed, f"warning: no formula for {named}: costed by a conservative guess for each element"]
 
 
 def describe_seconds(seconds: float) -> str:
@@ -115,6 +118,15 @@ def _memory(profile: Profile) -> Table:
     table.add_section()
     peak = profile.estimate.peak_tile_bytes
     _add(table, [f"peak, {'fits' if peak <= tile else 'does not fit'}", f"{peak:,}", f"{peak / tile:.1%}"])
+    return table
+
+
+def _ipus(profile: Profile) -> Table:
+    table = _table("IPU|", "cycles|", "weights|", "code|", "streams|", "live|", "peak of a tile|", "fits")
+    for number, ipu in enumerate(profile.estimate.ipus):
+        sizes = (f"{size:,}" for size in (*ipu.tile_bytes().values(), ipu.peak_tile_bytes))
+        fits = "yes" if ipu.peak_tile_bytes <= profile.target.bytes_per_tile else "no"
+        _add(table, [str(number), f"{ipu.cycles:,}", *sizes, fits])
     return table
 
 

@@ -38,6 +38,8 @@ SERIAL_SLICE_CYCLES = 63
 REARRANGE_CYCLES_PER_BYTE = {8: 0.44, 4: 3.1, 2: 5.15}
 """Changing a layout, by the bytes that stay together (PL ConvModel.cpp, regression)."""
 REARRANGE_CYCLES = 587
+COPY_BYTES_PER_CYCLE = 8
+"""From one place of a tile to another (Target::getMemcpyBytesPerCycle, quoted by the notes)."""
 
 # Everything else (PL lib/popops, popnn; cycles are worker cycles for `vector` elements)
 
@@ -65,6 +67,16 @@ HOST_BYTES_PER_SECOND = {"ipu1": 5.5e9, "ipu2": 5.5e9, "bow": 5.5e9, "ipu21": 9.
 """To and from the host: M2000 gateways as seen by graphcore/examples, C600 by Wide&Deep's slope."""
 EXTERNAL_SYNC_CYCLES = 600
 """Target::getGlobalSyncCycles, quoted by the notes for C600."""
+
+# Links between IPUs (notes, section 1.1: 16 GB/s a link and direction, of which PL's model lets 85 % be used)
+
+LINK_BYTES_PER_SECOND = {"ipu1": 54.4e9, "ipu2": 54.4e9, "bow": 54.4e9, "ipu21": 27.2e9}
+"""From one IPU to its neighbour: four links on a card of two, two between C600 cards (PL lib/poplibs_test/Util.cpp,
+bytedance/ByteMLPerf)."""
+
+CUT_SLACK = 0.1
+"""Of an IPU's share, by which the share may be missed where the graph is cut, for the sake of smaller copies. Chosen; PopRT's
+tools/auto_sharding.py too only cuts where branches join."""
 
 # Memory of a tile (notes, section 5)
 

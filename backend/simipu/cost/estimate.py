@@ -1,22 +1,26 @@
 """What one run of a graph would take on the chip, in time and memory. Modelled, never measured; shapes only, no values.
 
-Laws: cycles are integers; every cycle of every tile has exactly one cause, and the causes sum to cycles times tiles.
+Laws: cycles are integers; every cycle of every tile has exactly one cause, and the causes sum to total cycles times tiles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
 
 from simipu.cost import constants as c
+from simipu.cost.control import Bodies, find_bodies, iter_reads, known_constants
 from simipu.cost.host import batch_seconds, transfer_seconds
-from simipu.cost.operators import VIEWS, Context, Work, operator_work
+from simipu.cost.liveness import Liveness
+from simipu.cost.operators import VIEWS, Context, Work, control_work, operator_work
 from simipu.cost.products import Settings
+from simipu.cost.sharding import COPY, copy_work, crossing_bytes, insert_copies, place_evenly, place_manually, weight_bytes
 from simipu.errors import CompileError
-from simipu.shapes import Value, collect_values
+from simipu.shapes import Value, graph_values, infer_graph
 from simipu.target import Target
 
 
@@ -32,6 +36,14 @@ class CostOptions:
     use_128bit_conv_unit_load: bool = False
     fused_attention: bool = False
     """PopRT's pass of that name was used: attention works on layouts that need no element by element copies."""
+    num_ipus: int = 1
+    """IPUs of a replica, over which the layers are spread."""
+    virtual_graph_mode: str = "off"
+    """manual: nodes are where their attribute `__ipu_number` says; else the model spreads them."""
+    enable_pipelining: bool = False
+    """The IPUs work on batches that follow one another; otherwise one IPU works at a time."""
+    replication_factor: int = 1
+    """Copies of the model that run side by side and share the host's link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class OperatorCost:
     sync_cycles: int
     live_bytes: int
     """Of a tile: tensors that are alive, and copies of operands."""
+    ipu: int = 0
 
     @property
     def cycles(self) -> int:
@@ -52,25 +65,67 @@ class OperatorCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """Time and memory of one run: the compiled batch, once."""
+class IpuCost:
+    """What one of the IPUs has of a run."""
 
-    target: Target
-    options: CostOptions
-    operators: tuple[OperatorCost, ...]
-    host_bytes: int
-    """To and from the host in one run."""
+    cycles: int
     weight_bytes: int
-    """Of a tile."""
+    """Of a tile, as all that follows."""
     code_bytes: int
     stream_bytes: int
-    """Of an I/O tile, or of every tile where there are none."""
+    """Of every tile where there are no I/O tiles; of a pipeline's stage also what it hands on and is handed meanwhile."""
+    live_bytes: int
+    """At the peak."""
+
+    def tile_bytes(self) -> dict[str, int]:
+        """Bytes of the fullest tile at the peak, by what they hold."""
+        return {"weights": self.weight_bytes, "code": self.code_bytes, "streams": self.stream_bytes, "live": self.live_bytes}
+
+    @property
+    def peak_tile_bytes(self) -> int:
+        """Bytes of the fullest tile at the peak."""
+        return sum(self.tile_bytes().values())
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Time and memory of one run of one replica: the compiled batch, once."""
+
+    target: Target
+    """With the IPUs of a replica."""
+    options: CostOptions
+    operators: tuple[OperatorCost, ...]
+    ipus: tuple[IpuCost, ...]
+    host_bytes: int
+    """To and from the host in one run."""
     batch_size: int = 1
+    assumptions: tuple[str, ...] = ()
+    """What is not known before the run, and what is taken for it."""
     cycles: int = field(init=False)
-    """Of the chip, without host transfers."""
+    """Of one batch on the chip, from the first node to the last, without host transfers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cycles", sum(operator.cycles for operator in self.operators))
+
+    @property
+    def overlapped(self) -> bool:
+        """Whether I/O tiles transfer while the others compute."""
+        return self.options.num_io_tiles > 0
+
+    @property
+    def host_cycles(self) -> int:
+        """Cycles that the transfers of all replicas to and from the host take: the link is shared."""
+        return math.ceil(self.host_seconds * self.target.clock_hz)
+
+    @property
+    def total_cycles(self) -> int:
+        """Cycles with the host's transfers: one after the other, or the longer of the two where they overlap."""
+        return max(self.cycles, self.host_cycles) if self.overlapped else self.cycles + self.host_cycles
+
+    @property
+    def interval_cycles(self) -> int:
+        """Cycles from batch to batch: of the slowest stage of a pipeline, else of all IPUs one after the other."""
+        return max(ipu.cycles for ipu in self.ipus) if self.options.enable_pipelining else self.cycles
 
     @property
     def compute_tiles(self) -> int:
@@ -85,12 +140,12 @@ class Estimate:
     @property
     def host_seconds(self) -> float:
         """Modelled seconds of the transfers to and from the host."""
-        return transfer_seconds(self.host_bytes, self.target)
+        return transfer_seconds(self.host_bytes * self.options.replication_factor, self.target)
 
     @property
     def seconds_per_batch(self) -> float:
-        """Modelled seconds from batch to batch while batches are queued."""
-        return batch_seconds(self.compute_seconds, self.host_seconds, overlapped=self.options.num_io_tiles > 0)
+        """Modelled seconds from batch to batch while batches are queued; every replica has one meanwhile."""
+        return batch_seconds(self.target.seconds(self.interval_cycles), self.host_seconds, overlapped=self.overlapped)
 
     @property
     def latency_seconds(self) -> float:
@@ -99,8 +154,8 @@ class Estimate:
 
     @property
     def samples_per_second(self) -> float:
-        """Modelled throughput."""
-        return self.batch_size / self.seconds_per_batch
+        """Modelled throughput of all replicas."""
+        return self.batch_size * self.options.replication_factor / self.seconds_per_batch
 
     @property
     def fallback_operators(self) -> dict[str, int]:
@@ -112,13 +167,19 @@ class Estimate:
         return counts
 
     def by_cause(self) -> dict[str, int]:
-        """Cycles of all tiles together, I/O tiles included, by what they were spent on; they sum to cycles times tiles."""
+        """Cycles of all tiles of a replica, I/O tiles included, by what they were spent on; sum: total cycles times tiles.
+
+        Transfers keep the I/O tiles busy or, where there are none, all tiles.
+        """
         tiles = self.target.num_tiles
-        compute = sum(operator.work.compute * min(operator.work.tiles, tiles) for operator in self.operators)
-        exchange = sum(operator.work.exchange * min(operator.work.tiles, tiles) for operator in self.operators)
-        sync = sum(operator.sync_cycles * tiles for operator in self.operators)
-        host = 0
-        idle = self.cycles * tiles - compute - exchange - sync - host
+        compute = exchange = sync = 0
+        for operator in self.operators:
+            ipus = 2 if operator.op_type == COPY else 1
+            compute += operator.work.compute * operator.work.tiles
+            exchange += operator.work.exchange * operator.work.tiles * ipus
+            sync += operator.sync_cycles * (self.compute_tiles // self.target.num_ipus) * ipus
+        host = self.host_cycles * (tiles - self.compute_tiles if self.overlapped else tiles)
+        idle = self.total_cycles * tiles - compute - exchange - sync - host
         return {"compute": compute, "exchange": exchange, "sync": sync, "host": host, "idle": idle}
 
     def by_operator(self) -> dict[str, int]:
@@ -128,112 +189,177 @@ class Estimate:
             cycles[operator.op_type] = cycles.get(operator.op_type, 0) + operator.cycles
         return dict(sorted(cycles.items(), key=lambda item: -item[1]))
 
+    @property
+    def fullest(self) -> IpuCost:
+        """The IPU whose tiles are fullest."""
+        return max(self.ipus, key=lambda ipu: ipu.peak_tile_bytes)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a tile of the fullest IPU."""
+        return self.fullest.weight_bytes
+
     def tile_bytes(self) -> dict[str, int]:
         """Bytes of the fullest tile at the peak, by what they hold."""
-        live = max((operator.live_bytes for operator in self.operators), default=0)
-        return {"weights": self.weight_bytes, "code": self.code_bytes, "streams": self.stream_bytes, "live": live}
+        return self.fullest.tile_bytes()
 
     @property
     def peak_tile_bytes(self) -> int:
         """Bytes of the fullest tile at the peak."""
-        return sum(self.tile_bytes().values())
+        return self.fullest.peak_tile_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within a tile's memory."""
+        """Whether the peak is within a tile's memory, on every IPU."""
         return self.peak_tile_bytes <= self.target.bytes_per_tile
 
 
 def estimate(model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1) -> Estimate:
     """What one run of `model` (every shape static) takes on `target`; `batch_size` samples are in a run.
 
-    Raises CompileError for a node with a tensor whose shape is not known.
+    `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose shape is not known.
     """
     options = options or CostOptions()
-    values = collect_values(model)
-    compute = replace(target, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
-    operators = tuple(_iter_operators(model.graph, values, compute, options))
-    weights = sum(values[tensor.name].bytes for tensor in model.graph.initializer)
-    streams = [values[info.name] for info in (*model.graph.input, *model.graph.output) if info.name in values]
+    graph = infer_graph(model)
+    values = graph_values(graph)
+    one = replace(target, num_ipus=1, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
+    places = [0] * len(graph.node)
+    if options.num_ipus > 1 or options.virtual_graph_mode == "manual":
+        graph, places = insert_copies(graph, _place(graph, values, one, options), values)
+    walk = _Walk(one, options, values)
+    operators = tuple(walk.iter_operators(graph, places))
+    streams = [values[info.name] for info in (*graph.input, *graph.output) if info.name in values]
     host_bytes = sum(stream.bytes for stream in streams)
-    io_tiles = options.num_io_tiles or compute.num_tiles
     return Estimate(
-        target,
+        target.with_ipus(options.num_ipus),
         options,
         operators,
+        tuple(_ipu_cost(ipu, graph, places, operators, walk, host_bytes) for ipu in range(options.num_ipus)),
         host_bytes=host_bytes,
-        weight_bytes=math.ceil(weights / compute.num_tiles * c.IMBALANCE),
-        code_bytes=_code_bytes(operators),
-        stream_bytes=0 if options.num_io_tiles else math.ceil(host_bytes * options.stream_buffering_depth / io_tiles),
         batch_size=batch_size,
+        assumptions=tuple(walk.assumptions),
     )
 
 
-def _iter_operators(
-    graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions
-) -> Iterator[OperatorCost]:
-    settings = Settings(options.available_memory_proportion, options.use_128bit_conv_unit_load)
-    constants = {tensor.name for tensor in graph.initializer}
-    liveness = _Liveness(graph, values)
-    moved: set[str] = set()
-    for i, node in enumerate(graph.node):
-        inputs, outputs = _values(node, node.input, values), _values(node, node.output, values)
-        context = Context(
+def _place(graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions) -> list[int]:
+    if options.virtual_graph_mode == "manual":
+        return place_manually(graph, options.num_ipus)
+    sizes = weight_bytes(graph, values)
+    if options.enable_pipelining:
+        sizes = [0] * len(graph.node)
+        for operator in _Walk(target, options, values).iter_operators(graph, range(len(graph.node))):
+            sizes[operator.ipu] += operator.cycles
+    return place_evenly(sizes, crossing_bytes(graph, values), options.num_ipus)
+
+
+def _ipu_cost(
+    ipu: int,
+    graph: onnx.GraphProto,
+    places: list[int],
+    operators: tuple[OperatorCost, ...],
+    walk: _Walk,
+    host_bytes: int,
+) -> IpuCost:
+    mine = [operator for operator in operators if operator.ipu == ipu]
+    nodes = [node for node, place in zip(graph.node, places, strict=True) if place == ipu]
+    read = {name for node in nodes for name in iter_reads(node)}
+    tiles, values, options = walk.target.num_tiles, walk.values, walk.options
+    weights = sum(values[tensor.name].bytes for tensor in graph.initializer if tensor.name in read or options.num_ipus == 1)
+    weights += walk.inner_weight_bytes[ipu]
+    streams = 0 if options.num_io_tiles else math.ceil(host_bytes * options.stream_buffering_depth / tiles)
+    handed = [values[node.input[0]].bytes for node in nodes if node.op_type == COPY] if options.enable_pipelining else []
+    return IpuCost(
+        cycles=sum(operator.cycles for operator in mine),
+        weight_bytes=math.ceil(weights / tiles * c.IMBALANCE),
+        code_bytes=_code_bytes(mine),
+        stream_bytes=(streams if ipu in (0, options.num_ipus - 1) else 0) + math.ceil(sum(handed) / tiles),
+        live_bytes=max((operator.live_bytes for operator in mine), default=0),
+    )
+
+
+class _Walk:
+    """Costs the nodes of a graph in order, and those of the graphs inside them."""
+
+    def __init__(self, target: Target, options: CostOptions, values: dict[str, Value]) -> None:
+        self.target, self.options, self.values = target, options, values
+        self.assumptions: list[str] = []
+        self.inner_weight_bytes = Counter[int]()
+        self._settings = Settings(options.available_memory_proportion, options.use_128bit_conv_unit_load)
+        self._known: dict[str, onnx.TensorProto] = {}
+        self._constants: set[str] = set()
+        self._moved: set[str] = set()
+
+    def iter_operators(
+        self, graph: onnx.GraphProto, ipus: Sequence[int], inside: str = "", around: int = 0
+    ) -> Iterator[OperatorCost]:
+        """The nodes of `graph`, which is inside the node of that name; `around` bytes are alive on a tile meanwhile."""
+        self._constants.update(tensor.name for tensor in graph.initializer)
+        self._known.update(known_constants(graph))
+        liveness = Liveness(graph, self.values, ipus)
+        for i, node in enumerate(graph.node):
+            live = around + math.ceil(liveness.during(i, node) / self.target.num_tiles * c.IMBALANCE)
+            bodies = find_bodies(node, self.values, self._known)
+            if bodies.graphs:
+                yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
+            else:
+                yield self._operator(node, self._work(node), ipus[i], inside, live)
+
+    def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
+        sync = c.EXTERNAL_SYNC_CYCLES if node.op_type == COPY else self.target.internal_sync_cycles
+        return OperatorCost(inside + node.name, node.op_type, work, work.steps * sync, live + work.temporary_bytes, ipu)
+
+    def _work(self, node: onnx.NodeProto) -> Work:
+        if node.op_type == COPY:
+            return copy_work(self.values[node.output[0]], self.target)
+        work = operator_work(self._context(node))
+        if node.op_type == "Transpose" or (work.kind == "view" and self._moved.intersection(node.input)):
+            self._moved.update(node.output)
+        if all(name in self._constants for name in node.input if name):
+            self._constants.update(node.output)
+        return work
+
+    def _context(self, node: onnx.NodeProto) -> Context:
+        inputs, outputs = _values(node, node.input, self.values), _values(node, node.output, self.values)
+        return Context(
             node,
             inputs,
             [value for value in outputs if value is not None],
-            target,
-            settings,
-            options.partials_type == "half",
-            frozenset(constants.intersection(node.input)),
-            frozenset(moved.intersection(node.input)),
-            options.fused_attention,
+            self.target,
+            self._settings,
+            self.options.partials_type == "half",
+            frozenset(self._constants.intersection(node.input)),
+            frozenset(self._moved.intersection(node.input)),
+            self.options.fused_attention,
         )
-        work = operator_work(context)
-        if node.op_type == "Transpose" or (work.kind == "view" and moved.intersection(node.input)):
-            moved.update(node.output)
-        if all(name in constants for name in node.input if name):
-            constants.update(node.output)
-        live = liveness.during(i, node)
-        live_bytes = math.ceil(live / target.num_tiles * c.IMBALANCE) + work.temporary_bytes
-        yield OperatorCost(node.name, node.op_type, work, work.steps * target.internal_sync_cycles, live_bytes)
+
+    def _iter_bodies(self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int) -> Iterator[OperatorCost]:
+        """The node itself, which copies what goes in and comes out, and the nodes of the dearest of the graphs inside it."""
+        if bodies.assumption:
+            self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
+        found = []
+        for graph in bodies.graphs:
+            self.values.update(graph_values(graph))
+            self.inner_weight_bytes[ipu] += sum(self.values[tensor.name].bytes for tensor in graph.initializer)
+            places = [ipu] * len(graph.node)
+            found.append(list(self.iter_operators(graph, places, f"{inside}{node.name}/", live)))
+        dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
+        others = [operator for operators in found if operators is not dearest for operator in operators]
+        work = control_work(self._context(node), bodies.runs)
+        work = replace(work, code_bytes=work.code_bytes + _code_bytes(others) - _code_bytes([]))
+        yield self._operator(node, work, ipu, inside, max([live, *(operator.live_bytes for operator in others)]))
+        for operator in dearest:
+            yield _repeat(operator, bodies.runs)
 
 
-class _Liveness:
-    """Which tensors are alive while a node runs: from the node that makes them to the last that needs them.
-
-    A view is its source under another name. Weights are not among them: they are always there.
-    """
-
-    def __init__(self, graph: onnx.GraphProto, values: dict[str, Value]) -> None:
-        self._values = values
-        self._roots = {tensor.name: "" for tensor in graph.initializer}
-        self._last_use: dict[str, int] = {}
-        for i, node in enumerate(graph.node):
-            roots = [self._root(name) for name in node.input]
-            self._last_use.update(dict.fromkeys(roots, i))
-            if node.op_type in VIEWS or not any(roots):
-                self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
-        self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
-        self._live = {info.name: self._bytes(info.name) for info in graph.input if self._root(info.name)}
-
-    def _root(self, name: str) -> str:
-        return self._roots.get(name, name)
-
-    def _bytes(self, name: str) -> int:
-        return self._values[name].bytes if name in self._values else 0
-
-    def during(self, i: int, node: onnx.NodeProto) -> int:
-        """Bytes alive while node `i` runs; to be called for each in turn."""
-        self._live.update({name: self._bytes(name) for name in node.output if self._root(name) == name})
-        total = sum(self._live.values())
-        for name in {*map(self._root, node.input), *node.output}:
-            if self._last_use.get(name, i) <= i:
-                self._live.pop(name, None)
-        return total
+def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
+    work = operator.work
+    work = replace(
+        work, compute=work.compute * runs, exchange=work.exchange * runs, steps=work.steps * runs, macs=work.macs * runs
+    )
+    return replace(operator, work=work, sync_cycles=operator.sync_cycles * runs)
 
 
-def _values(node: onnx.NodeProto, names: Iterable[str], values: dict[str, Value]) -> list[Value | None]:
+def _values(node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, Value]) -> list[Value | None]:
     listed = list(names)
     missing = [name for name in listed if name and name not in values]
     if missing and node.op_type not in VIEWS:
@@ -244,7 +370,7 @@ def _values(node: onnx.NodeProto, names: Iterable[str], values: dict[str, Value]
     return [values.get(name) for name in listed]
 
 
-def _code_bytes(operators: tuple[OperatorCost, ...]) -> int:
+def _code_bytes(operators: Iterable[OperatorCost]) -> int:
     """Equal operators share their code: it is outlined."""
     distinct = {(operator.op_type, operator.work) for operator in operators if operator.work.steps}
     return c.RESERVED_BYTES + c.CODE_BYTES + sum(work.code_bytes for _, work in distinct)

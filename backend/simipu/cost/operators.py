@@ -100,6 +100,13 @@ def operator_work(context: Context) -> Work:
     return replace(context.spread("fallback", compute, exchange, steps=4), fallback=True)
 
 
+def control_work(context: Context, runs: int) -> Work:
+    """What an If, Loop or Scan takes itself: a decision each time, and copies of what goes in and comes out."""
+    copied = sum(map(context.bytes_per_tile, (*filter(None, context.inputs), *context.outputs)))
+    compute = runs * math.ceil(copied / c.COPY_BYTES_PER_CYCLE)
+    return replace(context.spread("control flow", compute, steps=runs), temporary_bytes=copied)
+
+
 def _rate(context: Context) -> int:
     return context.target.exchange_bytes_per_cycle
 

@@ -1,0 +1,84 @@
+"""Control flow: the graphs inside a node, how often they run, and what had to be assumed to say so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import numpy_helper
+
+from simipu.shapes import Value
+
+Known = Mapping[str, onnx.TensorProto]
+"""Small constants by name, which may hold a trip count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """The graphs inside a node: one of them runs, `runs` times."""
+
+    graphs: tuple[onnx.GraphProto, ...]
+    runs: int = 1
+    assumption: str = ""
+
+
+def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known) -> Bodies:
+    """What is inside `node`; nothing for most operators."""
+    graphs = tuple(_iter_graphs(node))
+    if node.op_type == "If":
+        return Bodies(graphs, 1, "the dearer branch is taken")
+    if node.op_type == "Loop":
+        return Bodies(graphs, *_count_trips(node, graphs[0], known))
+    if node.op_type == "Scan":
+        return Bodies(graphs, *_count_steps(node, values))
+    return Bodies(graphs)
+
+
+def _iter_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    # simipu.numerics has the same; cost and numerics do not call each other.
+    return (attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH)
+
+
+def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those that its graphs capture included."""
+    yield from filter(None, node.input)
+    for graph in _iter_graphs(node):
+        made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+        for inner in graph.node:
+            yield from (name for name in iter_reads(inner) if name not in made)
+            made.update(inner.output)
+
+
+def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Initializers and constants of one element, by name."""
+    known = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant":
+            known.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
+    return {name: tensor for name, tensor in known.items() if list(tensor.dims) in ([], [1]) and tensor.ByteSize() > 8}
+
+
+def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
+    trips = _value(node.input[0], known)
+    if trips is None:
+        return 1, "the trip count is not known: one iteration is counted"
+    goes_on = body.output[0].name
+    makers = {output: inner for inner in body.node for output in inner.output}
+    while goes_on in makers and makers[goes_on].op_type == "Identity":
+        goes_on = makers[goes_on].input[0]
+    unconditional = goes_on == body.input[1].name or bool(_value(goes_on, {**known, **known_constants(body)}))
+    return trips, "" if unconditional else f"all {trips} iterations are run, although the condition may end it before"
+
+
+def _value(name: str, known: Known) -> int | None:
+    return int(numpy_helper.to_array(known[name]).ravel()[0]) if name in known else None
+
+
+def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int, str]:
+    count = next(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
+    axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "scan_input_axes"), [0])
+    scanned = values.get(node.input[len(node.input) - count])
+    if scanned is None:
+        return 1, "the length of the scan is not known: one step is counted"
+    return scanned.shape[axes[0]], ""
