@@ -8,7 +8,8 @@ from __future__ import annotations
 import io
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
-from simipu import CompileError, GraphOptions, SimIpuError
-from simipu.graph import make_graph
-from simipu.numerics import Numerics, lower
+from onnx import helper, numpy_helper
+from simipu import CompileError, Direction, GraphOptions, LoadError, Program, RunError, Stream
+from simipu.graph import lower_program, make_graph
+from simipu.numerics import Numerics
+from simipu.numerics.graphs import Chain
 from simipu.numerics.lowering import GROWING_OPERATORS, unrounded_results
 
 Array = npt.NDArray[Any]
 
 HALF_LIMIT = 65_520.0
 """The least float that rounds to more than the largest half, 65,504."""
+
+_ZERO = "calibration/zero"
 
 _log = logging.getLogger("poprt")
 
@@ -68,33 +72,36 @@ class _ArrayUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name}, which is no array")
 
 
-def find_overflows(model: onnx.ModelProto, data: Mapping[str, Array] | None = None) -> tuple[Overflow, ...]:
-    """The nodes of a static graph in the chip's types whose results are too large for half, in order.
+def find_overflows(
+    program: Program, weights: Mapping[str, Array], data: Mapping[str, Array] | None = None
+) -> tuple[Overflow, ...]:
+    """The nodes of a MAIN program whose results are too large for half, in order.
 
     `data` has rows for each input, any number of them; without, the inputs are made up: normally distributed numbers, ones
     where they are whole. Raises CompileError for data that do not fit the inputs. Where a graph cannot be computed here, that
     is logged and nothing found.
     """
-    lowered = lower(model, Numerics(half_partials=False))
+    # In the type that the graph takes they need not be written into it and read again.
+    wide = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in weights.items()}
+    serialized, values = lower_program(program, wide, Numerics(half_partials=False))
+    lowered = onnx.load_model_from_string(serialized)
     watched = unrounded_results(lowered.graph)
     if not watched:
         return ()
-    batches = _iter_batches(model.graph, data) if data is not None else iter([_make_up(model.graph)])
+    inputs = [stream for stream in program.streams if stream.direction is Direction.HOST_TO_DEVICE]
+    batches = _iter_batches(inputs, data) if data is not None else iter([_make_up(inputs)])
     del lowered.graph.output[:]
+    lowered.graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), _ZERO))
     for name, node in watched.items():
         _watch(lowered.graph, name, growing=node.op_type in GROWING_OPERATORS)
     names = [value.name for value in lowered.graph.output]
     largest = np.zeros(len(names))
     try:
-        graph = make_graph(lowered.SerializeToString(), {}, GraphOptions(), "of the calibration run")
-        try:
+        options = GraphOptions(prepack=False)
+        with closing(make_graph(lowered.SerializeToString(), values, options, "of the calibration run")) as graph:
             for feeds in batches:
                 largest = np.fmax(largest, np.array(graph.run(names, feeds), float))
-        finally:
-            graph.close()
-    except (SimIpuError, ValueError) as error:
-        if isinstance(error, CompileError):
-            raise
+    except (LoadError, RunError, ValueError) as error:
         _log.warning("the calibration run failed, so nothing is known of overflow in half: %s", error)
     found = zip(watched.values(), largest, strict=True)
     return tuple(Overflow(node.name, node.op_type, float(size)) for node, size in found if size >= HALF_LIMIT)
@@ -116,48 +123,38 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
 
 def _watch(graph: onnx.GraphProto, name: str, *, growing: bool) -> None:
     """Add an output: the largest magnitude of tensor `name`. An infinity that another went into is not one of its own."""
-    nodes = [helper.make_node("Abs", [name], [f"{name}/size"])]
-    result = f"{name}/size"
+    chain = Chain(f"{name}/watched")
+    size = chain.add("Abs", name)
     if not growing:
-        nodes.append(helper.make_node("IsInf", [name], [f"{name}/infinite"]))
-        nodes.append(helper.make_node("Where", [f"{name}/infinite", "calibration/zero", result], [f"{name}/finite"]))
-        result = f"{name}/finite"
-    nodes.append(helper.make_node("ReduceMax", [result], [f"{name}/largest"], keepdims=0))
-    if not any(tensor.name == "calibration/zero" for tensor in graph.initializer):
-        graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((), np.float32), "calibration/zero"))
-    graph.node.extend(nodes)
-    graph.output.append(helper.make_tensor_value_info(f"{name}/largest", onnx.TensorProto.FLOAT, []))
+        size = chain.add("Where", chain.add("IsInf", name), _ZERO, size)
+    largest = chain.add("ReduceMax", size, keepdims=0)
+    graph.node.extend(chain.nodes)
+    graph.output.append(helper.make_tensor_value_info(largest, onnx.TensorProto.FLOAT, []))
 
 
-def _make_up(graph: onnx.GraphProto) -> dict[str, Array]:
+def _make_up(inputs: Sequence[Stream]) -> dict[str, Array]:
     random = np.random.default_rng(0)
-    feeds = {}
-    for value in graph.input:
-        dtype, shape = _describe(value)
-        feeds[value.name] = (random.standard_normal(shape) if dtype.kind == "f" else np.ones(shape)).astype(dtype)
-    return feeds
+    values = {}
+    for stream in inputs:
+        value = random.standard_normal(stream.shape) if stream.dtype.kind == "f" else np.ones(stream.shape)
+        values[stream.tensor] = value.astype(stream.dtype)
+    return values
 
 
-def _iter_batches(graph: onnx.GraphProto, data: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+def _iter_batches(inputs: Sequence[Stream], data: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """The rows of `data` in batches of the compiled size, the last filled up with the first rows."""
-    described = {value.name: _describe(value) for value in graph.input}
-    rows = 0
-    for name, (_, shape) in described.items():
-        found = data[name].shape if name in data else None
-        if found is None or len(found) != len(shape) or found[1:] != shape[1:] or not found[0]:
+    for stream in inputs:
+        found = data[stream.tensor].shape if stream.tensor in data else ()
+        if len(found) != len(stream.shape) or found[1:] != stream.shape[1:] or 0 in found:
             raise CompileError(
-                f"calibration data for input {name!r}: expected rows of shape {list(shape[1:])}, found "
-                f"{'none' if found is None else list(found)}; the inputs are {', '.join(described)}"
+                f"calibration data for input {stream.tensor!r}: expected rows of shape {list(stream.shape[1:])}, found "
+                f"{list(found) if found else 'none'}; the inputs are {', '.join(each.tensor for each in inputs)}"
             )
-        rows = max(rows, found[0])
-    batch = max(1, next((shape[0] for _, shape in described.values()), 1))
-    for start in range(0, rows, batch):
-        yield {
-            name: data[name][np.arange(start, start + shape[0]) % len(data[name])].astype(dtype)
-            for name, (dtype, shape) in described.items()
-        }
+    rows = max(len(data[stream.tensor]) for stream in inputs)
+    for start in range(0, rows, inputs[0].shape[0]):
+        yield {stream.tensor: _take(data[stream.tensor], start, stream) for stream in inputs}
 
 
-def _describe(value: onnx.ValueInfoProto) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    tensor = value.type.tensor_type
-    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(dim.dim_value for dim in tensor.shape.dim)
+def _take(rows: Array, start: int, stream: Stream) -> Array:
+    taken: Array = rows[np.arange(start, start + stream.shape[0]) % len(rows)]
+    return taken.astype(stream.dtype)

@@ -6,6 +6,7 @@ import onnx
 from onnx import TensorProto
 from simipu import CompileError
 from simipu.numerics import iter_subgraphs
+from simipu.shapes import infer_shapes
 
 _TYPES = frozenset(
     getattr(TensorProto, name)
@@ -30,7 +31,7 @@ def check_operators(graph: onnx.GraphProto) -> None:
 def check_static(model: onnx.ModelProto) -> None:
     """Raise CompileError at the first tensor whose type the chip lacks or whose shape is known at run time only."""
     try:
-        graph = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+        graph = infer_shapes(model, strict=True).graph
     except onnx.shape_inference.InferenceError as error:
         raise CompileError(f"shape inference failed: {' '.join(str(error).split())}") from error
     known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}

@@ -20,6 +20,7 @@ from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program,
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import NotIndependent, make_row_independent
+from simipu.shapes import infer_shapes
 from simipu.target import find_target
 
 import popef
@@ -141,14 +142,11 @@ def _compile(
 ) -> Executable:
     target = find_target(options.ipu_version or "ipu2", options.num_ipus)
     on_step("plan operators")
-    outputs = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
+    outputs = infer_shapes(model).graph.output
     del model.graph.output[:]
     model.graph.output.extend(outputs)
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
-    on_step("run once in half")
-    overflows = find_overflows(model, calibration_data)
-    report(overflows, made_up=calibration_data is None)
     streams = _make_streams(model.graph)
     on_step("prove rows independent")
     graph, dependence = _take_rows(model, streams)
@@ -156,6 +154,9 @@ def _compile(
     streamed = {} if options.constant_weights else weights
     on_step("build executable")
     main = Program(MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cost.cycles)
+    on_step("run once in half")
+    overflows = find_overflows(main, weights, calibration_data)
+    report(overflows, made_up=calibration_data is None)
     load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
     name = _hash_name(main.graph, weights, options)
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())

@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from simipu import CompileError
 from simipu.numerics import iter_subgraphs
+from simipu.shapes import infer_shapes
 
 HALF_MAX = 65_504.0
 
@@ -45,7 +46,7 @@ def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = ()) -
 
 
 def _find_floats(model: onnx.ModelProto) -> set[str]:
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    graph = infer_shapes(model).graph
     values = (*graph.input, *graph.value_info, *graph.output)
     floats = {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     return floats | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}

@@ -20,9 +20,9 @@ HIDDEN_BYTES = 1 << 20
 """Smaller weights cost nothing to carry along."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
-_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv"})
+_PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
 """Operators that the folding never computes with such weights, unless all their inputs are weights; a convolution may take
-up a constant that follows it."""
+up a constant that follows it. A weight that is transposed is known at compile time all the same, and costs nothing."""
 
 
 def strip_weights(model: onnx.ModelProto, folder: Path) -> None:

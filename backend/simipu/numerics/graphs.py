@@ -39,7 +39,7 @@ class Chain:
 
     def add_as(self, name: str, op_type: str, *inputs: str, **attributes: Any) -> str:
         """The same under a name of the caller's."""
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
+        self.nodes.append(helper.make_node(op_type, inputs, [name], name=f"{name}/{op_type}", **attributes))
         return name
 
     def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:

@@ -19,6 +19,7 @@ from simipu.numerics.graphs import Chain, attribute, iter_subgraphs
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, Shape, add_product, has_partials
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
+from simipu.shapes import infer_shapes
 
 EXACT_OPERATORS = frozenset(
     "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather GatherElements "
@@ -86,7 +87,7 @@ class _Lowering:
     @staticmethod
     def of(model: onnx.ModelProto, numerics: Numerics | None) -> _Lowering:
         found = _Lowering(numerics)
-        found._collect(onnx.shape_inference.infer_shapes(model).graph)
+        found._collect(infer_shapes(model).graph)
         return found
 
     def _collect(self, graph: onnx.GraphProto) -> None:

@@ -1,0 +1,177 @@
+"""Precisions below fp32: what the compiled file answers, and what is found out about overflow before it is served."""
+
+import pickle
+
+import half_emulation as emulation
+import numpy as np
+import onnx
+import pytest
+from model_runtime import ModelRunner, ModelRunnerConfig
+from onnx import TensorProto, helper
+from poprt import Compiler, CompilerOptions, Converter
+from poprt.calibration import read_calibration_data
+from sample_models import make_model
+from simipu import CompileError, Device, Engine, Executable, GraphOptions, LoadError
+from simipu.numerics import Numerics
+
+import popef
+
+F = TensorProto.FLOAT
+
+
+@pytest.fixture
+def network() -> onnx.ModelProto:
+    """Two convolutions, a pool, a matmul, in opset 13."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w1": random.standard_normal((32, 3, 3, 3)) / 5,
+        "b1": random.standard_normal(32) / 5,
+        "w2": random.standard_normal((64, 32, 3, 3)) / 17,
+        "w3": random.standard_normal((64, 10)) / 8,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["a"], name="first", pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Conv", ["b", "w2"], ["c"], name="second", pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c"], ["d"], name="pool"),
+        helper.make_node("Flatten", ["d"], ["e"], name="flat"),
+        helper.make_node("MatMul", ["e", "w3"], ["y"], name="last"),
+    ]
+    tensors = {name: value.astype(np.float32) for name, value in weights.items()}
+    return make_model(nodes, {"x": (F, ["n", 3, 16, 16])}, {"y": (F, ["n", 10])}, tensors)
+
+
+def overflowing(factor: float) -> onnx.ModelProto:
+    """x * factor, by a node called loud; then back into range."""
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["big"], name="loud"),
+        helper.make_node("Mul", ["big", "back"], ["y"], name="quiet"),
+    ]
+    factors = {"factor": np.full((1, 4), factor, np.float32), "back": np.full((1, 4), 1 / factor, np.float32)}
+    return make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, factors)
+
+
+def answer(path, x) -> np.ndarray:
+    runner = ModelRunner(path, config=ModelRunnerConfig())
+    results = {"y": np.zeros((len(x), 10), np.float16)}
+    runner.execute({"x": x}, results)
+    return results["y"]
+
+
+@pytest.mark.parametrize("constant_weights", [True, False])
+@pytest.mark.parametrize(
+    ("precision", "partials"), [("fp16", "half"), ("fp16", "float"), ("fp8", "half"), ("fp8_weight", "half")]
+)
+def test_a_compiled_network_answers_as_the_emulation_does(network, tmp_path, precision, partials, constant_weights):
+    converted = Converter(precision=precision, batch_size=4, fp8_params="F143,F152,-1,-3").convert(network)
+    options = CompilerOptions(ipu_version="ipu21", partials_type=partials, constant_weights=constant_weights)
+    Compiler.compile_and_export(converted, None, tmp_path / "executable.popef", options)
+    x = np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float16)
+    (expected,) = emulation.run_graph(converted, {"x": x}, partials == "half")
+    found = answer(tmp_path / "executable.popef", x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2 * np.spacing(np.float16(np.abs(expected).max())))
+    assert len(np.unique(found)) > 10
+
+
+def test_fp8_halves_the_weights_in_the_file(network):
+    sizes = {}
+    for precision in ("fp16", "fp8", "fp8_weight"):
+        constants = Compiler.compile(Converter(precision=precision, batch_size=4).convert(network)).executable.constants
+        sizes[precision] = max(len(constant.data) for constant in constants)
+    assert sizes["fp8"] == sizes["fp8_weight"] == sizes["fp16"] / 2
+
+
+def test_named_products_stay_in_fp16(network):
+    converted = Converter(precision="fp8", batch_size=4, fp8_skip_op_names="first,last").convert(network)
+    narrow = {tensor.name for tensor in converted.graph.initializer if tensor.data_type == TensorProto.FLOAT8E4M3FNUZ}
+    assert narrow == {"w2/fp8"}
+    with pytest.raises(CompileError, match="no Conv, Gemm or MatMul 'frist'"):
+        Converter(precision="fp8", batch_size=4, fp8_skip_op_names=["frist"]).convert(network)
+
+
+@pytest.mark.parametrize("params", ["F143", "F143,F144,0,0", "F143,F152,0,x", "F143,F152,0,40", "F143,F152,0,0,0"])
+def test_wrong_fp8_params_are_refused(params):
+    with pytest.raises(CompileError, match="fp8_params: expected input_format"):
+        Converter(precision="fp8", fp8_params=params)
+
+
+def test_older_models_are_brought_to_the_opset_that_rounding_needs(network):
+    network.opset_import[0].version = 9
+    converted = Converter(precision="fp16", batch_size=4).convert(network)
+    assert converted.opset_import[0].version == 11
+    assert Converter(precision="fp32", batch_size=4).convert(network).opset_import[0].version == 9
+
+
+def test_a_node_that_overflows_in_half_is_named_at_compile_time(caplog):
+    converted = Converter(precision="fp16", batch_size=2).convert(overflowing(60_000))
+    compiled = Compiler.compile(converted)
+    (overflow,) = compiled.overflows
+    assert (overflow.node, overflow.op_type) == ("loud", "Mul")
+    assert overflow.largest > 65_520
+    assert "node 'loud' (Mul): with made-up inputs its result reaches" in caplog.text
+    assert not Compiler.compile(Converter(precision="fp16", batch_size=2).convert(overflowing(100))).overflows
+    assert not Compiler.compile(Converter(batch_size=2).convert(overflowing(1e30))).overflows
+
+
+def test_calibration_data_decide_what_overflows():
+    converted = Converter(precision="fp16", batch_size=2).convert(overflowing(1_000))
+    rows = np.full((3, 4), 10.0)
+    assert not Compiler.compile(converted, calibration_data={"x": rows}).overflows
+    rows[2] = 100  # in the second batch, which is filled up
+    (overflow,) = Compiler.compile(converted, calibration_data={"x": rows}).overflows
+    assert overflow.largest == 100_000
+    for data in ({}, {"x": rows[:, :3]}, {"x": rows[0]}, {"x": rows[:0]}):
+        with pytest.raises(CompileError, match="calibration data for input 'x': expected rows of shape"):
+            Compiler.compile(converted, calibration_data=data)
+
+
+def test_a_mask_of_infinities_is_no_overflow():
+    nodes = [helper.make_node("Add", ["x", "mask"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
+    mask = {"mask": np.array([[0, 0, -np.inf, -np.inf]], np.float32)}
+    model = make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, mask)
+    assert not Compiler.compile(Converter(precision="fp16", batch_size=2).convert(model)).overflows
+
+
+def test_calibration_data_are_read_from_archives_and_pickles_that_hold_arrays_only(tmp_path):
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez(tmp_path / "rows.npz", x=rows)
+    (tmp_path / "rows.pkl").write_bytes(pickle.dumps({"x": rows}))
+    for name in ("rows.npz", "rows.pkl"):
+        np.testing.assert_array_equal(read_calibration_data(tmp_path / name)["x"], rows)
+
+    class Evil:
+        def __reduce__(self):
+            return print, ("run",)
+
+    for content in (pickle.dumps({"x": Evil()}), pickle.dumps([rows]), b"nonsense", b""):
+        (tmp_path / "bad.pkl").write_bytes(content)
+        with pytest.raises(CompileError, match=r"bad\.pkl: expected arrays by input name"):
+            read_calibration_data(tmp_path / "bad.pkl")
+
+
+def test_the_executable_carries_what_the_options_say_of_half():
+    converted = Converter(precision="fp16", batch_size=2).convert(overflowing(100))
+    options = CompilerOptions(partials_type="float", engine_options={"debug.nanOverflowException": "true"})
+    executable = Compiler.compile(converted, None, options).executable
+    assert executable.numerics == Numerics(half_partials=False, nan_on_overflow=True)
+    assert Executable.deserialize(executable.serialize()) == executable
+    with pytest.raises(CompileError, match=r"debug\.nanOverflowException: expected true or false, found 'maybe'"):
+        Compiler.compile(converted, None, CompilerOptions(engine_options={"debug.nanOverflowException": "maybe"}))
+
+
+@pytest.mark.parametrize(("exact", "expected"), [(True, 65504 / 60_000), (False, 3.0)])
+def test_fast_numerics_hide_the_overflow_of_the_chip(exact, expected):
+    converted = Converter(precision="fp16", batch_size=2).convert(overflowing(60_000))
+    executable = Compiler.compile(converted).executable
+    engine = Engine(executable, Device(executable.target), graph_options=GraphOptions(exact=exact))
+    (y,) = engine.compute(5, [np.full((2, 4), 3, np.float16)])
+    np.testing.assert_allclose(y, expected, rtol=2e-3)
+
+
+def test_an_executable_of_an_older_format_is_refused(linear, compile_popef):
+    executable = popef.Reader()
+    executable.parseFile(compile_popef(linear))
+    payload = bytearray(executable.executables()[0].executable())
+    payload[6:8] = b"02"
+    with pytest.raises(LoadError, match="format version 02, this simulator reads 03"):
+        Executable.deserialize(bytes(payload))
