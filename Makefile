@@ -41,6 +41,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/against_onnxruntime.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)
 
 FUZZ_SECONDS ?= 600

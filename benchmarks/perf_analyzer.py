@@ -40,7 +40,8 @@ LARGEST_WINDOW_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What perf_analyzer saw at one concurrency; `parts_us` is the mean time of a request by where it went."""
+    """What perf_analyzer saw at one concurrency: requests a second, and what they took; `parts_us` is the mean time of a
+    request by where it went."""
 
     per_second: float
     p50_us: float
@@ -75,11 +76,11 @@ def _unpack(program: Path) -> None:
         part.replace(program)
 
 
-def measure(url: str, model: str, concurrency: int, input_data: Path, seconds: float) -> Measurement:
-    """Load `model` over gRPC with the requests in `input_data` for NUM_WINDOWS windows of `seconds`, longer ones for a model
-    that answers nothing in so short a time. RuntimeError, with the program's words, when a request fails."""
+def measure(url: str, model: str, concurrency: int, input_data: Path, seconds: float, rows: int = 1) -> Measurement:
+    """Load `model` over gRPC with the rows in `input_data`, so many a request, for NUM_WINDOWS windows of `seconds`, longer
+    ones for a model that answers nothing in so short a time. RuntimeError, with the program's words, when a request fails."""
     while True:
-        done, result = _run(url, model, concurrency, input_data, seconds)
+        done, result = _run(url, model, concurrency, input_data, seconds, rows)
         if result is not None:
             return result
         words = done.stdout + done.stderr
@@ -89,7 +90,7 @@ def measure(url: str, model: str, concurrency: int, input_data: Path, seconds: f
 
 
 def _run(
-    url: str, model: str, concurrency: int, input_data: Path, seconds: float
+    url: str, model: str, concurrency: int, input_data: Path, seconds: float, rows: int
 ) -> tuple[subprocess.CompletedProcess[str], Measurement | None]:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.csv")
@@ -97,18 +98,19 @@ def _run(
             *(str(CACHE / "perf_analyzer"), "-m", model, "-u", url, "-i", "grpc", "--input-data", str(input_data)),
             # Stable within 999 %: always NUM_WINDOWS windows.
             *("--concurrency-range", str(concurrency), "-p", str(int(seconds * 1000)), "-r", str(NUM_WINDOWS), "-s", "999"),
-            *("-f", str(result)),
+            *("-b", str(rows), "-f", str(result)),
         ]
         environment = {**os.environ, "LD_LIBRARY_PATH": str(CACHE)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        return done, _read(result) if done.returncode == 0 and result.exists() else None
+        return done, _read(result, rows) if done.returncode == 0 and result.exists() else None
 
 
-def _read(result: Path) -> Measurement | None:
+def _read(result: Path, rows_per_request: int) -> Measurement | None:
     with result.open() as file:
         rows = list(csv.DictReader(file))
     if not rows:
         return None
     (row,) = rows
     parts = {name: float(row[column]) for column, name in PARTS.items()}
-    return Measurement(float(row["Inferences/Second"]), float(row["p50 latency"]), float(row["p99 latency"]), parts)
+    per_second = float(row["Inferences/Second"]) / rows_per_request
+    return Measurement(per_second, float(row["p50 latency"]), float(row["p99 latency"]), parts)

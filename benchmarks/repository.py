@@ -71,9 +71,9 @@ def write_config(folder: Path, config: ModelConfig) -> ModelConfig:
     return config
 
 
-def write_poplar_model(folder: Path, model: onnx.ModelProto) -> ModelConfig:
-    """Compile `model`, whose tensors have a free leading dimension, to a batch of BATCH_SIZE; returns its configuration."""
-    write_triton_model(Compiler.compile(Converter(batch_size=BATCH_SIZE).convert(model)), folder)
+def write_poplar_model(folder: Path, model: onnx.ModelProto, batch_size: int = BATCH_SIZE) -> ModelConfig:
+    """Compile `model`, whose tensors have a free leading dimension, to a batch; returns its configuration."""
+    write_triton_model(Compiler.compile(Converter(batch_size=batch_size).convert(model)), folder)
     return read_config(folder)
 
 
