@@ -18,6 +18,7 @@ from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.cost.liveness import Liveness
 from simipu.cost.operators import VIEWS, Context, Work, control_work, operator_work
 from simipu.cost.products import Settings
+from simipu.cost.quarters import take_quarters
 from simipu.cost.sharding import COPY, copy_work, crossing_bytes, insert_copies, place_evenly, place_manually, weight_bytes
 from simipu.errors import CompileError
 from simipu.shapes import Value, graph_values, infer_graph
@@ -222,6 +223,8 @@ def estimate(model: onnx.ModelProto, target: Target, options: CostOptions | None
     options = options or CostOptions()
     graph = infer_graph(model)
     values = graph_values(graph)
+    if target.quarter_macs:
+        take_quarters(graph)
     one = replace(target, num_ipus=1, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
     places = [0] * len(graph.node)
     if options.num_ipus > 1 or options.virtual_graph_mode == "manual":

@@ -144,12 +144,12 @@ _BROADCAST: tuple[float, int, float, int] = (2, 4, 2, 2)
 
 
 def _elementwise(context: Context) -> Work:
-    half, half_vector, single, single_vector = _ELEMENTWISE[context.node.op_type]
+    op_type = context.node.op_type
+    half, half_vector, single, single_vector = _ELEMENTWISE[op_type]
     start = 17 if len(context.node.input) == 1 else 28
-    if (
-        context.node.op_type in ("Add", "Sub", "Mul")
-        and min(value.size for value in context.inputs if value) < context.result.size
-    ):
+    broadcast = min(value.size for value in context.inputs if value) < context.result.size
+    # PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul).
+    if broadcast and (op_type in ("Add", "Sub", "Mul") or (op_type == "Div" and context.node.input[1] in context.constants)):
         (half, half_vector, single, single_vector), start = _BROADCAST, c.BROADCAST_START
     wide = context.source.bytes_per_element > 2
     cycles, vector = (single, single_vector) if wide else (half, half_vector)
@@ -343,20 +343,36 @@ def _with_bias(context: Context, work: Work) -> Work:
 
 
 def _recurrent(context: Context) -> Work:
-    """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates."""
+    """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates; directions follow.
+
+    A GRU has two products: its candidate needs the gates' result.
+    """
     source, weights = _two(context)
-    steps, batch, width = source.shape
+    length, batch, width = source.shape
     directions, gate_rows, _ = weights.shape
     hidden = context.attribute("hidden_size", gate_rows // 4)
-    product = Product(directions, batch, width + hidden, gate_rows, *_bytes(context, source, weights))
-    one = plan_product(product, context.target, context.settings)
-    gates = Value((directions, batch, gate_rows), source.bytes_per_element)
-    gate_cycles = 4 * _pass(gates, 5, 4 if source.bytes_per_element == 2 else 2, context)
-    compute = steps * (one.compute + gate_cycles)
-    macs = steps * directions * batch * (width + hidden) * gate_rows
-    memory = one.copied_bytes, _product_code_bytes(one)
-    phases = steps * (one.steps + 4)
-    return Work("recurrent", math.ceil(compute), steps * one.exchange, phases, one.tiles, *memory, macs, one.splits)
+    columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
+    element, partial = _bytes(context, source, weights)
+    plans = [
+        plan_product(Product(1, batch, width + hidden, n, element, partial), context.target, context.settings) for n in columns
+    ]
+    gates = Value((batch, gate_rows), source.bytes_per_element)
+    cycles = 4 * _pass(gates, 5, 4 if source.bytes_per_element == 2 else 2, context)
+    # What a product takes once, its layouts above all, is outside the loop over the steps.
+    cycles += sum(plan.compute - c.PLANNED_CYCLES for plan in plans)
+    steps = length * directions
+    widest = max(plans, key=lambda plan: plan.copied_bytes)
+    return Work(
+        "recurrent",
+        c.PLANNED_CYCLES + math.ceil(steps * cycles),
+        steps * sum(plan.exchange for plan in plans),
+        steps * (sum(plan.steps for plan in plans) + 4),
+        max(plan.tiles for plan in plans),
+        widest.copied_bytes,
+        sum(map(_product_code_bytes, plans)),
+        steps * batch * (width + hidden) * gate_rows,
+        widest.splits,
+    )
 
 
 def _two(context: Context) -> tuple[Value, Value]:

@@ -19,6 +19,7 @@ from simipu.target import Target
 
 Array = npt.NDArray[Any]
 
+_ODD_SPLITS = (1, 3, 5, 7, 9, 11, 13)
 _SERIAL_N, _SERIAL_K = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4, 8, 16)
 
 
@@ -176,8 +177,8 @@ def _candidates(k_blocks: int, n_blocks: int, tiles: int) -> tuple[Array, Array,
 
 
 def _splits(limit: int) -> list[int]:
-    """The splits worth trying: one, three, five or seven times a power of two, and the finest."""
-    found = {odd << bit for bit in range(limit.bit_length()) for odd in (1, 3, 5, 7) if odd << bit <= limit}
+    """The splits worth trying: small odd numbers times powers of two, and the finest."""
+    found = {odd << bit for bit in range(limit.bit_length()) for odd in _ODD_SPLITS if odd << bit <= limit}
     return sorted(found | {1, limit})
 
 
