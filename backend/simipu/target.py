@@ -27,6 +27,8 @@ class Target:
     half_macs_half_partials: int
     half_macs_float_partials: int
     float_macs: int
+    quarter_macs: int = 0
+    """0 where the chip has no 8-bit products: operands are widened first."""
     num_ipus: int = 1
     workers_per_tile: int = 6
     exchange_bytes_per_cycle: int = 4
@@ -73,7 +75,7 @@ TARGETS: dict[str, Target] = {
     ),
     "ipu2": _MK2,
     "bow": replace(_MK2, name="bow", clock_hz=1_850_000_000),
-    "ipu21": replace(_MK2, name="ipu21", ipu_version=21, clock_hz=1_500_000_000),
+    "ipu21": replace(_MK2, name="ipu21", ipu_version=21, clock_hz=1_500_000_000, quarter_macs=128),
 }
 
 

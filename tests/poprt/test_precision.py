@@ -12,7 +12,9 @@ from poprt import Compiler, CompilerOptions, Converter
 from poprt.calibration import read_calibration_data
 from sample_models import make_model
 from simipu import CompileError, Device, Engine, Executable, GraphOptions, LoadError
+from simipu.cost import estimate
 from simipu.numerics import Numerics
+from simipu.target import TARGETS
 
 import popef
 
@@ -175,3 +177,22 @@ def test_an_executable_of_an_older_format_is_refused(linear, compile_popef):
     payload[6:8] = b"02"
     with pytest.raises(LoadError, match="format version 02, this simulator reads 03"):
         Executable.deserialize(bytes(payload))
+
+
+def deep_products(batch: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"m{i}") for i in range(3)]
+    weights = {f"w{i}": np.ones((512, 512), np.float32) for i in range(3)}
+    return make_model(nodes, {"t0": (F, [batch, 512])}, {"t3": (F, [batch, 512])}, weights)
+
+
+def test_fp8_products_are_modelled_as_such_where_the_chip_has_them():
+    converted = {p: Converter(precision=p).convert(deep_products(2048)) for p in ("fp16", "fp8", "fp8_weight")}
+    cost = {(p, name): estimate(model, TARGETS[name]) for p, model in converted.items() for name in ("ipu2", "ipu21")}
+    by_operator = cost["fp8", "ipu21"].by_operator()
+    assert by_operator["MatMul"] < cost["fp16", "ipu21"].by_operator()["MatMul"]
+    assert sum(by_operator.values()) == by_operator["MatMul"] + by_operator["Cast"]
+    assert [o.op_type for o in cost["fp8", "ipu21"].operators if o.cycles] == ["Cast", "MatMul"] * 3
+    for chip in ("ipu2", "ipu21"):
+        assert cost["fp8_weight", chip].cycles > cost["fp16", chip].cycles
+    assert cost["fp8", "ipu2"].cycles > cost["fp16", "ipu2"].cycles
+    assert cost["fp8", "ipu2"].ipus[0].weight_bytes < cost["fp16", "ipu2"].ipus[0].weight_bytes
