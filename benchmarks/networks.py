@@ -12,6 +12,9 @@ from onnx import TensorProto, helper
 class Builder:
     """A graph that grows node by node."""
 
+    ipu: int | None = None
+    """Where the nodes added next shall run, as PopRT's manual sharding says it."""
+
     def __init__(self) -> None:
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[TensorProto] = []
@@ -45,6 +48,8 @@ class Builder:
         """A node; gives its output."""
         name = f"{op_type}_{len(self._nodes)}"
         self._nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
+        if self.ipu is not None:
+            self._nodes[-1].attribute.append(helper.make_attribute("__ipu_number", self.ipu))
         return name
 
     def model(self, output: str) -> onnx.ModelProto:
@@ -119,6 +124,57 @@ def bert_base(batch: int, sequence: int, *, fused_gelu: bool = True, fused_norm:
         x = norm(net.add("Add", dense(joined, hidden, hidden), x))
         x = norm(net.add("Add", dense(gelu(dense(x, hidden, 4 * hidden)), 4 * hidden, hidden), x))
     return net.model(dense(x, hidden, 2))
+
+
+def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.ModelProto:
+    """GPT-2 XL, one token further with `context` keys and values of each layer at hand; layers are on the IPUs given.
+
+    The first IPU has the embedding, which the last layer's result is multiplied with.
+    """
+    net = Builder()
+    hidden, heads = 1600, 25
+    size = hidden // heads
+    ids = net.input("ids", [batch, 1], TensorProto.INT32)
+    keys = [net.input(f"keys_{i}", [batch, heads, size, context - 1]) for i in range(sum(layers_of_ipus))]
+    values = [net.input(f"values_{i}", [batch, heads, context - 1, size]) for i in range(sum(layers_of_ipus))]
+    embedding = net.weight(50257, hidden)
+
+    def dense(x: str, source: int, target: int) -> str:
+        return net.add("Add", net.add("MatMul", x, net.weight(source, target)), net.weight(target))
+
+    def norm(x: str) -> str:
+        return net.add("LayerNormalization", x, net.weight(hidden), net.weight(hidden))
+
+    x = net.add("Add", net.add("Gather", embedding, ids, axis=0), net.weight(1, hidden))
+    for net.ipu, layers in enumerate(layers_of_ipus):
+        for _ in range(layers):
+            new = dense(norm(x), hidden, 3 * hidden)
+            query, key, value = (net.add("Slice", new, *map(net.integers, (i * hidden, (i + 1) * hidden, 2))) for i in range(3))
+            key = net.add("Concat", keys.pop(), net.add("Reshape", key, net.integers(batch, heads, size, 1)), axis=3)
+            value = net.add("Concat", values.pop(), net.add("Reshape", value, net.integers(batch, heads, 1, size)), axis=2)
+            scores = net.add("MatMul", net.add("Reshape", query, net.integers(batch, heads, 1, size)), key)
+            scores = net.add("Softmax", net.add("Mul", scores, net.weight(1)), axis=-1)
+            joined = net.add("Reshape", net.add("MatMul", scores, value), net.integers(batch, 1, hidden))
+            x = net.add("Add", x, dense(joined, hidden, hidden))
+            x = net.add("Add", x, dense(net.add("Gelu", dense(norm(x), hidden, 4 * hidden)), 4 * hidden, hidden))
+    net.ipu = 0
+    logits = net.add("MatMul", norm(x), net.add("Transpose", embedding, perm=[1, 0]))
+    return net.model(net.add("ArgMax", logits, axis=-1))
+
+
+def recurrent(op_type: str, length: int, batch: int, width: int, element: int) -> onnx.ModelProto:
+    """One LSTM or GRU layer as wide as its input."""
+    net = Builder()
+    gates = {"LSTM": 4, "GRU": 3}[op_type] * width
+    weights = [net.weight(1, gates, width, element=element) for _ in range(2)]
+    x = net.input("x", [length, batch, width], element)
+    return net.model(net.add(op_type, x, *weights, hidden_size=width))
+
+
+def reduction(shape: Sequence[int], axes: Sequence[int]) -> onnx.ModelProto:
+    """One sum."""
+    net = Builder()
+    return net.model(net.add("ReduceSum", net.input("x", shape), net.integers(*axes), keepdims=0))
 
 
 def wide_deep(batch: int) -> onnx.ModelProto:

@@ -12,8 +12,9 @@ WORKERS = 6
 
 # Matmul and convolution (PL lib/poplin/PerformanceEstimation.hpp, ConvModel.cpp, ConvReducePlan.cpp)
 
-PLANNED_CYCLES = 2_000
-"""Of each planned matmul or convolution beside what its plan says: zeroing, layout phases, control. Fitted."""
+PLANNED_CYCLES, FIELD_CYCLES, STREAMED_CYCLES_PER_BYTE = 1_300, 700, 0.03
+"""Of each planned product beside what its plan says: zeroing, layout phases, control. Further, of a convolution's field with
+its halos and, of a matmul, of each byte of a tile's inputs and partial sums. Fitted."""
 NARROW_SIDE = 64
 """Rows or columns of a product up to which this side streams past the other, which is loaded as coefficients, although the
 planner's formulas may say otherwise (dense products on a Bow take what that costs; 32 to 512 fit as well)."""

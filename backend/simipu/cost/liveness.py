@@ -8,6 +8,7 @@ import onnx
 
 from simipu.cost.control import iter_reads
 from simipu.cost.operators import VIEWS
+from simipu.cost.sharding import place_inputs
 from simipu.shapes import Value
 
 
@@ -21,7 +22,7 @@ class Liveness:
         self._values, self._ipus = values, ipus
         self._roots = {tensor.name: "" for tensor in graph.initializer}
         self._last_use: dict[str, int] = {}
-        self._places = {info.name: ipus[0] if ipus else 0 for info in graph.input}
+        self._places = place_inputs(graph, ipus)
         made = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
         made = made.union(*(node.output for node in graph.node))
         for i, node in enumerate(graph.node):

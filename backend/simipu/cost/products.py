@@ -118,7 +118,7 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
     exchange += weights * (1 - 1 / row_split) / rate + np.where(k_split > 1, partials / rate, 0)
     coefficient_rate = c.COEFFICIENT_BYTES_PER_CYCLE * (2 if settings.use_128bit_conv_unit_load else 1)
     load = k_grain * units * product.element_bytes / coefficient_rate
-    compute = _vertex(product, rows, in_blocks, out_blocks, load, groups)
+    compute = vertex_cycles(product, rows, in_blocks, out_blocks, load, groups)
     if product.taps > 1:
         compute += groups * rows * n / (4 if product.partial_bytes == 2 else 2)  # zeroing
     compute += _reduction(np.ceil(rows * n / k_split), k_split, product.partial_bytes)
@@ -140,9 +140,11 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
     steps = serial * 2 + np.where(k_split > 1, 2, 0)
     total = compute + exchange + steps * target.internal_sync_cycles
     best = int(np.argmin(np.where(fits, total, np.inf) if fits.any() else memory))
+    streamed = float(groups * (inputs + partials)[best])
+    layout = c.FIELD_CYCLES if product.convolution else streamed * c.STREAMED_CYCLES_PER_BYTE
     named = {"rows": row_split, "in": k_split, "out": n_split, "serial": serial}
     return Plan(
-        compute=math.ceil(compute[best]) + c.PLANNED_CYCLES,
+        compute=math.ceil(compute[best] + layout) + c.PLANNED_CYCLES,
         exchange=math.ceil(exchange[best]),
         steps=int(steps[best]),
         tiles=min(target.num_tiles, int(min(product.groups, target.num_tiles) * (row_split * k_split * n_split)[best])),
@@ -182,7 +184,7 @@ def _splits(limit: int) -> list[int]:
     return sorted(found | {1, limit})
 
 
-def _vertex(product: Product, rows: Array, in_blocks: Array, out_blocks: Array, load: float, groups: int) -> Array:
+def vertex_cycles(product: Product, rows: Array, in_blocks: Array, out_blocks: Array, load: float, groups: int) -> Array:
     """The AMP vertex: for every block of weights, load it and stream the rows of the six workers through."""
     worker_rows = np.ceil(rows / c.WORKERS)
     row_cycles = 8 if product.element_bytes == 4 else 4

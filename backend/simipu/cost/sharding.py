@@ -69,6 +69,14 @@ def crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int
     return list(itertools.accumulate(change[:-1]))
 
 
+def place_inputs(graph: onnx.GraphProto, places: Sequence[int]) -> dict[str, int]:
+    """The IPU to which the host sends each input: the one that reads it first."""
+    found = {info.name: 0 for info in graph.input}
+    for node, place in reversed(list(zip(graph.node, places, strict=True))):
+        found.update((name, place) for name in iter_reads(node) if name in found)
+    return found
+
+
 def weight_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
     """Bytes of the weights that each node is the first to read."""
     left = {tensor.name: values[tensor.name].bytes for tensor in graph.initializer}
@@ -80,7 +88,7 @@ def insert_copies(graph: onnx.GraphProto, places: Sequence[int], values: dict[st
 
     Weights need none: they are on every IPU that reads them. `values` gets the copies.
     """
-    made = {info.name: places[0] for info in graph.input} if places else {}
+    made = place_inputs(graph, places)
     sharded, found = onnx.GraphProto(input=graph.input, output=graph.output, initializer=graph.initializer), []
     for node, place in zip(graph.node, places, strict=True):
         moved = onnx.NodeProto()
