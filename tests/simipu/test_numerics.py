@@ -128,6 +128,10 @@ def test_a_gemm_rounds_its_sums_as_the_partials_say(attributes, bias, numerics):
         ((2, 20, 16), (6, 20, 5), {"strides": [2]}),
         ((1, 18, 4, 5, 4), (3, 18, 2, 2, 2), {}),
         ((3, 8, 4, 4), (3, 8, 1, 1), {}),
+        ((2, 3, 12, 11), (4, 3, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        ((2, 3, 12, 11), (4, 3, 5, 2), {"dilations": [2, 1]}),
+        ((2, 7, 9, 9), (4, 7, 3, 3), {}),
+        ((2, 5, 20), (4, 5, 6), {"strides": [3]}),
     ],
 )
 def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attributes, numerics):

@@ -49,7 +49,10 @@ def multiply(left: np.ndarray, right: np.ndarray, block: int, nan_on_overflow: b
 def convolve(
     field: np.ndarray, filters: np.ndarray, block: int, *, strides, dilations, before, after, groups, nan_on_overflow=False
 ) -> np.ndarray:
-    """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels of a position."""
+    """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels of a position.
+
+    Of few channels a block has up to 4 kernel rows, a power of two.
+    """
     rank = field.ndim - 2
     padded = np.pad(field.astype(np.float64), [(0, 0), (0, 0), *zip(before, after, strict=True)])
     filters = filters.astype(np.float64)
@@ -61,8 +64,14 @@ def convolve(
     total = np.zeros((len(field), len(filters), *sizes))
     per_group = len(filters) // groups
     step_channels = block or channels
+    rows_at_once = 1
+    while block and groups == 1 and rows_at_once < 4 and 2 * rows_at_once * channels <= block:
+        rows_at_once *= 2
+    rows_at_once = min(rows_at_once, kernel[0])
+    positions = itertools.product(*map(range, kernel))
+    ordered = sorted(positions, key=lambda at: (at[0] // rows_at_once, at[1:], at[0]))
     for first in range(0, channels, step_channels):
-        for position in itertools.product(*map(range, kernel)):
+        for position in ordered:
             window = tuple(
                 slice(at * dilation, at * dilation + (size - 1) * step + 1, step)
                 for at, dilation, size, step in zip(position, dilations, sizes, strides, strict=True)
@@ -75,7 +84,8 @@ def convolve(
                 ]
                 out = slice(group * per_group, (group + 1) * per_group)
                 total[:, out] += np.moveaxis(np.tensordot(seen, tap, axes=([1], [1])), -1, 1)
-            if block:
+            ends = position[0] % rows_at_once == rows_at_once - 1 or position[0] == kernel[0] - 1
+            if block and ends:
                 total = to_half(total, nan_on_overflow).astype(np.float64)
     assert rank == len(sizes)
     return total

@@ -3,7 +3,7 @@
 The AMP unit adds up the products of one block of input channels in float and stores the sum with what was there before as a
 half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product becomes a series of small ones,
 each of whose sums is rounded; the blocks of a matrix product in order of k, those of a convolution by channels, then by
-kernel position. How a plan spreads the blocks over tiles, which changes the order, is not followed.
+kernel position. Where there are few channels, two or four kernel rows are taken for one, as poplin does. How a plan spreads the blocks over tiles, which changes the order, is not followed.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ class Operands:
 def has_partials(node: onnx.NodeProto, left: Shape, right: Shape, result: Shape, block: int) -> bool:
     """Whether `add_product` can take the node apart, and whether there is more than one sum."""
     if node.op_type == "Conv":
-        sizes = [*left[1:], *right, *result[2:]]
-        return None not in sizes and math.ceil((right[1] or 0) / block) * math.prod(size or 0 for size in right[2:]) > 1
+        if None in (*left[1:], *right, *result[2:]):
+            return False
+        _, channels, *kernel = _known(right)
+        packed = _packed_rows(node, channels, kernel, block)
+        return math.ceil(channels * packed / block) * math.ceil(kernel[0] / packed) * math.prod(kernel[1:]) > 1
     k = _depth(node, left)
     return min(len(left), len(right)) > 1 and k is not None and k > block
 
@@ -104,31 +107,39 @@ def _add_bias(chain: Chain, total: str, node: onnx.NodeProto, rank: int) -> str:
 
 def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     source, weights, result = (_known(shape) for shape in (operands.left, operands.right, operands.result))
-    groups, channels = attribute(node, "group", 1), weights[1]
-    block = min(operands.block, channels)
-    blocks, taps = math.ceil(channels / block), math.prod(weights[2:])
+    groups, rank = attribute(node, "group", 1), len(source)
     before, after = _padding(node, source[2:], weights[2:])
     padded = [size + first + last for size, first, last in zip(source[2:], before, after, strict=True)]
-    rank, missing = len(source), blocks * block - channels
-    field = node.input[0]
+    field, filters = node.input[0], node.input[1]
     if any(before) or any(after):
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
-    filters = _pad(chain, node.input[1], rank, 1, missing)
+    packed = _packed_rows(node, weights[1], weights[2:], operands.block)
+    if packed > 1:
+        node, field, filters, weights, padded = _pack_rows(chain, node, field, filters, weights, padded, packed)
+    channels = weights[1]
+    block = min(operands.block, channels)
+    blocks, taps = math.ceil(channels / block), math.prod(weights[2:])
+    missing = blocks * block - channels
+    filters = _pad(chain, filters, rank, 1, missing)
     filters = chain.add("Reshape", filters, chain.shape([0, blocks, block, taps]))
     filters = chain.add("Transpose", filters, perm=[1, 3, 0, 2])
-    filters = chain.add("Reshape", filters, chain.shape([blocks, taps, weights[0], block, *[1] * (rank - 2)]))
+    # Positions of a convolution with one group are the columns of a matrix product, which is faster.
+    ones = [1] * (rank - 2) if groups > 1 else []
+    filters = chain.add("Reshape", filters, chain.shape([blocks, taps, weights[0], block, *ones]))
+    whole = chain.shape([0, weights[0], *result[2:]])
     if blocks == 1:
         filters = chain.add("Gather", filters, chain.constant(0, np.int64), axis=0)
-        return _sum_taps(chain, node, field, filters, "", result[2:], weights[2:], operands.round)
+        total = _sum_taps(chain, node, field, filters, "", (block, *result[2:]), weights[2:], operands.round)
+        return chain.add("Reshape", total, whole)
     field = chain.add("Reshape", field, chain.shape([0, groups, channels, *padded]))
     field = _pad(chain, field, rank + 1, 2, missing)
     field = chain.add("Reshape", field, chain.shape([0, groups, blocks, block, *padded]))
-    start = _zeros(chain, [(node.input[0], 0, 1), weights[0], *result[2:]])
+    start = _zeros(chain, [(field, 0, 1), weights[0], *(result[2:] if ones else [math.prod(result[2:])])])
     body = Chain(f"{chain.prefix}/block")
     names = [f"{body.prefix}/{name}" for name in ("sum", "field", "filters")]
     part = body.add("Reshape", names[1], body.shape([0, groups * block, *padded]))
-    total = _sum_taps(body, node, part, names[2], names[0], result[2:], weights[2:], operands.round)
-    return chain.add(
+    total = _sum_taps(body, node, part, names[2], names[0], (block, *result[2:]), weights[2:], operands.round)
+    scanned = chain.add(
         "Scan",
         start,
         field,
@@ -137,6 +148,44 @@ def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
         num_scan_inputs=2,
         scan_input_axes=[2, 0],
     )
+    return chain.add("Reshape", scanned, whole)
+
+
+def _packed_rows(node: onnx.NodeProto, channels: int, kernel: Sequence[int], block: int) -> int:
+    """Kernel rows that are taken for channels, there being few of those (poplin's kernel height packing: 1, 2 or 4)."""
+    if attribute(node, "group", 1) > 1 or channels >= block:
+        return 1
+    return min(max(rows for rows in (1, 2, 4) if rows * channels <= block), kernel[0])
+
+
+def _pack_rows(
+    chain: Chain,
+    node: onnx.NodeProto,
+    field: str,
+    filters: str,
+    weights: tuple[int, ...],
+    padded: list[int],
+    packed: int,
+) -> tuple[onnx.NodeProto, str, str, tuple[int, ...], list[int]]:
+    """The same convolution with `packed` kernel rows as channels: the node, operands, the filters' shape, the field's."""
+    outputs, channels, height, *others = weights
+    dilation, *dilations = attribute(node, "dilations", [1] * (len(weights) - 2))
+    groups = math.ceil(height / packed)
+    missing = groups * packed - height
+    field = _pad(chain, field, len(weights), 2, missing * dilation)
+    seen = padded[0] + missing * dilation - (packed - 1) * dilation
+    rows = [
+        chain.add("Slice", field, chain.shape([row * dilation]), chain.shape([row * dilation + seen]), chain.shape([2]))
+        for row in range(packed)
+    ]
+    field = chain.add("Concat", *rows, axis=1)
+    filters = _pad(chain, filters, len(weights), 2, missing)
+    filters = chain.add("Reshape", filters, chain.shape([outputs, channels, groups, packed, *others]))
+    filters = chain.add("Transpose", filters, perm=[0, 3, 1, 2, *range(4, 4 + len(others))])
+    shape = (outputs, packed * channels, groups, *others)
+    filters = chain.add("Reshape", filters, chain.shape(shape))
+    sizes = {"strides": attribute(node, "strides", [1] * (len(weights) - 2)), "dilations": [packed * dilation, *dilations]}
+    return onnx.helper.make_node("Conv", [field, filters], [""], **sizes), field, filters, shape, [seen, *padded[1:]]
 
 
 def _sum_taps(
@@ -151,18 +200,24 @@ def _sum_taps(
 ) -> str:
     """Add to `total` ("" for none) the products of one block of channels, kernel position by kernel position.
 
-    `field` is padded; `filters` has a filter of kernel size 1 for each position.
+    `field` is padded; `filters` has a filter of kernel size 1 for each position, a matrix where there is one group. `result`
+    is a block's channels and the field of the result, which is one axis where there is one group.
     """
+    channels, *sizes = result
     strides = attribute(node, "strides", [1] * len(kernel))
     dilations = attribute(node, "dilations", [1] * len(kernel))
     groups = attribute(node, "group", 1)
     axes, steps = chain.shape(range(2, 2 + len(kernel))), chain.shape(strides)
     for i in range(math.prod(kernel)):
         starts = [int(at) * dilation for at, dilation in zip(np.unravel_index(i, kernel), dilations, strict=True)]
-        ends = [start + (size - 1) * step + 1 for start, size, step in zip(starts, result, strides, strict=True)]
-        seen = chain.add("Slice", field, chain.shape(starts), chain.shape(ends), axes, steps)
+        ends = [start + (size - 1) * step + 1 for start, size, step in zip(starts, sizes, strides, strict=True)]
+        every = math.prod(kernel) == math.prod(strides) == 1
+        seen = field if every else chain.add("Slice", field, chain.shape(starts), chain.shape(ends), axes, steps)
         tap = chain.add("Gather", filters, chain.constant(i, np.int64), axis=0)
-        product = chain.add("Conv", seen, tap, group=groups)
+        if groups > 1:
+            product = chain.add("Conv", seen, tap, group=groups)
+        else:
+            product = chain.add("MatMul", tap, chain.add("Reshape", seen, chain.shape([0, channels, -1])))
         total = round_sum(chain, chain.add("Add", total, product) if total else product)
     return total
 
