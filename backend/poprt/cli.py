@@ -201,7 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--available_memory_proportion", type=float, help="share of tile memory for matmuls and convolutions (default: 0.6)")
     add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1)")
-    add("--num_io_tiles", type=int, help="I/O tiles (default: 0, the only one supported)")
+    add("--num_io_tiles", type=int, help="tiles that only do I/O (default: 0)")
     add("--allow_out_of_memory", action="store_true", help="compile what, as modelled, does not fit into the chip's memory")
     add("--compiler_options", nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions, snake_case")
     add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")

@@ -141,6 +141,11 @@ def _compile(
     on_step: Callable[[str], None],
 ) -> Executable:
     target = find_target(options.ipu_version or "ipu2", options.num_ipus)
+    if options.num_io_tiles >= target.tiles_per_ipu:
+        raise CompileError(
+            f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
+            f"found {options.num_io_tiles}"
+        )
     on_step("plan operators")
     outputs = infer_shapes(model).graph.output
     del model.graph.output[:]

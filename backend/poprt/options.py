@@ -12,10 +12,7 @@ from simipu import CompileError
 from simipu.numerics import Numerics
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
-    "num_ipus": (1,),
-    "num_io_tiles": (0,),
-    "enable_pipelining": (False,),
-    "virtual_graph_mode": ("off",),
+    "virtual_graph_mode": ("off", "auto"),
     "partials_type": ("half", "float"),
     "ipu_version": ("", "ipu1", "ipu2", "ipu21", "bow"),
 }
@@ -25,7 +22,8 @@ _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
 @dataclass(slots=True)
 class CompilerOptions:
     """How to compile. Options that only steer the real compiler's search are recorded in the executable and change
-    nothing else here; `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21."""
+    nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory, never the results;
+    `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21."""
 
     num_ipus: int = 1
     ipu_version: str = ""
@@ -60,8 +58,14 @@ class CompilerOptions:
                     f"compiler option {name}={getattr(self, name)!r} is not supported; "
                     f"supported: {', '.join(repr(value) for value in allowed)}"
                 )
-        if self.batches_per_step < 1:
-            raise CompileError(f"compiler option batches_per_step must be at least 1, found {self.batches_per_step}")
+        for name, least in (("num_ipus", 1), ("num_io_tiles", 0), ("batches_per_step", 1)):
+            if getattr(self, name) < least:
+                raise CompileError(f"compiler option {name} must be at least {least}, found {getattr(self, name)}")
+        if self.enable_pipelining and self.batches_per_step % self.num_ipus:
+            raise CompileError(
+                f"compiler option batches_per_step must be a multiple of the {self.num_ipus} stages of the pipeline, "
+                f"found {self.batches_per_step}"
+            )
         if not 0 < self.available_memory_proportion <= 1:
             raise CompileError(
                 f"compiler option available_memory_proportion must lie in (0, 1], found {self.available_memory_proportion}"

@@ -175,6 +175,20 @@ def test_a_machine_without_a_free_ipu_says_so(wait):
     assert machine.getDevice(1, {}, wait).numIpus() == 1
 
 
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_a_model_on_two_ipus_takes_two_and_computes_the_same(linear, compile_popef, open_model, pipelined):
+    options = {"num_ipus": 2, "num_io_tiles": 32, "enable_pipelining": pipelined, "batches_per_step": 2}
+    file = compile_popef(linear, options=options)
+    reader = popef.Reader()
+    reader.parseFile(file)
+    assert reader.metadata()[0].numIpus() == 2
+    with ModelRunner(file) as runner:
+        np.testing.assert_array_equal(runner.execute({"x": x(8)})["z"], 2 * x(8))
+    assert DeviceManager().getDevice(open_model(file)).numIpus() == 2
+    with pytest.raises(ModelRuntimeError, match=r"2 of ipu2 wanted, the simulated machine has 1"):
+        DeviceManager(num_ipus=1).getDevice(open_model(file))
+
+
 def test_waiting_for_a_device_ends_when_one_is_given_up():
     machine = DeviceManager(num_ipus=1)
     held = [machine.getDevice(1)]

@@ -138,7 +138,13 @@ def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"num_ipus": 4}, "num_ipus=4 is not supported"),
+        ({"num_ipus": 0}, "num_ipus must be at least 1, found 0"),
+        ({"num_io_tiles": -1}, "num_io_tiles must be at least 0, found -1"),
+        ({"virtual_graph_mode": "manual"}, "supported: 'off', 'auto'"),
+        (
+            {"num_ipus": 4, "enable_pipelining": True, "batches_per_step": 6},
+            "a multiple of the 4 stages of the pipeline, found 6",
+        ),
         ({"partials_type": "quarter"}, "supported: 'half', 'float'"),
         ({"num_ipu": 1}, "'num_ipu' is not known; known are"),
         ({"available_memory_proportion": "2"}, r"must lie in \(0, 1\]"),

@@ -154,6 +154,8 @@ def _elementwise(context: Context) -> Work:
         (half, half_vector, single, single_vector), start = _BROADCAST, c.BROADCAST_START
     wide = context.source.bytes_per_element > 2
     cycles, vector = (single, single_vector) if wide else (half, half_vector)
+    if op_type == "Cast" and context.result.bytes_per_element == 1 and not wide:
+        cycles, vector = c.FP8_CAST_CYCLES, 8
     passes = max(1, sum(value is not None for value in context.inputs) - 1)
     return context.spread("elementwise", passes * _pass(context.result, cycles, vector, context, start))
 
