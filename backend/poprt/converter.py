@@ -10,7 +10,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.checks import check_operators, check_static
 from poprt.folding import fold
-from poprt.half import float_to_half
+from poprt.half import float_to_half, half_to_float, has_halves, is_half
 from poprt.integers import int64_to_int32
 from poprt.quarter import Fp8Params, float_to_fp8
 from poprt.shapes import fix_input_shapes
@@ -26,11 +26,11 @@ class Converter:
     """Turns an ONNX model into one that `Compiler` accepts. Names and meanings of the arguments are the real tool's.
 
     input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis (default 0), of
-    the batch in all inputs. precision: fp32, fp16, fp8 (fp16 with 8-bit operands of products) or fp8_weight (8-bit weights,
-    computed with in half). fp16_skip_op_types: operators that stay in fp32 in an fp16 model. fp8_params: formats and scales,
-    see Fp8Params. fp8_skip_op_names: products that stay in fp16. remove_outputs: outputs to drop with all that only they
-    need. convert_version: target opset; None keeps the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but
-    a lower precision than fp32 needs 11.
+    the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of
+    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types: operators that stay in fp32 in an fp16
+    model. fp8_params: formats and scales, see Fp8Params. fp8_skip_op_names: products that stay in fp16. remove_outputs:
+    outputs to drop with all that only they need. convert_version: target opset; None keeps the model's (the real tool's
+    PopART wants 11, ONNX Runtime takes any), but a model in half needs 11.
     """
 
     def __init__(
@@ -66,18 +66,21 @@ class Converter:
         check_operators(model.graph)
         converted = onnx.ModelProto()
         converted.CopyFrom(model)
-        version = self._version(converted)
+        narrow = self.precision != "fp32" or is_half(converted)
+        version = self._version(converted, narrow)
         if version is not None:
             converted = _convert_version(converted, version)
         converted.ir_version = min(max(converted.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
         self._remove_outputs(converted.graph)
         self._on_step("fix shapes")
         fix_input_shapes(converted, self.input_shape, self.batch_size, self.batch_axis)
+        if narrow and has_halves(converted):
+            half_to_float(converted)
         self._on_step("fold constants")
         converted = fold(converted)
         self._on_step(f"convert to {self.precision}")
         int64_to_int32(converted)
-        if self.precision != "fp32":
+        if narrow:
             float_to_half(converted, self.fp16_skip_op_types)
         self.narrow_products(converted)
         self._on_step("infer shapes")
@@ -90,10 +93,10 @@ class Converter:
             weights_only = self.precision == "fp8_weight"
             float_to_fp8(converted, self.fp8_params, self.fp8_skip_op_names, weights_only=weights_only)
 
-    def _version(self, model: onnx.ModelProto) -> int | None:
+    def _version(self, model: onnx.ModelProto, narrow: bool) -> int | None:
         """The opset to convert to, None for the model's own."""
         found = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
-        if self.convert_version is None and self.precision != "fp32" and found < OLDEST_OPSET:
+        if self.convert_version is None and narrow and found < OLDEST_OPSET:
             return OLDEST_OPSET
         return self.convert_version
 

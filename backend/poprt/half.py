@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 from simipu.shapes import infer_shapes
 
@@ -21,35 +21,103 @@ def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = ()) -
     what one of them hands to another stays in float on the way.
     Finite weights beyond the range of half become its largest number, so that a mask of -FLT_MAX does not become -inf.
     """
-    floats = _find_floats(model)
-    graph = model.graph
+    version = next(entry.version for entry in model.opset_import if not entry.domain)
+    _convert_graph(model.graph, _Conversion(_find_floats(infer_shapes(model).graph), version, skip_op_types), {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    """What is known of the whole model: the names of its float tensors, its opset, the operators that stay in float."""
+
+    floats: set[str]
+    version: int
+    skip_op_types: Collection[str]
+
+
+def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: dict[str, str]) -> None:
+    """A graph, or one inside a node of it. `in_float` maps half tensors that can be seen here to their float twins."""
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     kept = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT}
     nodes: list[onnx.NodeProto] = []
     added: list[onnx.TensorProto] = []
-    in_float: dict[str, str] = {}
-    version = next(entry.version for entry in model.opset_import if not entry.domain)
     for node in graph.node:
-        if any(True for _ in iter_subgraphs(node)):
-            raise CompileError(
-                f"node {node.name!r} ({node.op_type}): control flow is not supported with precision fp16; use fp32"
-            )
-        nodes += _convert(node, floats, kept, added, in_float, version, node.op_type in skip_op_types)
+        for subgraph in iter_subgraphs(node):
+            _convert_graph(subgraph, conversion, dict(in_float))
+        nodes += _convert(node, conversion, kept, added, in_float)
     for tensor in kept.values():
         tensor.CopyFrom(narrow(tensor))
+    del graph.value_info[:]
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.extend(added)
     _drop_unused(graph)
 
 
-def _find_floats(model: onnx.ModelProto) -> set[str]:
-    graph = infer_shapes(model).graph
+def has_halves(model: onnx.ModelProto) -> bool:
+    """Whether a model computes in half already."""
+    return TensorProto.FLOAT16 in _types(model.graph)
+
+
+def is_half(model: onnx.ModelProto) -> bool:
+    """Whether it does so throughout, without floats beside the halves."""
+    return has_halves(model) and TensorProto.FLOAT not in _types(model.graph)
+
+
+def _types(graph: onnx.GraphProto) -> set[int]:
+    """Element types of the inputs, weights and casts."""
+    types = {value.type.tensor_type.elem_type for value in graph.input} | {t.data_type for t in graph.initializer}
+    return types | {attribute.i for node in graph.node if node.op_type == "Cast" for attribute in node.attribute}
+
+
+def half_to_float(model: onnx.ModelProto) -> None:
+    """Turn a model in half into one in float, in place; `float_to_half` turns it back.
+
+    ONNX Runtime, which folds constants, has few operators in half on the CPU: it would take the others apart and put casts
+    around them.
+    """
+    _widen_graph(model.graph)
+    del model.graph.value_info[:]
+
+
+def _widen_graph(graph: onnx.GraphProto) -> None:
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    for tensor in graph.initializer:
+        _widen(tensor)
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
+                attribute.i = TensorProto.FLOAT
+            _widen(attribute.t)
+        for subgraph in iter_subgraphs(node):
+            _widen_graph(subgraph)
+
+
+def _widen(tensor: TensorProto) -> None:
+    if tensor.data_type != TensorProto.FLOAT16:
+        return
+    if has_data(tensor):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
+    else:
+        tensor.data_type = TensorProto.FLOAT
+
+
+def has_data(tensor: TensorProto) -> bool:
+    """Whether a tensor brings its values, or none are needed."""
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return False
+    fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
+    return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
+
+
+def _find_floats(graph: onnx.GraphProto) -> set[str]:
     values = (*graph.input, *graph.value_info, *graph.output)
     floats = {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
-    return floats | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+    floats |= {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+    return floats.union(*(_find_floats(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))
 
 
 def narrow(tensor: onnx.TensorProto) -> onnx.TensorProto:
@@ -61,22 +129,20 @@ def narrow(tensor: onnx.TensorProto) -> onnx.TensorProto:
 
 def _convert(
     node: onnx.NodeProto,
-    floats: set[str],
+    conversion: _Conversion,
     weights: dict[str, onnx.TensorProto],
     added: list[onnx.TensorProto],
     float_names: dict[str, str],
-    version: int,
-    skip: bool,
 ) -> list[onnx.NodeProto]:
     """The nodes that take a node's place. `float_names` maps a half tensor to its float twin, where there is one."""
     if node.op_type == "Cast":
         _retype_attribute(node, "to")
         return [node]
-    schema = onnx.defs.get_schema(node.op_type, version)
-    in_float = skip or not _has_half(schema)
+    schema = onnx.defs.get_schema(node.op_type, conversion.version)
+    in_float = node.op_type in conversion.skip_op_types or not _has_half(schema)
     before = []
     for index, name in enumerate(node.input):
-        if name not in floats or not (in_float or _wants_float(schema, index)):
+        if name not in conversion.floats or not (in_float or _wants_float(schema, index)):
             continue
         if name not in float_names:
             float_names[name] = f"{name}/float"
@@ -93,7 +159,7 @@ def _convert(
         return [*before, node]
     after = []
     for index, name in enumerate(node.output):
-        if name in floats:
+        if name in conversion.floats:
             node.output[index] = float_names[name] = f"{name}/float"
             after.append(_cast(float_names[name], name, TensorProto.FLOAT16))
     return [*before, node, *after]
@@ -130,8 +196,14 @@ def _renamed(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    used = used_names(graph)
     unique = {tensor.name: tensor for tensor in graph.initializer if tensor.name in used}
     kept = list(unique.values())
     del graph.initializer[:]
     graph.initializer.extend(kept)
+
+
+def used_names(graph: onnx.GraphProto) -> set[str]:
+    """Names that nodes, their bodies' too, and outputs take."""
+    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    return used.union(*(used_names(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))

@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QuarterFormat, encode
 
+from poprt.half import used_names
+
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
@@ -70,7 +72,7 @@ def float_to_fp8(
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
+    used = used_names(graph)
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend([*kept, *narrow.tensors])

@@ -196,3 +196,49 @@ def test_fp8_products_are_modelled_as_such_where_the_chip_has_them():
         assert cost["fp8_weight", chip].cycles > cost["fp16", chip].cycles
     assert cost["fp8", "ipu2"].cycles > cost["fp16", "ipu2"].cycles
     assert cost["fp8", "ipu2"].ipus[0].weight_bytes < cost["fp16", "ipu2"].ipus[0].weight_bytes
+
+
+def branches() -> onnx.ModelProto:
+    """(x + w) * x, or x * w by a loop of three rounds that doubles, as `flag` says."""
+    grow = helper.make_graph(
+        [helper.make_node("Add", ["v", "v"], ["v2"]), helper.make_node("Identity", ["go"], ["go2"])],
+        "round",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", F, [4]),
+        ],
+        [helper.make_tensor_value_info("go2", TensorProto.BOOL, []), helper.make_tensor_value_info("v2", F, [4])],
+    )
+    yes = [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Mul", ["s", "x"], ["p"])]
+    no = [
+        helper.make_node("Constant", [], ["three"], value=helper.make_tensor("", TensorProto.INT64, [], [3])),
+        helper.make_node("Mul", ["x", "w"], ["m"]),
+        helper.make_node("Loop", ["three", "", "m"], ["q"], body=grow),
+    ]
+    bodies = {
+        name: helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(output, F, [4])])
+        for name, nodes, output in (("then_branch", yes, "p"), ("else_branch", no, "q"))
+    }
+    weights = {"w": np.float32([0.1, 30_000, 3, -7])}
+    inputs = {"x": (F, [4]), "flag": (TensorProto.BOOL, [])}
+    return make_model([helper.make_node("If", ["flag"], ["y"], **bodies)], inputs, {"y": (F, [4])}, weights)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_control_flow_computes_in_half_too(flag):
+    executable = Compiler.compile(Converter(precision="fp16").convert(branches())).executable
+    x, w = np.float16([1.1, 2, -3, 0.7]), np.float16([0.1, 30_000, 3, -7])
+    with np.errstate(over="ignore"):
+        expected = (x + w) * x if flag else x * w * np.float16(8)
+    engine = Engine(executable, Device(executable.target))
+    (y,) = engine.compute(5, [x[None], np.array([flag])])
+    np.testing.assert_array_equal(y[0], np.clip(expected, -65504, 65504))
+
+
+def test_a_model_that_is_in_half_already_is_taken_as_it_is(network):
+    half = Converter(precision="fp16", batch_size=4).convert(network)
+    for precision in ("fp32", "fp16"):
+        again = Converter(precision=precision).convert(half)
+        assert [node.op_type for node in again.graph.node] == [node.op_type for node in half.graph.node]
+        assert {tensor.data_type for tensor in again.graph.initializer} == {TensorProto.FLOAT16}

@@ -21,7 +21,8 @@ from poprt.checks import check_operators
 from poprt.compiler import CompilerOptions, cost_options
 from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
-from poprt.profile.weights import hide_weights, show_weights, strip_weights, widen_halves
+from poprt.half import half_to_float
+from poprt.profile.weights import hide_weights, show_weights, strip_weights
 from poprt.shapes import describe_shape, fix_input_shapes
 
 DEFAULT_TARGET = "ipu21"
@@ -75,7 +76,7 @@ class OnnxSource:
         check_operators(self._model.graph)
         strip_weights(self._model, file.parent)
         self._check()
-        widen_halves(self._model)
+        half_to_float(self._model)
 
     def convert(self, batch_size: int | None, precision: str, on_step: Callable[[str], None]) -> onnx.ModelProto:
         """The converter's result, large weights left without data. Raises CompileError as the converter does."""

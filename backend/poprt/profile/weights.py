@@ -16,6 +16,8 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 
+from poprt.half import has_data
+
 HIDDEN_BYTES = 1 << 20
 """Smaller weights cost nothing to carry along."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -36,15 +38,13 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
         large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= HIDDEN_BYTES
         if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
-        elif not _has_data(tensor):
+        elif not has_data(tensor):
             _load_or_fill(tensor, folder)
 
 
 def _take_constants(graph: onnx.GraphProto) -> None:
     """Make weights without data of large ConstantOfShape nodes, as models have them that are published for their shapes."""
-    shapes = {
-        tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64 and _has_data(tensor)
-    }
+    shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64 and has_data(tensor)}
     for node in [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes]:
         found = [each.t.data_type for each in node.attribute]
         stub = _stub(node.output[0], found[0] if found else TensorProto.FLOAT, numpy_helper.to_array(shapes[node.input[0]]))
@@ -55,8 +55,8 @@ def _take_constants(graph: onnx.GraphProto) -> None:
 
 def hide_weights(model: onnx.ModelProto) -> set[str]:
     """Make inputs of the weights without data, in place; their names."""
-    stubs = [tensor for tensor in model.graph.initializer if not _has_data(tensor)]
-    kept = [tensor for tensor in model.graph.initializer if _has_data(tensor)]
+    stubs = [tensor for tensor in model.graph.initializer if not has_data(tensor)]
+    kept = [tensor for tensor in model.graph.initializer if has_data(tensor)]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
     model.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in stubs)
@@ -101,46 +101,6 @@ def _merged_weights(graph: onnx.GraphProto) -> set[str]:
         for name in node.input
     }
     return {name for node in graph.node if node.op_type == "Conv" and node.output[0] in changed for name in node.input}
-
-
-def widen_halves(model: onnx.ModelProto) -> None:
-    """Turn a model in half into one in float, in place.
-
-    ONNX Runtime has few operators in half on the CPU: it would take the others apart and put casts around them.
-    """
-    _widen_graph(model.graph)
-    del model.graph.value_info[:]
-
-
-def _widen_graph(graph: onnx.GraphProto) -> None:
-    for value in (*graph.input, *graph.output):
-        if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT
-    for tensor in graph.initializer:
-        _widen(tensor)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
-                attribute.i = TensorProto.FLOAT
-            _widen(attribute.t)
-        for subgraph in iter_subgraphs(node):
-            _widen_graph(subgraph)
-
-
-def _widen(tensor: TensorProto) -> None:
-    if tensor.data_type != TensorProto.FLOAT16:
-        return
-    if _has_data(tensor):
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    else:
-        tensor.data_type = TensorProto.FLOAT
-
-
-def _has_data(tensor: TensorProto) -> bool:
-    if tensor.data_location == TensorProto.EXTERNAL:
-        return False
-    fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
-    return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
 
 
 def _load_or_fill(tensor: TensorProto, folder: Path) -> None:

@@ -3,7 +3,8 @@
 The AMP unit adds up the products of one block of input channels in float and stores the sum with what was there before as a
 half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product becomes a series of small ones,
 each of whose sums is rounded; the blocks of a matrix product in order of k, those of a convolution by channels, then by
-kernel position. Where there are few channels, two or four kernel rows are taken for one, as poplin does. How a plan spreads the blocks over tiles, which changes the order, is not followed.
+kernel position. Where there are few channels, two or four kernel rows are taken for one, as poplin does. How a plan
+spreads the blocks over tiles, which changes the order, is not followed.
 """
 
 from __future__ import annotations
