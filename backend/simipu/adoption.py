@@ -20,6 +20,7 @@ from popef import batch_size
 from simipu.cost import estimate
 from simipu.errors import CompileError, LoadError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
+from simipu.numerics import Numerics
 from simipu.rows import NotIndependent, make_row_independent
 from simipu.target import Target
 
@@ -33,12 +34,14 @@ def adopt_graph(
     programs: Mapping[int, ProgramKind],
     streams: Sequence[Stream],
     aliases: Mapping[str, str],
+    numerics: Numerics | None = None,
 ) -> Executable:
     """An executable called `name` whose MAIN program, the one in `programs`, computes the ONNX graph in the file `path`.
 
     Its LOAD and SAVE programs do nothing: the weights are in the graph. A stream's tensor is found in the graph by the
-    stream's own tensor name or by its alias. Raises LoadError naming a tensor that the graph lacks or has too much of, a
-    shape that it cannot have, and a file that is no ONNX model.
+    stream's own tensor name or by its alias. `numerics` is what the real compiler was told of half; None: the
+    defaults. Raises LoadError naming a tensor that the graph lacks or has too much of, a shape that it cannot have, and a file
+    that is no ONNX model.
     """
     try:
         model = onnx.load(path)
@@ -67,7 +70,8 @@ def adopt_graph(
         except NotIndependent as reason:
             _log.info("graph %s: the batch of %d is always computed whole: %s", path, batch, reason)
     main = Program(-1, "main_program", ProgramKind.MAIN, streams, graph.SerializeToString(), independent, cycles)
-    return Executable(name, target, tuple(_place(main, index, kind) for index, kind in programs.items()))
+    placed = tuple(_place(main, index, kind) for index, kind in programs.items())
+    return Executable(name, target, placed, numerics=numerics or Numerics())
 
 
 def _place(main: Program, index: int, kind: ProgramKind) -> Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
 from model_runtime.devices import model_target
 from simipu import Direction, Executable, ForeignExecutableError, GraphOptions, ProgramKind, Stream, adopt_graph
+from simipu.numerics import Numerics
 
 import popef
 from triton_poplar.errors import ModelConfigError
@@ -67,7 +68,9 @@ def _find_executable(state: ModelState, model: popef.Model) -> Executable:
     programs[flow.main()[0]] = ProgramKind.MAIN
     target = model_target(metadata)
     target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
-    return adopt_graph(state.graph_file, model.executable.name, target, programs, streams, state.names)
+    overflow = {option.name(): option.value() for option in metadata.engineOptions()}.get("debug.nanOverflowException", "false")
+    numerics = Numerics(nan_on_overflow=overflow.lower() == "true")
+    return adopt_graph(state.graph_file, model.executable.name, target, programs, streams, state.names, numerics)
 
 
 def _check_machine(state: ModelState, executable: Executable) -> None:

@@ -134,6 +134,7 @@ def test_real_executables_are_served_with_their_graph(linear, compile_popef, ope
         executable="UNHASHED_EXECUTABLE",
         ipuVersion=2,
         programFlow=popef.ProgramFlow(load=[0], main=[1], save=[2]),
+        engineOptions=[popef.Option(name="debug.nanOverflowException", value="true")],
     )
     with popef.Writer(folder / "executable.popef") as writer:
         with writer.createExecutable("UNHASHED_EXECUTABLE") as blob:
@@ -148,6 +149,7 @@ def test_real_executables_are_served_with_their_graph(linear, compile_popef, ope
     state = ModelState(config, folder)
     assert state.total_batch_size == 8
     instance = ModelInstanceState(state, "real_0")
+    assert instance.session.executable.numerics.nan_on_overflow
     x = np.arange(44, dtype=np.float16).reshape(11, 4)
     request = Request(state, {"x": x}, ["z"])
     instance.execute([request])

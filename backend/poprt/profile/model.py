@@ -82,6 +82,8 @@ class Profile:
         """Multiply-adds that all tiles together could do in a cycle, in this precision and type of partial sums."""
         if self.precision == "fp32":
             return self.target.float_macs * self.target.num_tiles
+        if self.precision == "fp8" and self.target.quarter_macs:
+            return self.target.quarter_macs * self.target.num_tiles
         half = self.estimate.options.partials_type == "half"
         rate = self.target.half_macs_half_partials if half else self.target.half_macs_float_partials
         return rate * self.target.num_tiles
