@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import onnx
@@ -10,6 +11,10 @@ from onnx import TensorProto
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256
+
+
+MOST_TRIPS = 2**31
+"""Of a Loop: more stand for a loop that only its condition ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +38,8 @@ class Value:
 def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
     """The model with what can be said of its tensors' types and shapes, and without the data of large float weights.
 
-    No shape depends on those, and nobody should write and read gigabytes for shapes. Raises InferenceError if `strict`.
+    No shape depends on those, and nobody should write and read gigabytes for shapes. What goes round a Loop keeps its shape, as
+    it has to on the chip, which ONNX's inference does not take for granted. Raises InferenceError if `strict`.
     """
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     light.graph.name = model.graph.name
@@ -43,23 +49,17 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
         large = tensor.data_type in _FLOATS and math.prod(tensor.dims) > _LARGE
         stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         light.graph.initializer.append(stub if large else tensor)
-    return onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
-
-
-def infer_graph(model: onnx.ModelProto) -> onnx.GraphProto:
-    """The main graph with all shapes that can be inferred, inside its nodes too; `model` stays as it is.
-
-    What goes round a Loop keeps its shape, as it has to on the chip, which ONNX's inference does not take for granted.
-    """
-    inferred = infer_shapes(model)
-    while declare_loops(inferred):
-        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
-    return inferred.graph
+    inferred = onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+    loops = sum(node.op_type == "Loop" for node in model.graph.node)
+    for _ in range(2 * loops):  # into the body, and out of it
+        if _declare_loops(inferred):
+            inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
+    return inferred
 
 
 def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
     """Shape and element size of every tensor of the main graph, as far as they can be inferred."""
-    return graph_values(infer_graph(model))
+    return graph_values(infer_shapes(model).graph)
 
 
 def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
@@ -72,7 +72,13 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
     return values
 
 
-def declare_loops(model: onnx.ModelProto) -> bool:
+def count_trips(node: onnx.NodeProto, constants: Iterable[TensorProto]) -> int | None:
+    """How often a Loop runs at most, where a constant says so; exporters write the largest integer for no limit."""
+    found = [int(onnx.numpy_helper.to_array(tensor).ravel()[0]) for tensor in constants if tensor.name == node.input[0]]
+    return found[0] if found and found[0] <= MOST_TRIPS else None
+
+
+def _declare_loops(model: onnx.ModelProto) -> bool:
     """Write into each Loop's body, in place, the shapes that it starts with, and behind it those that it ends with.
 
     Only where they are known and the body keeps them. Whether anything was written.
@@ -93,16 +99,23 @@ def declare_loops(model: onnx.ModelProto) -> bool:
         states = len(body.input) - 2
         for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
             if _static_shape(inner) is not None and _static_shape(inner) == _static_shape(result) and name not in known:
-                graph.value_info.append(onnx.ValueInfoProto(name=name, type=inner.type))
+                _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
                 written = True
         for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
-            shape, trips = _static_shape(result), [t for t in graph.initializer if t.name == node.input[0]]
-            if shape is not None and trips and name not in known:
-                count = int(onnx.numpy_helper.to_array(trips[0]).ravel()[0])
-                stacked = onnx.helper.make_tensor_value_info(name, result.type.tensor_type.elem_type, (count, *shape))
-                graph.value_info.append(stacked)
+            shape, trips = _static_shape(result), count_trips(node, graph.initializer)
+            if shape is not None and trips is not None and name not in known:
+                stacked = onnx.helper.make_tensor_value_info(name, result.type.tensor_type.elem_type, (trips, *shape))
+                _declare(graph, stacked)
                 written = True
     return written
+
+
+def _declare(graph: onnx.GraphProto, info: onnx.ValueInfoProto) -> None:
+    for found in (*graph.value_info, *graph.output):
+        if found.name == info.name:
+            found.CopyFrom(info)
+            return
+    graph.value_info.append(info)
 
 
 def _static_shape(info: onnx.ValueInfoProto) -> tuple[int, ...] | None:

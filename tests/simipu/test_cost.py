@@ -166,7 +166,11 @@ def test_the_dearer_branch_is_taken_and_the_code_of_both_is_there(order: int) ->
 def loop(condition: str, trips: str, states: int = 64) -> Estimate:
     net = networks.Builder()
     x = net.input("x", [states, 256])
-    inputs = {"known": net.constant(12), "unknown": net.input("trips", [], TensorProto.INT64)}
+    inputs = {
+        "known": net.constant(12),
+        "unlimited": net.constant(2**63 - 1),
+        "unknown": net.input("trips", [], TensorProto.INT64),
+    }
     goes_on = {"always": "Identity", "maybe": "Not"}[condition]
     inside = [helper.make_node(goes_on, ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"], name="soft")]
     y = net.add("Loop", inputs[trips], net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
@@ -176,6 +180,7 @@ def loop(condition: str, trips: str, states: int = 64) -> Estimate:
 def test_a_loop_costs_its_body_as_often_as_it_runs() -> None:
     once = cycles(one_node("Softmax", [[64, 256]]))
     always, maybe, unknown = loop("always", "known"), loop("maybe", "known"), loop("always", "unknown")
+    assert loop("always", "unlimited").operators == unknown.operators
     assert always.by_operator()["Softmax"] == 12 * once
     assert not always.assumptions
     assert maybe.by_operator()["Softmax"] == 12 * once

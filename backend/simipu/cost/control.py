@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import numpy_helper
 
-from simipu.shapes import Value
+from simipu.shapes import Value, count_trips
 
 Known = Mapping[str, onnx.TensorProto]
 """Small constants by name, which may hold a trip count."""
@@ -60,7 +60,7 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
-    trips = _value(node.input[0], known)
+    trips = count_trips(node, [tensor for name, tensor in known.items() if name == node.input[0]])
     if trips is None:
         return 1, "the trip count is not known: one iteration is counted"
     goes_on = body.output[0].name

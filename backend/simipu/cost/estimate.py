@@ -21,7 +21,7 @@ from simipu.cost.products import Settings
 from simipu.cost.quarters import take_quarters
 from simipu.cost.sharding import COPY, copy_work, crossing_bytes, insert_copies, place_evenly, place_manually, weight_bytes
 from simipu.errors import CompileError
-from simipu.shapes import Value, graph_values, infer_graph
+from simipu.shapes import Value, graph_values, infer_shapes
 from simipu.target import Target
 
 
@@ -221,7 +221,7 @@ def estimate(model: onnx.ModelProto, target: Target, options: CostOptions | None
     `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose shape is not known.
     """
     options = options or CostOptions()
-    graph = infer_graph(model)
+    graph = infer_shapes(model).graph
     values = graph_values(graph)
     if target.quarter_macs:
         take_quarters(graph)
