@@ -306,7 +306,7 @@ def plot(points: Iterable[Point], file: str) -> None:
 
     real = [point for point in points if not point.family.startswith("simulator")]
     figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    for marker, family in zip("osv^Dp*Xh<>", dict.fromkeys(point.family for point in real), strict=False):
+    for marker, family in zip("osv^Dp*Xh<>P8d1234", dict.fromkeys(point.family for point in real), strict=False):
         members = [point for point in real if point.family == family]
         measured, predicted = [1e3 * point.measured for point in members], [1e3 * point.predicted for point in members]
         axes.loglog(measured, predicted, marker, alpha=0.7, label=f"{family} ({len(members)})")

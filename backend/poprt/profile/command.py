@@ -30,7 +30,6 @@ _OPTIONS = (
     "use_128bit_conv_unit_load",
     "fused_attention",
     "num_ipus",
-    "virtual_graph_mode",
     "enable_pipelining",
     "replication_factor",
 )
@@ -55,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
     add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
     add("--num_ipus", type=_positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
-    add("--virtual_graph_mode", choices=("off", "manual", "auto"), help="manual: nodes say where they are (__ipu_number)")
     add("--enable_pipelining", action="store_true", default=None, help="IPUs work on batches that follow one another")
     add("--replication_factor", type=_positive, metavar="N", help="copies of the model, which share the host (default: 1)")
     sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
