@@ -22,6 +22,7 @@ import networks
 import numpy as np
 import onnx
 from onnx import TensorProto
+from poprt.quarter import Fp8Params, float_to_fp8
 from rich.console import Console
 from rich.table import Table
 from simipu.cost import CostOptions, constants, estimate
@@ -100,15 +101,11 @@ def _resnet(row: dict[str, Any]) -> float:
 
 
 def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
-    """Weights and inputs of all convolutions become fp8, as PopRT's quantisation does, but of those that `variant` keeps."""
-    products = [node for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
+    """The products become fp8 as the converter makes them, but of those that `variant` keeps."""
+    names = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
     # The 13th in order, or the 14th: the one of those that is at the peak of memory.
-    kept = {"first conv": 0, "conv_13": 12, "last gemm": len(products) - 1}
-    half = {place for words, place in kept.items() if words in variant}
-    quarter = {node.input[1] for place, node in enumerate(products) if place not in half}
-    for tensor in model.graph.initializer:
-        if tensor.name in quarter:
-            tensor.data_type = TensorProto.FLOAT8E4M3FNUZ
+    kept = {"first conv": names[0], "conv_13": names[12], "last gemm": names[-1]}
+    float_to_fp8(model, Fp8Params(), [name for words, name in kept.items() if words in variant])
 
 
 def _bert(row: dict[str, Any]) -> float:
