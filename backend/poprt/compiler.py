@@ -18,6 +18,7 @@ import simipu
 from onnx import TensorProto, numpy_helper
 from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.cost import CostOptions, Estimate, estimate
+from simipu.numerics import name_nodes
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import NotIndependent, make_row_independent
 from simipu.shapes import infer_shapes
@@ -147,6 +148,7 @@ def _compile(
             f"found {options.num_io_tiles}"
         )
     on_step("plan operators")
+    name_nodes(model.graph)
     outputs = infer_shapes(model).graph.output
     del model.graph.output[:]
     model.graph.output.extend(outputs)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx
 from simipu import CompileError
+from simipu.numerics import name_nodes
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.checks import check_operators, check_static
@@ -78,6 +79,7 @@ class Converter:
             half_to_float(converted)
         self._on_step("fold constants")
         converted = fold(converted)
+        name_nodes(converted.graph)
         self._on_step(f"convert to {self.precision}")
         int64_to_int32(converted)
         if narrow:

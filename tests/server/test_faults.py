@@ -102,7 +102,7 @@ def write_limited(repository: Path) -> None:
     for isolation in ("none", "process"):
         options = {"sim_isolation": isolation, "sim_threads": "1"}
         write_models(repository, f"slow_{isolation}", slow_model(), batch=LONG_ROWS, **options)
-    write_models(repository, "last", slow_at_last_model(), batch=128, sim_threads="1")
+    write_models(repository, "last", slow_at_last_model(), batch=96, sim_threads="1")
 
 
 def write_explicit(repository: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_run_that_takes_too_long_gets_an_error_that_names_the_limit(server, cl
 @asks("limited")
 @pytest.mark.parametrize("model", ["last_sync", "last_async"])
 def test_a_run_whose_last_operator_takes_too_long_does_not_fail_the_next(client, model):
-    long = client.ask(model, {"x": np.ones((128, 1, 1), np.int32)}, ["y"])
+    long = client.ask(model, {"x": np.ones((96, 1, 1), np.int32)}, ["y"])
     assert long.code in ("OK", "UNAVAILABLE")
     quick = client.ask(model, {"x": np.full((1, 1, 1), 7, np.int32)}, ["y"])
     assert quick.code == "OK", quick.message

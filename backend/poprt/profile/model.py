@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from simipu import CompileError
 from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost, estimate
-from simipu.numerics import iter_subgraphs
+from simipu.numerics import name_nodes
 from simipu.target import TARGETS, Target
 
 from poprt.profile.source import Source, input_batch
@@ -174,17 +174,9 @@ def make_profile(
     name: str, precision: str, model: onnx.ModelProto, target: Target, options: CostOptions, batch_size: int | None = None
 ) -> Profile:
     """The profile of a converted graph, whose unnamed nodes are named, in place, by what they make."""
-    _name_nodes(model.graph)
+    name_nodes(model.graph)
     batch = batch_size or input_batch(model)
     return Profile(name, precision, batch, estimate(model, target, options, batch))
-
-
-def _name_nodes(graph: onnx.GraphProto) -> None:
-    for node in graph.node:
-        if not node.name:
-            node.name = next((output for output in node.output if output), node.op_type)
-        for subgraph in iter_subgraphs(node):
-            _name_nodes(subgraph)
 
 
 def _sum(op_type: str, operators: list[OperatorCost]) -> TypeCost:

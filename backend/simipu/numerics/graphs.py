@@ -21,6 +21,15 @@ def iter_subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
             yield from attribute.graphs
 
 
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Name the unnamed nodes, in place, by what they make: reports and errors speak of nodes by name."""
+    for node in graph.node:
+        if not node.name:
+            node.name = next((output for output in node.output if output), node.op_type)
+        for subgraph in iter_subgraphs(node):
+            name_nodes(subgraph)
+
+
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """The value of an attribute of `node`."""
     return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
