@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -137,9 +138,13 @@ class Load:
     def wait_for(self, count: int, matches: Callable[[Any], bool] = lambda outcome: True) -> None:
         """Return when `count` more outcomes that match have come."""
         start = len(self.outcomes)
-        wait_until(
-            lambda: self._failures or sum(map(matches, self.outcomes[start:])) >= count, f"{count} more answers under load"
-        )
+        try:
+            wait_until(
+                lambda: self._failures or sum(map(matches, self.outcomes[start:])) >= count, f"{count} more answers under load"
+            )
+        except AssertionError as error:
+            came = Counter(str(outcome)[:200] for outcome in self.outcomes[start:])
+            raise AssertionError(f"{error}; came: {came.most_common(10)}") from None
 
     def _work(self, index: int, stride: int) -> None:
         try:
