@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from os import PathLike
 
 import numpy as np
 from simipu import Direction, Engine, Executable, GraphOptions, Program, ProgramKind, Stream
-from simipu.engine import ReadCallback, WriteCallback, iteration_seconds
+from simipu.engine import ReadCallback, WriteCallback, iteration_timing
 
 import popef
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, model_target
@@ -83,8 +84,12 @@ class Session:
         """The same at the chip's clock."""
         replicas = _replicas(metadata)
         programs = [self._executable.program(index) for index in self._main]
-        self.modelled_seconds = iterations * sum(iteration_seconds(program, target, replicas) for program in programs)
+        timings = [iteration_timing(program, target, replicas) for program in programs]
+        self.modelled_seconds = iterations * sum(timing.interval for timing in timings)
         """With the host's transfers: what a run takes when paced, while runs are queued."""
+        overlap = sum(timing.latency - timing.interval for timing in timings)
+        self.runs_at_once = 1 + math.ceil(overlap / self.modelled_seconds) if self._config.paced else 1
+        """Runs that a paced device has begun when the first of them ends: I/O tiles and pipelines overlap them."""
         self._plan = self._make_plan()
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}

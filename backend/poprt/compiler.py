@@ -160,7 +160,17 @@ def _compile(
     weights = _take_weights(graph.graph, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
     streamed = {} if options.constant_weights else weights
     on_step("build executable")
-    main = Program(MAIN_PROGRAM, "main_program", ProgramKind.MAIN, streams, _serialize(graph), dependence is None, cost.cycles)
+    main = Program(
+        MAIN_PROGRAM,
+        "main_program",
+        ProgramKind.MAIN,
+        streams,
+        _serialize(graph),
+        dependence is None,
+        cost.cycles,
+        cost.interval_cycles if options.enable_pipelining else 0,
+        cost.overlapped,
+    )
     on_step("run once in half")
     overflows = find_overflows(main, weights, calibration_data)
     report(overflows, made_up=calibration_data is None)

@@ -11,34 +11,36 @@ from pathlib import Path
 class DeviceClock:
     """Modelled time of one device, for which wall time waits: runs follow one another, each takes its modelled duration.
 
-    On the clock of time.perf_counter_ns. Where rows wait for the device, a run begins at the modelled end of the one before,
-    however long the CPU and the sleeping thread took to get there: what one run is late does not add to the next.
+    On the clock of time.perf_counter_ns. Where rows wait for the device, a run begins as soon as the run before leaves room for
+    it, which is at its modelled end or, where the device overlaps runs, earlier; however long the CPU and the sleeping thread
+    took to get there, for what one run is late does not add to the next.
     """
 
     def __init__(self) -> None:
         self.free_at_ns = 0
-        """The modelled end of what the device was given so far."""
+        """When the device, modelled, has room for more than it was given so far."""
         self._sharpened = 0
 
     def start(self, ready_ns: int) -> None:
         """What the device is given next has been ready since then; it begins when the device is free."""
         self.free_at_ns = max(self.free_at_ns, ready_ns)
 
-    def advance(self, seconds: float) -> int:
-        """The device is busy for so long; return when it would be free again, or at once when that is past.
+    def advance(self, seconds: float, until_free: float) -> int:
+        """The device takes so long; return when it would be done, or at once when that is past. It has room for more earlier.
 
         The CPU's lateness in ns: how long it is past at the time of the call, 0 if it is not.
         """
-        self.skip(seconds)
+        done_ns = self.free_at_ns + round(seconds * 1e9)
+        self.skip(until_free)
         self._sharpen()
-        remaining_ns = self.free_at_ns - time.perf_counter_ns()
+        remaining_ns = done_ns - time.perf_counter_ns()
         if remaining_ns <= 0:
             return -remaining_ns
         time.sleep(remaining_ns / 1e9)
         return 0
 
     def skip(self, seconds: float) -> None:
-        """The device is busy for so long; nobody waits."""
+        """The device has no room for so long; nobody waits."""
         self.free_at_ns += round(seconds * 1e9)
 
     def _sharpen(self) -> None:

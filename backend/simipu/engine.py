@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ class Engine:
 
     @property
     def free_at_ns(self) -> int | None:
-        """When the modelled device has done what it was given, on the clock of time.perf_counter_ns; None if not paced."""
+        """When the modelled device has room for another run, on the clock of time.perf_counter_ns; None if not paced."""
         return self._clock.free_at_ns if self._clock is not None else None
 
     def connect_input(self, handle: str, callback: ReadCallback) -> None:
@@ -97,8 +98,8 @@ class Engine:
         weights = {constant.name: constant.array() for constant in self.executable.constants} | self._variables
         build = IsolatedGraph if self._isolated else build_graph
         numerics = self.executable.numerics if self._graph_options.exact else None
-        seconds = iteration_seconds(program, self.device.target, self.replication_factor)
-        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics), seconds)
+        timing = iteration_timing(program, self.device.target, self.replication_factor)
+        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics), timing)
 
     def unload(self) -> None:
         """Give up the built programs and the device variables; streams stay connected."""
@@ -141,7 +142,8 @@ class Engine:
             clock.start(time.perf_counter_ns() if ready_ns is None else ready_ns)
         outputs, iterations = self._compute_all(main, values)
         if clock is not None:
-            self.lateness_ns = clock.advance(main.seconds * iterations)
+            until_free = main.timing.interval * iterations
+            self.lateness_ns = clock.advance(until_free - main.timing.interval + main.timing.latency, until_free)
             self._skip_empty(main, iterations)
         return outputs
 
@@ -173,7 +175,7 @@ class Engine:
             last = min(start + per_iteration, rows)
             results = [main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)]
             if clock is not None:
-                self.lateness_ns = max(self.lateness_ns, clock.advance(main.seconds))
+                self.lateness_ns = max(self.lateness_ns, clock.advance(main.timing.latency, main.timing.interval))
             yield from results
             iterations += 1
         self._skip_empty(main, iterations)
@@ -181,7 +183,7 @@ class Engine:
     def _skip_empty(self, main: _LoadedMain, iterations: int) -> None:
         """The chip runs the iterations after the first `iterations`, which have no rows, as well, but nobody waits for them."""
         if self._clock is not None:
-            self._clock.skip(main.seconds * (self.device_iterations - iterations))
+            self._clock.skip(main.timing.interval * (self.device_iterations - iterations))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
         known = {s.handle for p in self.executable.programs for s in p.streams if s.direction is direction}
@@ -207,24 +209,33 @@ class Engine:
                 self._writes[stream.handle](self._variables[stream.tensor][None])
 
 
-def iteration_seconds(program: Program, target: Target, replication_factor: int) -> float:
-    """Modelled seconds of one device iteration of MAIN `program`, from batch to batch while batches are queued.
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Modelled seconds of a device iteration, host transfers included."""
 
-    Replicas compute side by side and share the host's link.
-    """
+    latency: float
+    """From its beginning to its last row."""
+    interval: float
+    """From batch to batch while batches are queued: less than the latency where I/O tiles or a pipeline overlap them."""
+
+
+def iteration_timing(program: Program, target: Target, replication_factor: int) -> Timing:
+    """How long a device iteration of MAIN `program` takes. Replicas compute side by side and share the host's link."""
     num_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
     transfers = transfer_seconds(num_bytes * replication_factor, target)
-    return batch_seconds(target.seconds(program.cycles), transfers, overlapped=False)
+    between = target.seconds(program.interval_cycles or program.cycles)
+    interval = batch_seconds(between, transfers, overlapped=program.overlapped)
+    return Timing(max(interval, target.seconds(program.cycles) + transfers), interval)
 
 
 class _LoadedMain:
-    """A MAIN program ready to run: its streams sorted out once, its graph built. An iteration takes modelled `seconds`."""
+    """A MAIN program ready to run: its streams sorted out once, its graph built. `timing` is an iteration's."""
 
-    def __init__(self, program: Program, graph: Graph, seconds: float) -> None:
+    def __init__(self, program: Program, graph: Graph, timing: Timing) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
         self.batch_size = batch_size(stream.shape for stream in program.streams)
-        self.seconds = seconds
+        self.timing = timing
         self.graph = graph
         self._row_independent = program.row_independent
         self._name = program.name

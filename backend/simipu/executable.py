@@ -88,7 +88,9 @@ class Program:
 
     `graph` is a serialised ONNX model in the types of the chip (half where it computes in half). A LOAD program has
     none: it copies its streams into the device variables of the same tensor name, which the MAIN graph holds as
-    initializers without data, as it does the executable's constants. `cycles` is modelled, for the whole compiled batch.
+    initializers without data, as it does the executable's constants. `cycles` is modelled, for the whole compiled batch,
+    and so are `interval_cycles`, from batch to batch where a pipeline works on several at once (0: the same); `overlapped`
+    says that I/O tiles transfer one batch while the others compute another.
     """
 
     index: int
@@ -98,6 +100,8 @@ class Program:
     graph: bytes = b""
     row_independent: bool = False
     cycles: int = 0
+    interval_cycles: int = 0
+    overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +254,8 @@ def _encode_program(program: Program) -> pb.Program:
         graph=program.graph,
         row_independent=program.row_independent,
         cycles=program.cycles,
+        interval_cycles=program.interval_cycles,
+        overlapped=program.overlapped,
     )
 
 
@@ -265,6 +271,8 @@ def _decode_program(message: pb.Program) -> Program:
             graph=message.graph,
             row_independent=message.row_independent,
             cycles=message.cycles,
+            interval_cycles=message.interval_cycles,
+            overlapped=message.overlapped,
         )
     except (TypeError, ValueError) as error:
         raise LoadError(f"program {message.index} ({message.name!r}) of the executable is damaged: {error}") from error

@@ -35,7 +35,7 @@ class Stream(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ..., direction: _Optional[_Union[Stream.Direction, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "cycles")
+    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "cycles", "interval_cycles", "overlapped")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         LOAD: _ClassVar[Program.Kind]
@@ -51,6 +51,8 @@ class Program(_message.Message):
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     ROW_INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
     CYCLES_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_CYCLES_FIELD_NUMBER: _ClassVar[int]
+    OVERLAPPED_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     kind: Program.Kind
@@ -58,7 +60,9 @@ class Program(_message.Message):
     graph: bytes
     row_independent: bool
     cycles: int
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., cycles: _Optional[int] = ...) -> None: ...
+    interval_cycles: int
+    overlapped: bool
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., cycles: _Optional[int] = ..., interval_cycles: _Optional[int] = ..., overlapped: bool = ...) -> None: ...
 
 class Executable(_message.Message):
     __slots__ = ("package_hash", "name", "target", "programs", "compile_options", "constants", "numerics")

@@ -182,7 +182,7 @@ class ModelInstanceState:
 
     def _wait_for_room(self, rows: int) -> None:
         with self._room:
-            while self._waiting_rows >= self.session.rows_per_run:
+            while self._waiting_rows >= self.session.rows_per_run * self.session.runs_at_once:
                 self._room.wait()
             self._waiting_rows += rows
 

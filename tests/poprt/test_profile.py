@@ -18,6 +18,8 @@ from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.profile import Settings, open_source, profile, report, weights
 from sample_models import make_model
+from simipu import Executable
+from simipu.engine import iteration_timing
 from simipu.target import TARGETS
 from triton_poplar.cli import main
 
@@ -25,8 +27,8 @@ F, H = TensorProto.FLOAT, TensorProto.FLOAT16
 
 KEYS = set(
     "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second latency_seconds "
-    "host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause fallback_operators total_cycles interval_cycles "
-    "assumptions ipus".split()
+    "host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory fallback_operators total_cycles "
+    "interval_cycles assumptions ipus".split()
 )
 
 
@@ -83,9 +85,9 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
     assert (found["model"], found["target"], found["batch_size"], found["precision"]) == ("network", "ipu21", 2, "fp16")
     assert sum(found["by_cause"].values()) == found["total_cycles"] * TARGETS["ipu21"].num_tiles
     assert found["by_cause"]["host"] == (found["total_cycles"] - found["cycles"]) * TARGETS["ipu21"].num_tiles > 0
-    assert found["ipus"] == [{"fits": True, **{name: found[name] for name in ("cycles", "tile_bytes", "peak_tile_bytes")}}]
+    assert found["ipus"] == [{"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}]
     assert sum(found["by_operator"].values()) == found["cycles"]
-    assert sum(found["tile_bytes"].values()) == found["peak_tile_bytes"]
+    assert sum(found["by_memory"].values()) == found["peak_tile_bytes"] <= found["tile_bytes"] == 638_976
     assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
 
 
@@ -210,6 +212,22 @@ def test_bad_files_take_one_line(tmp_path, run, name, content, reason):
     assert (status, out) == (1, "")
     assert len(err.splitlines()) == 1
     assert reason in err
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_io_tiles": 32}, {"num_ipus": 2, "enable_pipelining": True, "batches_per_step": 2}], ids=repr
+)
+def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
+    found = profile(open_source(onnx_file), Settings("ipu21", 4, "fp16", options)).estimate
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision="fp16").convert(network()), None, CompilerOptions(ipu_version="ipu21", **options)
+    )
+    (main,) = (program for program in compiled.executable.programs if program.cycles)
+    timing = iteration_timing(main, compiled.executable.target, 1)
+    assert timing.interval == pytest.approx(found.seconds_per_batch)
+    assert timing.latency == pytest.approx(max(found.seconds_per_batch, found.compute_seconds + found.host_seconds))
+    restored = Executable.deserialize(compiled.executable.serialize())
+    assert restored.program(main.index) == main
 
 
 @pytest.mark.parametrize("hidden_bytes", [1, 1 << 20])

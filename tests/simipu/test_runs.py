@@ -51,11 +51,13 @@ def test_a_hostile_number_of_iterations_costs_nothing():
     assert engine.run(5) == 2
 
 
-def make_paced_engine(seconds):
+def make_paced_engine(seconds, **overlap):
     """An engine whose batch of 4 rows takes the chip so long, and the host's transfers a third of it."""
     engine, x, _ = make_engine(4, paced=True)
     engine.x = x
     engine.device.target = dataclasses.replace(TARGETS["ipu2"], clock_hz=round(engine.executable.cycles(5) / seconds))
+    programs = [dataclasses.replace(program, **overlap) for program in engine.executable.programs]
+    engine.executable = dataclasses.replace(engine.executable, programs=tuple(programs))
     engine.load(5)
     return engine
 
@@ -91,7 +93,7 @@ def slow_down(engine, fake_time, *cpu_ms):
 @pytest.mark.parametrize("way", ["run", "compute"])
 def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fake_time, way):
     engine = make_paced_engine(0.01)
-    batch_ns = round(engine._mains[5].seconds * 1e9)
+    batch_ns = round(engine._mains[5].timing.interval * 1e9)
     slow_down(engine, fake_time, 1, 50, 1)
     for end_ns, late_ns in ((batch_ns, 0), (batch_ns + 50_000_000, 50_000_000 - batch_ns), (2 * batch_ns + 50_000_000, 0)):
         now_ns = fake_time.now_ns
@@ -106,7 +108,7 @@ def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fak
 def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, way):
     """However late the CPU noticed it: three batches that were there at first take three times their modelled time."""
     engine = make_paced_engine(0.01)
-    batch_ns = round(engine._mains[5].seconds * 1e9)
+    batch_ns = round(engine._mains[5].timing.interval * 1e9)
     slow_down(engine, fake_time, 1, 20, 1)
     ends = []
     for _ in range(3):
@@ -115,6 +117,32 @@ def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, w
         fake_time.sleep(0.001)
     late_ns = 21_000_000 - batch_ns
     assert ends == [(batch_ns, 0), (2 * batch_ns + late_ns, late_ns), (3 * batch_ns, 0)]
+
+
+@pytest.mark.parametrize("way", ["run", "compute"])
+@pytest.mark.parametrize("stages", [1, 2])
+def test_batches_overlap_on_io_tiles_and_in_pipelines(fake_time, way, stages):
+    """Each takes its whole time, but one ends an interval after the one before: as long as the slowest of all stages takes."""
+    cycles = compile_linear().cycles(5)
+    engine = make_paced_engine(0.01, overlapped=True, interval_cycles=cycles // stages if stages > 1 else 0)
+    timing = engine._mains[5].timing
+    assert timing.interval == pytest.approx(0.01 / stages, rel=1e-3)
+    assert 1.2 * 0.01 < timing.latency < 1.5 * 0.01
+    slow_down(engine, fake_time, *[1] * 6)
+    ends = []
+    for _ in range(6):
+        _ = engine.run(5, lambda: 0) if way == "run" else engine.compute(5, [engine.x], 0)
+        ends.append(fake_time.now_ns / 1e9)
+    assert ends == pytest.approx([timing.latency + number * timing.interval for number in range(6)], abs=1e-6)
+
+
+def test_device_iterations_overlap_within_a_run(fake_time):
+    engine = make_paced_engine(0.01, interval_cycles=compile_linear().cycles(5) // 4)
+    engine.device_iterations = 3
+    timing = engine._mains[5].timing
+    engine.compute(5, [np.concatenate([engine.x] * 3)])
+    assert fake_time.now_ns / 1e9 == pytest.approx(timing.latency + 2 * timing.interval, abs=1e-6)
+    assert engine.free_at_ns / 1e9 == pytest.approx(3 * timing.interval, abs=1e-6)
 
 
 def test_an_engine_that_is_not_paced_is_never_late():

@@ -1,10 +1,12 @@
 """Requests handed over to the session thread: each answered once, in order, with what waits bounded."""
 
+import dataclasses
 import threading
 import time
 
 import numpy as np
 import pytest
+from poprt import Compiler, Converter
 from sample_models import gather_model
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
@@ -218,6 +220,23 @@ def test_runs_of_a_cpu_slower_than_the_modelled_chip_are_counted(make_instance, 
     instance.execute([request(instance, 4)])
     statistics = instance.read_statistics()
     assert (statistics.batches, statistics.late_batches) == (3, late)
+
+
+def test_a_paced_pipeline_takes_as_many_batches_as_it_works_on(make_instance, linear, tmp_path):
+    """Five, each of which takes a second, and the chip has room for the next after a fifth of it."""
+    compiled = Compiler.compile(Converter(batch_size=4).convert(linear))
+    target = compiled.executable.target
+    slow = {"cycles": target.clock_hz, "interval_cycles": target.clock_hz // 5}
+    programs = tuple(dataclasses.replace(p, **slow) if p.cycles else p for p in compiled.executable.programs)
+    executable = dataclasses.replace(compiled.executable, programs=programs)
+    dataclasses.replace(compiled, executable=executable).export(tmp_path / "linear/1/executable.popef")
+    instance, answers = make_instance(sim_timing="paced")
+    assert instance.session.runs_at_once == 5
+    instance.submit([request(instance, 4, value) for value in range(5)])
+    assert not answers.requests, "handed over while the first is still at work"
+    for answered in answers.wait(5):
+        check(answered)
+    assert instance.read_statistics().late_batches == 0
 
 
 def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):

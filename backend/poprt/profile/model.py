@@ -120,10 +120,11 @@ class Profile:
             "latency_seconds": result.latency_seconds,
             "host_seconds": result.host_seconds,
             "peak_tile_bytes": result.peak_tile_bytes,
-            "tile_bytes": result.tile_bytes(),
+            "tile_bytes": self.target.bytes_per_tile,
             "fits": result.fits,
             "by_operator": result.by_operator(),
             "by_cause": result.by_cause(),
+            "by_memory": result.tile_bytes(),
             "fallback_operators": result.fallback_operators,
             "total_cycles": result.total_cycles,
             "interval_cycles": result.interval_cycles,
@@ -133,7 +134,7 @@ class Profile:
 
     def _ipu_as_json(self, ipu: IpuCost) -> dict[str, Any]:
         fits = ipu.peak_tile_bytes <= self.target.bytes_per_tile
-        return {"cycles": ipu.cycles, "tile_bytes": ipu.tile_bytes(), "peak_tile_bytes": ipu.peak_tile_bytes, "fits": fits}
+        return {"cycles": ipu.cycles, "peak_tile_bytes": ipu.peak_tile_bytes, "fits": fits, "by_memory": ipu.tile_bytes()}
 
 
 class Profiler:
