@@ -2,8 +2,9 @@
 
 `steps` are chains of small operators, which the modelled chip does one after the other and the CPU faster; a request fills a
 batch, so that the chip does as many batches as requests, and each of `n` clients waits for `n` of them. `link` is an identity
-whose time is that of the host's link; its batch does not fit into requests, so two clients take turns with a row each. `slow`
-is a network that takes the CPU longer than the modelled chip, and says what the count of late batches is worth.
+whose time is that of the host's link; its batch does not fit into requests, so two clients take turns with a row each.
+`pipeline` is the middle chain over two IPUs, each of which works on another batch; a request has both. `slow` is a
+network that takes the CPU longer than the modelled chip, and says what the count of late batches is worth.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import repository
 import rounds
 import synthetic
 from perf_analyzer import Measurement
+from poprt import CompilerOptions
 from rich.progress import track
 from rich.table import Table
 from triton_poplar.server import TritonServer
@@ -35,8 +37,10 @@ STEPS = (500, 2600, 10000)
 """2, 10 and 40 ms of an ipu2."""
 LINK_WIDTH, LINK_BATCH = 4096, 1700
 """32 KiB there and back for each row: 10 ms at 5.5 GB/s."""
+STAGES = 2
+"""IPUs of the pipeline."""
 TURNS = 2
-"""Clients of `link` and `slow`."""
+"""Clients of `link`, `pipeline` and `slow`."""
 PACED = {"sim_timing": "paced", "sim_threads": "1"}
 MODES = {
     "asynchronous": {**PACED, "synchronous_execution": "0", "timeout_ns": "1"},
@@ -78,12 +82,15 @@ class Found:
 def write_models(models: Path, sources: Path) -> dict[str, int]:
     """The models in both modes, and the rows of a request to each."""
     batch = repository.BATCH_SIZE
-    made = {f"steps {steps}": (synthetic.make_steps(steps), batch, batch) for steps in STEPS}
-    made["link"] = synthetic.make_nothing(LINK_WIDTH), LINK_BATCH, 1
-    made["slow"] = synthetic.make_convnet(), batch, batch
+    one = CompilerOptions()
+    several = CompilerOptions(num_ipus=STAGES, enable_pipelining=True, batches_per_step=STAGES)
+    made = {f"steps {steps}": (synthetic.make_steps(steps), batch, batch, one) for steps in STEPS}
+    made["link"] = synthetic.make_nothing(LINK_WIDTH), LINK_BATCH, 1, one
+    made["pipeline"] = synthetic.make_steps(STEPS[1]), batch, STAGES * batch, several
+    made["slow"] = synthetic.make_convnet(), batch, batch, one
     requests = {}
-    for name, (model, batch_size, rows) in made.items():
-        repository.write_poplar_model(sources / name, model, batch_size)
+    for name, (model, batch_size, rows, options) in made.items():
+        repository.write_poplar_model(sources / name, model, batch_size, options)
         for mode, parameters in MODES.items():
             twin = models / f"{name} {mode}".replace(" ", "_")
             config = repository.write_twin(twin, sources / name, **parameters)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf import text_format
-from poprt import Compiler, Converter
+from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model
 from rich.console import Console
 from triton_poplar import recipes
@@ -71,9 +71,11 @@ def write_config(folder: Path, config: ModelConfig) -> ModelConfig:
     return config
 
 
-def write_poplar_model(folder: Path, model: onnx.ModelProto, batch_size: int = BATCH_SIZE) -> ModelConfig:
+def write_poplar_model(
+    folder: Path, model: onnx.ModelProto, batch_size: int = BATCH_SIZE, options: CompilerOptions | None = None
+) -> ModelConfig:
     """Compile `model`, whose tensors have a free leading dimension, to a batch; returns its configuration."""
-    write_triton_model(Compiler.compile(Converter(batch_size=batch_size).convert(model)), folder)
+    write_triton_model(Compiler.compile(Converter(batch_size=batch_size).convert(model), None, options), folder)
     return read_config(folder)
 
 
