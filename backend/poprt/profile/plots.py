@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from poprt.profile.model import Profile
 
 COLOURS = {"compute": "#2f6db3", "exchange": "#e2902f", "sync": "#8d99a6", "host": "#b5524f", "idle": "#dfe3e8"}
-_MEMORY_COLOURS = {"weights": "#4a7f6f", "code": "#a9a9a9", "streams": "#c9b458", "live": "#7fb2e5"}
+_MEMORY_COLOURS = {"weights": "#4a7f6f", "code": "#a9a9a9", "streams": "#c9b458", "live": "#7fb2e5", "copies": "#b9d7f3"}
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9.0,
@@ -90,28 +90,48 @@ def plot_causes(profile: Profile) -> str:
 
 @mpl.rc_context(_STYLE)
 def plot_memory(profile: Profile) -> str:
-    """The fullest tile at its peak against its size; then at each node: what stays, and what is live."""
-    figure = Figure(figsize=(9, 3.8), layout="constrained")
-    bar, axes = figure.subplots(2, 1, height_ratios=(1, 6))
-    tile, left = profile.target.bytes_per_tile / 1024, 0.0
-    for cause, size in profile.estimate.tile_bytes().items():
-        bar.barh([0], [size / 1024], left=left, color=_MEMORY_COLOURS.get(cause, "#555555"))
-        left += size / 1024
-    bar.axvline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
-    bar.annotate(f"a tile has {tile:,.0f} KiB ", (tile, 0), ha="right", va="center", color=COLOURS["host"])
-    bar.set(xlim=(0, 1.02 * max(tile, left)), yticks=[], title="at the peak, KiB")
-    _thousands(bar.xaxis)
+    """Over the tiles at the peak, beside what a tile has; then over the nodes: what stays, and what is live."""
+    figure = Figure(figsize=(9, 5.6), layout="constrained")
+    over_tiles, over_nodes = figure.subplots(2, 1)
+    tile, peak = profile.target.bytes_per_tile / 1024, profile.estimate.peak_tile_bytes / 1024
+    edges, layers = _memory_over_tiles(profile)
+    _stack(over_tiles, layers, _MEMORY_COLOURS, edges)
+    over_tiles.axhline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
+    over_tiles.annotate(f"a tile has {tile:,.0f} KiB", (0, tile), xytext=(4, 3), **_BESIDE, color=COLOURS["host"])
+    over_tiles.set(xlabel="tile, at the peak of its IPU's memory", ylabel="KiB", ylim=(0, 1.25 * max(tile, peak)))
+    _legend(over_tiles)
 
     steps = profile.steps
     staying = {cause: size for cause, size in profile.estimate.tile_bytes().items() if cause != "live"}
     layers = [(cause, [size / 1024] * len(steps)) for cause, size in staying.items()]
-    _stack(axes, [*layers, ("live", [step.live_bytes / 1024 for step in steps])], _MEMORY_COLOURS)
-    if left > tile:
-        axes.axhline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
-    axes.set(xlabel="node, in order of execution", ylabel="KiB")
-    _thousands(axes.yaxis)
-    _legend(axes)
+    copies = [step.work.temporary_bytes / 1024 for step in steps]
+    live = [step.live_bytes / 1024 - copied for step, copied in zip(steps, copies, strict=True)]
+    _stack(over_nodes, [*layers, ("live", live), ("copies", copies)], _MEMORY_COLOURS)
+    if peak > tile:
+        over_nodes.axhline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
+    over_nodes.set(xlabel="node, in order of execution", ylabel="KiB")
+    for axis in (over_tiles.xaxis, over_tiles.yaxis, over_nodes.yaxis):
+        _thousands(axis)
     return _svg(figure, "memory")
+
+
+def _memory_over_tiles(profile: Profile) -> tuple[list[float], list[tuple[str, list[float]]]]:
+    """Where the tiles that are alike begin and end, and KiB of a tile there, by what they hold at their IPU's peak."""
+    result = profile.estimate
+    io_tiles = result.options.num_io_tiles
+    compute_tiles = profile.target.tiles_per_ipu - io_tiles
+    edges, sizes = [0.0], []
+    for number, ipu in enumerate(result.ipus):
+        fullest = max((each for each in result.operators if each.ipu == number), key=lambda each: each.live_bytes, default=None)
+        held = ipu.tile_bytes() | {"copies": 0}
+        copies, busy = (fullest.work.temporary_bytes, min(fullest.work.tiles, compute_tiles)) if fullest else (0, 0)
+        held["live"] -= copies
+        kinds = ((busy, held | {"copies": copies}), (compute_tiles - busy, held), (io_tiles, dict.fromkeys(held, 0)))
+        for width, each in kinds:
+            if width:
+                edges.append(edges[-1] + width)
+                sizes.append(each)
+    return edges, [(cause, [each[cause] / 1024 for each in sizes]) for cause in sizes[0]]
 
 
 @mpl.rc_context(_STYLE)
@@ -139,6 +159,7 @@ def plot_batches(profiles: Sequence[Profile]) -> str:
 
 
 _ABOVE: dict[str, Any] = {"textcoords": "offset points", "ha": "center"}
+_BESIDE: dict[str, Any] = {"textcoords": "offset points", "ha": "left"}
 
 
 def _figure(height: float) -> tuple[Figure, Axes]:
@@ -146,10 +167,18 @@ def _figure(height: float) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def _stack(axes: Axes, layers: Sequence[tuple[str, Sequence[float]]], colours: dict[str, str]) -> None:
-    """Filled steps on top of each other, one wide for each node; a path for each layer, however many nodes there are."""
+def _stack(
+    axes: Axes,
+    layers: Sequence[tuple[str, Sequence[float]]],
+    colours: dict[str, str],
+    edges: Sequence[float] | None = None,
+) -> None:
+    """Filled steps on top of each other, from edge to edge, or one wide for each node.
+
+    A path for each layer, however many steps there are.
+    """
     count = len(layers[0][1])
-    edges = [i - 0.5 for i in range(count + 1)]
+    edges = edges or [i - 0.5 for i in range(count + 1)]
     bottom = [0.0] * count
     for label, values in layers:
         top = [a + b for a, b in zip(bottom, values, strict=True)]
@@ -163,7 +192,7 @@ def _stack(axes: Axes, layers: Sequence[tuple[str, Sequence[float]]], colours: d
             linewidth=0,
         )
         bottom = top
-    axes.set_xlim(-0.5, max(0.5, count - 0.5))
+    axes.set_xlim(edges[0], max(edges[0] + 1, edges[-1]))
     axes.set_ylim(bottom=0)
 
 

@@ -22,16 +22,21 @@ h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin: 2rem 
 .figures div { background: #f3f5f8; border-radius: .4rem; padding: .5rem .9rem }
 .figures b { display: block; font-size: 1.25rem } .bad { color: #a33330 } .note { color: #5a6572; margin: .25rem 0 }
 svg { width: 100%; height: auto } svg text { font-family: system-ui, sans-serif !important }
-table { border-collapse: collapse; font-size: .82rem; font-variant-numeric: tabular-nums; width: 100% }
+table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabular-nums; width: 100% }
 th { position: sticky; top: 0; background: #fff; text-align: left }
-th, td { padding: .15rem .5rem; border-bottom: 1px solid #e4e8ed }
-td.n, th.n { text-align: right } td { overflow-wrap: anywhere }
+th, td { padding: .15rem .3rem; border-bottom: 1px solid #e4e8ed }
+td.n, th.n { text-align: right; white-space: nowrap } td { overflow-wrap: anywhere }
 """
 
 _MODELLED = (
     "Everything here is modelled; no chip ran. Products and convolutions are planned over the tiles after Graphcore's "
     "published estimators, other operators cost their elements spread over the tiles, transfers follow measured link rates. "
     "Nodes run one after the other; memory is that of the fullest tile, with planning figures for code."
+)
+
+_MEMORY = (
+    "Live: activations. Copies: of operands and partial sums, where a node's plan puts them. Tiles that do the same are "
+    "modelled alike, as the fullest of them; what I/O tiles hold is not modelled."
 )
 
 
@@ -55,7 +60,7 @@ def make_report(profile: Profile, batches: Sequence[Profile], sweep: Sequence[Pr
         _section("Cycles by layer", "Of the busiest tile; the numbers mark the dearest nodes.", plots.plot_layers(profile)),
         _section("Cycles by operator type", "With the number of nodes.", plots.plot_operators(profile)),
         _section("What all tiles do", "Every cycle of every tile has one cause.", plots.plot_causes(profile)),
-        _section("Memory of a tile", "Live: activations, and copies of operands.", plots.plot_memory(profile)),
+        _section("Memory of a tile", _MEMORY, plots.plot_memory(profile)),
     ]
     if len(batches) > 1:
         note = "Of queued batches the throughput, of a lone call the latency. A cross: does not fit."
