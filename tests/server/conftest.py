@@ -216,11 +216,18 @@ def write_lenient_hash(repository: Path) -> None:
     """The same foreign executable with the check turned off."""
     folder = write_model(repository / "lenient", linear_model())
     write_other_hash(folder)
-    edit_config(
-        folder,
-        "parameters [",
-        'parameters [\n    {\n        key: "check_package_hash"\n        value: { string_value: "False" }\n    },',
-    )
+    add_parameter(folder, "check_package_hash", "False")
+
+
+def add_parameter(folder: Path, name: str, value: str) -> None:
+    edit_config(folder, "parameters [", f'parameters [\n    {{ key: "{name}" value: {{ string_value: "{value}" }} }},')
+
+
+def large_model() -> onnx.ModelProto:
+    """y = x * 300 / 300, whose products with large x do not fit into half."""
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["product"]), helper.make_node("Div", ["product", "factor"], ["y"])]
+    spec = (TensorProto.FLOAT, ["n", 2])
+    return make_model(nodes, {"x": spec}, {"y": spec}, {"factor": np.array([300], np.float32)})
 
 
 def write_incomplete_models(repository: Path) -> None:
@@ -255,6 +262,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (repository / "wide" / "config.pbtxt").write_text('backend: "poplar"\n')
     write_guide_model(repository, root / "elsewhere")
     write_lenient_hash(repository)
+    write_model(repository / "large", large_model(), precision="fp16")
+    add_parameter(write_model(repository / "large_fast", large_model(), precision="fp16"), "sim_numerics", "fast")
     return repository
 
 

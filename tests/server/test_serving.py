@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from fault_clients import wait_until
+from triton_clients import read_metric
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 
@@ -96,6 +98,15 @@ def test_listing_1_3_of_the_guide_serves_its_model(ask):
     assert answer["my_output"].dtype == np.float16
     expected = answer["my_output"].astype(np.float32).mean(axis=1, keepdims=True)
     np.testing.assert_allclose(answer["my_other_output"], expected, atol=2e-2)
+
+
+@pytest.mark.parametrize(("model", "numerics", "expected"), [("large", "exact", 65504 / 300), ("large_fast", "fast", 1000)])
+def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metrics_say(server, ask, model, numerics, expected):
+    answer = ask(model, {"x": np.full((3, 2), 1000, np.float16)})["y"]
+    assert answer.dtype == np.float16
+    np.testing.assert_allclose(answer, expected, rtol=1e-3)
+    labels = {"model": model, "numerics": numerics}
+    wait_until(lambda: read_metric(server.metrics_url, "poplar_rows_total", **labels) >= 3, "the metrics name the numerics")
 
 
 ROW = np.ones((1, 4), np.float32)
