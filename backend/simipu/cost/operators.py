@@ -188,8 +188,11 @@ def _norm(context: Context) -> Work:
 
 
 def _reduction(context: Context) -> Work:
+    """One stage where every tile has results of its own to add up, else a second that adds up the tiles' partial results."""
+    stages = 1 if context.result.size >= context.target.num_tiles else 2
     elements = context.per_tile(context.source.size)
-    return context.spread("reduction", c.REDUCTION_CYCLES + elements * context.source.bytes_per_element / 8, steps=2)
+    compute = stages * c.REDUCTION_CYCLES + elements * context.source.bytes_per_element / 8
+    return context.spread("reduction", compute, steps=stages)
 
 
 def _pool(context: Context) -> Work:
@@ -359,7 +362,8 @@ def _with_bias(context: Context, work: Work) -> Work:
 def _recurrent(context: Context) -> Work:
     """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates; directions follow.
 
-    A GRU has two products: its candidate needs the gates' result.
+    A GRU has two products: its candidate needs the gates' result. As in poplin's fully connected layers the weights are the
+    field that streams past, and the batch its output channels. A step's input is sliced out, its output written back.
     """
     source, weights = _two(context)
     length, batch, width = source.shape
@@ -367,18 +371,16 @@ def _recurrent(context: Context) -> Work:
     hidden = context.attribute("hidden_size", gate_rows // 4)
     columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
     element, partial = _bytes(context, source, weights)
-    plans = [
-        plan_product(Product(1, batch, width + hidden, n, element, partial), context.target, context.settings) for n in columns
-    ]
+    products = [Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns]
+    plans = [plan_product(product, context.target, context.settings) for product in products]
     gates = Value((batch, gate_rows), source.bytes_per_element)
     cycles = 4 * _pass(gates, 5, 4 if source.bytes_per_element == 2 else 2, context)
-    # What a product takes once, its layouts above all, is outside the loop over the steps.
-    cycles += sum(plan.compute - c.PLANNED_CYCLES for plan in plans)
+    cycles += sum(plan.compute for plan in plans) + 2 * c.WORKERS * c.SERIAL_SLICE_CYCLES
     steps = length * directions
     widest = max(plans, key=lambda plan: plan.copied_bytes)
     return Work(
         "recurrent",
-        c.PLANNED_CYCLES + math.ceil(steps * cycles),
+        math.ceil(steps * cycles),
         steps * sum(plan.exchange for plan in plans),
         steps * (sum(plan.steps for plan in plans) + 4),
         max(plan.tiles for plan in plans),
