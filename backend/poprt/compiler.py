@@ -242,7 +242,7 @@ def _take_rows(model: onnx.ModelProto, streams: tuple[Stream, ...]) -> tuple[onn
 
 
 def _make_constant(name: str, value: npt.NDArray[Any]) -> Constant:
-    return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).tobytes())
+    return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).view(np.uint8).data.cast("B"))
 
 
 def _take_weights(graph: onnx.GraphProto, least_bytes: int) -> dict[str, npt.NDArray[Any]]:

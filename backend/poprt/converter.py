@@ -78,7 +78,7 @@ class Converter:
         if narrow and has_halves(converted):
             half_to_float(converted)
         self._on_step("fold constants")
-        converted = fold(converted)
+        fold(converted)
         name_nodes(converted.graph)
         self._on_step(f"convert to {self.precision}")
         int64_to_int32(converted)

@@ -5,15 +5,27 @@ It runs in a process of its own: some valid models crash the optimiser, which mu
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TypeVar
 
 import onnx
+from onnx import helper
 from simipu import CompileError
+from simipu.numerics import iter_subgraphs
 
+from poprt.half import drop_weights, used_names
+
+Message = TypeVar("Message", onnx.ModelProto, onnx.GraphProto)
 TIMEOUT_SECONDS = 1_800
+LEAST_LEFT = 1 << 18
+"""Elements from which a weight does not travel to the optimiser and back."""
+_LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
+"""Operators whose weights the optimiser leaves as they are, as long as the other operand depends on the inputs."""
+_OF_SHAPES = frozenset({"Shape", "Size"})
 
 # Nothing but ONNX Runtime is imported in the child: this package would take it a second.
 _CHILD = """
@@ -29,11 +41,27 @@ onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvi
 """
 
 
-def fold(model: onnx.ModelProto) -> onnx.ModelProto:
-    """`model` (static input shapes) with everything computed that does not depend on its inputs.
+def fold(model: onnx.ModelProto) -> None:
+    """Compute, in place, everything in `model` (static input shapes) that does not depend on its inputs.
 
     Standard ONNX operators only come out. Raises CompileError with ONNX Runtime's reason, which names the node.
     """
+    left = _weights_left(model.graph)
+    folded = _optimise(_without_weights(model, left))
+    inputs = [value for value in folded.graph.input if value.name not in left]
+    del folded.graph.input[:], folded.graph.value_info[:]
+    folded.graph.input.extend(inputs)
+    domains = {node.domain for node in folded.graph.node}
+    imports = [entry for entry in folded.opset_import if entry.domain in domains or not entry.domain]
+    del folded.opset_import[:]
+    folded.opset_import.extend(imports)
+    drop_weights(model.graph, left & used_names(folded.graph))
+    _clear(model, "graph")
+    _clear(model.graph, "initializer")
+    model.MergeFrom(folded)
+
+
+def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
         source, result = Path(folder, "source.onnx"), Path(folder, "folded.onnx")
         onnx.save(model, source)
@@ -47,10 +75,53 @@ def fold(model: onnx.ModelProto) -> onnx.ModelProto:
         if child.returncode or not result.exists():
             reason = child.stderr.strip().splitlines()[-1:] or ["no message"]
             raise CompileError(f"ONNX Runtime cannot load the model: {reason[0]}")
-        folded = onnx.load(result)
-    used = {node.domain for node in folded.graph.node}
-    imports = [entry for entry in folded.opset_import if entry.domain in used or not entry.domain]
-    del folded.opset_import[:]
-    folded.opset_import.extend(imports)
-    del folded.graph.value_info[:]
-    return folded
+        return onnx.load(result)
+
+
+def _weights_left(graph: onnx.GraphProto) -> set[str]:
+    """The large weights that the optimiser would only read and write again."""
+    if any(node.op_type == "BatchNormalization" for node in graph.node):
+        return set()  # products may take it up into their weights
+    dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
+    wanted = {value.name for value in graph.output}
+    for node in graph.node:
+        if node.op_type not in _OF_SHAPES and dynamic.intersection(node.input):
+            dynamic.update(node.output)
+        if node.op_type not in _LEAVES or not dynamic.intersection(node.input):
+            wanted.update(node.input)
+        for subgraph in iter_subgraphs(node):
+            wanted |= used_names(subgraph)
+    return {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) >= LEAST_LEFT} - wanted
+
+
+def _without_weights(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
+    """A copy that has inputs in the place of those weights, which are not copied."""
+    light = _copy(model, "graph")
+    light.graph.CopyFrom(_copy(model.graph, "initializer"))
+    known = {value.name for value in light.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in names:
+            light.graph.initializer.append(tensor)
+        elif tensor.name not in known:
+            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return light
+
+
+def _copy(message: Message, left_out: str) -> Message:
+    copy = type(message)()
+    for field, value in message.ListFields():
+        if field.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(copy, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(copy, field.name).CopyFrom(value)
+        else:
+            setattr(copy, field.name, value)
+    return copy
+
+
+def _clear(message: Message, kept: str) -> None:
+    for field, _ in message.ListFields():
+        if field.name != kept:
+            message.ClearField(field.name)

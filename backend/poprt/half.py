@@ -47,12 +47,12 @@ def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: di
             _convert_graph(subgraph, conversion, dict(in_float))
         nodes += _convert(node, conversion, kept, added, in_float)
     for tensor in kept.values():
-        tensor.CopyFrom(narrow(tensor))
+        _narrow(tensor)
     del graph.value_info[:]
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.extend(added)
-    _drop_unused(graph)
+    drop_weights(graph, used_names(graph))
 
 
 def has_halves(model: onnx.ModelProto) -> bool:
@@ -120,11 +120,17 @@ def _find_floats(graph: onnx.GraphProto) -> set[str]:
     return floats.union(*(_find_floats(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))
 
 
-def narrow(tensor: onnx.TensorProto) -> onnx.TensorProto:
-    """The same tensor in half: nearest, finite values clamped to the finite range."""
+def _narrow(tensor: onnx.TensorProto) -> None:
+    """Turn a tensor to half, in place: nearest, finite values clamped to the finite range."""
     value = numpy_helper.to_array(tensor)
-    clamped = np.where(np.isfinite(value), np.clip(value, -HALF_MAX, HALF_MAX), value)
-    return numpy_helper.from_array(clamped.astype(np.float16), tensor.name)
+    with np.errstate(over="ignore"):
+        half = value.astype(np.float16)
+    infinite = np.isinf(half)
+    if infinite.any():
+        half = np.where(infinite & np.isfinite(value), np.copysign(np.float16(HALF_MAX), half), half)
+    tensor.ClearField("float_data")
+    tensor.data_type = TensorProto.FLOAT16
+    tensor.raw_data = half.astype("<f2", copy=False).tobytes()
 
 
 def _convert(
@@ -154,7 +160,7 @@ def _convert(
     if not in_float:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT:
-                attribute.t.CopyFrom(narrow(attribute.t))
+                _narrow(attribute.t)
         _retype_attribute(node, "dtype")
         return [*before, node]
     after = []
@@ -195,12 +201,13 @@ def _renamed(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     return copy
 
 
-def _drop_unused(graph: onnx.GraphProto) -> None:
-    used = used_names(graph)
-    unique = {tensor.name: tensor for tensor in graph.initializer if tensor.name in used}
-    kept = list(unique.values())
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+def drop_weights(graph: onnx.GraphProto, kept: set[str]) -> None:
+    """Drop all weights but those, in place, and those twice there; gigabytes stay where they are."""
+    last = {tensor.name: i for i, tensor in enumerate(graph.initializer)}
+    for i in reversed(range(len(graph.initializer))):
+        name = graph.initializer[i].name
+        if name not in kept or last[name] != i:
+            del graph.initializer[i]
 
 
 def used_names(graph: onnx.GraphProto) -> set[str]:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QuarterFormat, encode
 
-from poprt.half import used_names
+from poprt.half import drop_weights, used_names
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 
@@ -72,10 +72,8 @@ def float_to_fp8(
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
-    used = used_names(graph)
-    kept = [tensor for tensor in graph.initializer if tensor.name in used]
-    del graph.initializer[:]
-    graph.initializer.extend([*kept, *narrow.tensors])
+    drop_weights(graph, used_names(graph))
+    graph.initializer.extend(narrow.tensors)
 
 
 def _weight_index(node: onnx.NodeProto, weights: Collection[str]) -> int | None:

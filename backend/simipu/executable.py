@@ -147,12 +147,12 @@ class Executable:
         head = _MAGIC + b"%02d" % FORMAT_VERSION + len(encoded).to_bytes(8, "little") + encoded
         if not size:
             return head
-        start = _align(len(head))
-        payload = bytearray(start + size)
-        payload[: len(head)] = head
+        parts: list[bytes | memoryview] = [head, bytes(_align(len(head)) - len(head))]
+        end = 0
         for constant, offset in zip(self.constants, offsets, strict=True):
-            payload[start + offset : start + offset + len(constant.data)] = constant.data
-        return bytes(payload)
+            parts += [bytes(offset - end), constant.data]
+            end = offset + len(constant.data)
+        return b"".join([*parts, bytes(size - end)])
 
     @staticmethod
     def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> Executable:

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
-from poprt import Compiler, CompilerOptions, Converter
+from onnx import TensorProto, helper, numpy_helper
+from poprt import Compiler, CompilerOptions, Converter, folding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower
@@ -101,6 +101,54 @@ def single(operator, inputs, outputs, domain="", **attributes):
 def test_what_the_chip_cannot_run_is_refused_by_the_name_of_the_node(model, reason):
     with pytest.raises(CompileError, match=reason):
         Converter(batch_size=2).convert(model)
+
+
+def foldable_model():
+    """Weights that products use as they are, and others that something is computed of at compile time."""
+    random = np.random.default_rng(0)
+    held = {name: random.standard_normal((4, 4), np.float32) for name in ("w", "v", "u", "t", "table", "inner", "given")}
+    inner = helper.make_graph([helper.make_node("MatMul", ["x", "inner"], ["r"])], "b", [], [spec_of("r", None)])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["s"])], "c", [], [spec_of("s", None)])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["u", "v"], ["uv"]),
+        helper.make_node("MatMul", ["a", "uv"], ["b"]),
+        helper.make_node("Transpose", ["t"], ["turned"]),
+        helper.make_node("Gemm", ["b", "turned"], ["c"]),
+        helper.make_node("Shape", ["x"], ["size"]),
+        helper.make_node("Gather", ["table", "size"], ["rows"]),
+        helper.make_node("ReduceSum", ["rows"], ["sum"], keepdims=0),
+        helper.make_node("Gather", ["table", "ids"], ["picked"]),
+        helper.make_node("Add", ["c", "picked"], ["d"]),
+        helper.make_node("Mul", ["d", "sum"], ["e"]),
+        helper.make_node("If", ["yes"], ["f"], then_branch=inner, else_branch=other),
+        helper.make_node("Add", ["e", "f"], ["g"]),
+        helper.make_node("MatMul", ["g", "given"], ["y"]),
+    ]
+    inputs = {"x": (F, ["n", 4]), "ids": (I32, ["n"]), "yes": (TensorProto.BOOL, [])}
+    return make_model(nodes, inputs, {"y": (F, ["n", 4]), "given": (F, [4, 4])}, held)
+
+
+def spec_of(name, shape):
+    return helper.make_tensor_value_info(name, F, shape)
+
+
+def test_weights_that_stay_out_of_the_optimiser_change_nothing(monkeypatch):
+    monkeypatch.setattr(folding, "LEAST_LEFT", 1)
+    assert folding._weights_left(foldable_model().graph) == {"w"}
+    found = []
+    for least in (1, 2**60):
+        monkeypatch.setattr(folding, "LEAST_LEFT", least)
+        converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
+        onnx.checker.check_model(converted, full_check=True)
+        found.append(converted)
+    some, none = found
+    assert [node.op_type for node in some.graph.node] == [node.op_type for node in none.graph.node]
+    assert "Transpose" not in {node.op_type for node in some.graph.node}
+    assert [value.name for value in some.graph.input] == ["x", "ids", "yes"]
+    assert {t.name: numpy_helper.to_array(t).tolist() for t in some.graph.initializer} == {
+        t.name: numpy_helper.to_array(t).tolist() for t in none.graph.initializer
+    }
 
 
 def test_metadata_describes_what_the_real_compiler_would(linear, compile_popef, open_model):
