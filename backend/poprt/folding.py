@@ -10,19 +10,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import TypeVar
 
 import onnx
-from onnx import helper
 from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 
-from poprt.half import drop_weights, used_names
+from poprt import weights
+from poprt.weights import drop_weights, used_names, without_weights
 
-Message = TypeVar("Message", onnx.ModelProto, onnx.GraphProto)
 TIMEOUT_SECONDS = 1_800
-LEAST_LEFT = 1 << 18
-"""Elements from which a weight does not travel to the optimiser and back."""
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
 """Operators whose weights the optimiser leaves as they are, as long as the other operand depends on the inputs."""
 _OF_SHAPES = frozenset({"Shape", "Size"})
@@ -47,7 +43,7 @@ def fold(model: onnx.ModelProto) -> None:
     Standard ONNX operators only come out. Raises CompileError with ONNX Runtime's reason, which names the node.
     """
     left = _weights_left(model.graph)
-    folded = _optimise(_without_weights(model, left))
+    folded = _optimise(without_weights(model, left))
     inputs = [value for value in folded.graph.input if value.name not in left]
     del folded.graph.input[:], folded.graph.value_info[:]
     folded.graph.input.extend(inputs)
@@ -79,7 +75,7 @@ def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _weights_left(graph: onnx.GraphProto) -> set[str]:
-    """The large weights that the optimiser would only read and write again."""
+    """The large weights that the optimiser would only read and write again: they do not travel there and back."""
     if any(node.op_type == "BatchNormalization" for node in graph.node):
         return set()  # products may take it up into their weights
     dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
@@ -91,37 +87,10 @@ def _weights_left(graph: onnx.GraphProto) -> set[str]:
             wanted.update(node.input)
         for subgraph in iter_subgraphs(node):
             wanted |= used_names(subgraph)
-    return {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) >= LEAST_LEFT} - wanted
+    return {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) >= weights.LARGE} - wanted
 
 
-def _without_weights(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy that has inputs in the place of those weights, which are not copied."""
-    light = _copy(model, "graph")
-    light.graph.CopyFrom(_copy(model.graph, "initializer"))
-    known = {value.name for value in light.graph.input}
-    for tensor in model.graph.initializer:
-        if tensor.name not in names:
-            light.graph.initializer.append(tensor)
-        elif tensor.name not in known:
-            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-    return light
-
-
-def _copy(message: Message, left_out: str) -> Message:
-    copy = type(message)()
-    for field, value in message.ListFields():
-        if field.name == left_out:
-            continue
-        if hasattr(value, "extend"):
-            getattr(copy, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(copy, field.name).CopyFrom(value)
-        else:
-            setattr(copy, field.name, value)
-    return copy
-
-
-def _clear(message: Message, kept: str) -> None:
+def _clear(message: onnx.ModelProto | onnx.GraphProto, kept: str) -> None:
     for field, _ in message.ListFields():
         if field.name != kept:
             message.ClearField(field.name)

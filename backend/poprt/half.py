@@ -11,6 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 from simipu.numerics import iter_subgraphs
 from simipu.shapes import infer_shapes
 
+from poprt.weights import drop_weights, has_data, used_names
+
 HALF_MAX = 65_504.0
 
 
@@ -105,14 +107,6 @@ def _widen(tensor: TensorProto) -> None:
         tensor.data_type = TensorProto.FLOAT
 
 
-def has_data(tensor: TensorProto) -> bool:
-    """Whether a tensor brings its values, or none are needed."""
-    if tensor.data_location == TensorProto.EXTERNAL:
-        return False
-    fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
-    return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
-
-
 def _find_floats(graph: onnx.GraphProto) -> set[str]:
     values = (*graph.input, *graph.value_info, *graph.output)
     floats = {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
@@ -199,18 +193,3 @@ def _renamed(tensor: onnx.TensorProto, name: str) -> onnx.TensorProto:
     copy.CopyFrom(tensor)
     copy.name = name
     return copy
-
-
-def drop_weights(graph: onnx.GraphProto, kept: set[str]) -> None:
-    """Drop all weights but those, in place, and those twice there; gigabytes stay where they are."""
-    last = {tensor.name: i for i, tensor in enumerate(graph.initializer)}
-    for i in reversed(range(len(graph.initializer))):
-        name = graph.initializer[i].name
-        if name not in kept or last[name] != i:
-            del graph.initializer[i]
-
-
-def used_names(graph: onnx.GraphProto) -> set[str]:
-    """Names that nodes, their bodies' too, and outputs take."""
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    return used.union(*(used_names(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))

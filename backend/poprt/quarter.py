@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QuarterFormat, encode
 
-from poprt.half import drop_weights, used_names
+from poprt.weights import drop_weights, used_names
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from poprt import Compiler, CompilerOptions, Converter, folding
+from poprt import Compiler, CompilerOptions, Converter, folding, weights
+from poprt.frontend import get_frontend
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower
@@ -134,11 +135,11 @@ def spec_of(name, shape):
 
 
 def test_weights_that_stay_out_of_the_optimiser_change_nothing(monkeypatch):
-    monkeypatch.setattr(folding, "LEAST_LEFT", 1)
+    monkeypatch.setattr(weights, "LARGE", 1)
     assert folding._weights_left(foldable_model().graph) == {"w"}
     found = []
     for least in (1, 2**60):
-        monkeypatch.setattr(folding, "LEAST_LEFT", least)
+        monkeypatch.setattr(weights, "LARGE", least)
         converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
         onnx.checker.check_model(converted, full_check=True)
         found.append(converted)
@@ -266,3 +267,38 @@ def test_the_command_fails_with_one_line_and_a_status(linear, tmp_path, argument
     assert done.returncode == status
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def tensor(**fields):
+    return onnx.TensorProto(**{"name": "w", "data_type": F, "dims": [300, 2], **fields})
+
+
+@pytest.mark.parametrize(
+    ("held", "expected"),
+    [
+        (tensor(raw_data=bytes(2400)), True),
+        (tensor(raw_data=bytes(2400), doc_string="weights", data_location=TensorProto.DEFAULT), True),
+        (tensor(raw_data=bytes(2400), doc_string=""), True),
+        (tensor(raw_data=bytes(1200), data_type=H), True),
+        (tensor(raw_data=bytes(2399)), False),
+        (tensor(raw_data=bytes(2401)), False),
+        (tensor(raw_data=bytes(2404), dims=[300, 3]), False),
+        (tensor(float_data=[1] * 600), True),
+        (tensor(float_data=[1] * 599), False),
+        (tensor(), False),
+        (tensor(raw_data=bytes(8), dims=[-1, -2]), False),
+        (tensor(raw_data=bytes(2400), data_location=TensorProto.EXTERNAL), False),
+    ],
+)
+def test_a_weight_is_left_unchecked_only_with_as_many_bytes_as_its_shape_says(held, expected):
+    assert weights.is_whole(held) is expected
+
+
+def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, linear):
+    broken = onnx.ModelProto()
+    broken.CopyFrom(linear)
+    (weight,) = (t for t in broken.graph.initializer if t.name == "w")
+    weight.CopyFrom(onnx.TensorProto(name="w", data_type=F, dims=[1000, 1000], raw_data=bytes(3_999_996)))
+    onnx.save(broken, tmp_path / "broken.onnx")
+    with pytest.raises(CompileError, match=r"broken.onnx is not a valid ONNX model: .*'?w'?.*"):
+        get_frontend(tmp_path / "broken.onnx").load_model()

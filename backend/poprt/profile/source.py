@@ -24,6 +24,7 @@ from poprt.frontend import OnnxFrontend
 from poprt.half import half_to_float
 from poprt.profile.weights import hide_weights, show_weights, strip_weights
 from poprt.shapes import describe_shape, fix_input_shapes
+from poprt.weights import has_data, without_weights
 
 DEFAULT_TARGET = "ipu21"
 
@@ -91,11 +92,9 @@ class OnnxSource:
         return converted
 
     def _check(self) -> None:
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
-        hide_weights(model)
+        empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}
         try:
-            onnx.checker.check_model(model)
+            onnx.checker.check_model(without_weights(self._model, empty))
         except (onnx.checker.ValidationError, ValueError) as error:
             raise CompileError(f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}") from error
 

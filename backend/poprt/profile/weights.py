@@ -16,7 +16,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 
-from poprt.half import has_data
+from poprt.weights import has_data
 
 HIDDEN_BYTES = 1 << 20
 """Smaller weights cost nothing to carry along."""
