@@ -83,6 +83,19 @@ def test_a_narrow_side_streams_past_the_wide_one_whichever_it_is() -> None:
     assert plan_product(Product(1, 8192, 512, 16, convolution=True), C600, Settings()) != tall
 
 
+@pytest.mark.parametrize(("channels", "kinds"), [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})])
+def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, kinds: set[str]) -> None:
+    """The AMP units multiply 16 by 16 channels: groups of four would leave 15 of 16 idle."""
+    found = {}
+    for groups in (512 // channels, 1):
+        filters = [512, 512 // groups, 3, 3]
+        (found[groups],) = estimate(one_node("Conv", [[16, 512, 14, 14], filters], group=groups, pads=[1] * 4), C600).operators
+        assert found[groups].work.macs == 16 * 512 * 14 * 14 * 9 * 512 // groups
+    grouped, dense = found[512 // channels], found[1]
+    assert grouped.work.kind.partition(" ")[2] in kinds
+    assert grouped.cycles < dense.cycles / 4
+
+
 def test_less_memory_never_makes_a_plan_faster() -> None:
     product = Product(1, 4096, 4096, 4096)
     found = [plan_product(product, C600, Settings(proportion)).cycles for proportion in (0.6, 0.2, 0.05)]

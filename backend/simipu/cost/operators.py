@@ -290,8 +290,7 @@ def _conv(context: Context) -> Work:
         positions = rows * source.shape[-1] // field.shape[-1]
         packed_bytes = positions * math.ceil(k * element / c.CHANNEL_BLOCK_BYTES) * c.CHANNEL_BLOCK_BYTES
     product = Product(groups, rows, k, n, element, partial, taps, field.shape[-1], inputs_per_row, True, packed_bytes)
-    work = _depthwise(context, product, kernel) if groups > 1 and k == 1 else _product(context, product)
-    return _with_bias(context, work)
+    return _with_bias(context, _grouped(context, product, kernel) if groups > 1 and k <= 4 else _product(context, product))
 
 
 def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
@@ -299,9 +298,16 @@ def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
     return positions * (1 + 4 * (kernel[0] - 1) / max(1, source.shape[2]))
 
 
-def _depthwise(context: Context, product: Product, kernel: Sequence[int]) -> Work:
-    """One filter a channel: the faster of the SLIC and the VMAC vertex over blocks of 16 channels (notes, section 3.1)."""
-    blocks = math.ceil(product.groups / 16)
+def _grouped(context: Context, product: Product, kernel: Sequence[int]) -> Work:
+    """Groups of one to four channels: the fastest of the AMP units, which would be idle for the most part, of the SLIC vertex
+    over blocks of 16 channels and, with one filter a channel, of the VMAC vertex (notes, section 3.1)."""
+    narrow = _narrow_groups(context, product, kernel)
+    wide = _product(context, product) if product.k > 1 else narrow
+    return min(narrow, wide, key=lambda work: work.compute + work.exchange)
+
+
+def _narrow_groups(context: Context, product: Product, kernel: Sequence[int]) -> Work:
+    blocks = math.ceil(product.groups * max(product.k, product.n) / 16)
     tiles = max(1, context.target.num_tiles // blocks)
     rows = math.ceil(product.rows / min(tiles, product.rows))
     rounds = math.ceil(blocks / context.target.num_tiles)
@@ -312,12 +318,14 @@ def _depthwise(context: Context, product: Product, kernel: Sequence[int]) -> Wor
     sub_kernels = math.ceil(kernel[-1] / 4) * math.prod(kernel[:-1])
     passes = 1 if product.partial_bytes == 2 else 2
     slic = 150 + sub_kernels * passes * (50 + c.WORKERS * worker) + 8 * rows
-    exchange = rounds * rows * product.inputs_per_row * 16 * product.element_bytes / _rate(context)
-    compute = c.PLANNED_CYCLES + c.FIELD_CYCLES + rounds * min(vmac, slic)
-    kind = "convolution SLIC" if slic <= vmac else "convolution VMAC"
-    macs = product.groups * product.rows * math.prod(kernel)
+    received = rounds * rows * product.inputs_per_row * 16 * product.element_bytes
+    is_slic = slic <= vmac or product.k > 1
+    compute = c.PLANNED_CYCLES + c.FIELD_CYCLES + rounds * (slic if is_slic else vmac)
+    kind = "convolution SLIC" if is_slic else "convolution VMAC"
+    macs = product.groups * product.rows * product.k * product.n * math.prod(kernel)
     used = min(context.target.num_tiles, blocks * tiles)
-    return Work(kind, math.ceil(compute), math.ceil(exchange), 2, used, 0, c.PRODUCT_CODE_BYTES, macs)
+    exchange = math.ceil(received / _rate(context))
+    return Work(kind, math.ceil(compute), exchange, 2, used, math.ceil(received), c.PRODUCT_CODE_BYTES, macs)
 
 
 def _product(context: Context, product: Product) -> Work:
