@@ -323,6 +323,17 @@ def test_the_page_refers_to_nothing_outside_and_escapes_names(tmp_path, run):
 
 
 @pytest.mark.server
+def test_a_page_of_a_sweep_compares_the_chips_by_batch_size(onnx_file, tmp_path, run):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    status, _, _ = run(onnx_file, "--sweep", "batch_size=1,4", "--sweep", "target=c600,bow", "--num_ipus", 2, "--html", page)
+    assert status == 0
+    text = page.read_text()
+    assert text.count(">ipu21 fp16<") == text.count(">bow fp16<") == 2, "in both plots"
+    assert "tile, at the peak of its IPU" in text
+
+
+@pytest.mark.server
 def test_a_page_of_a_fixed_batch_says_so(tmp_path):
     pytest.importorskip("matplotlib")
     path = save(

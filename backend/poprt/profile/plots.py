@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from simipu.cost import Estimate
 
 from poprt.profile.model import Profile
 
 COLOURS = {"compute": "#2f6db3", "exchange": "#e2902f", "sync": "#8d99a6", "host": "#b5524f", "idle": "#dfe3e8"}
 _MEMORY_COLOURS = {"weights": "#4a7f6f", "code": "#a9a9a9", "streams": "#c9b458", "live": "#7fb2e5", "copies": "#b9d7f3"}
+_LINE_COLOURS = ("#2f6db3", "#e2902f", "#4a7f6f", "#8d99a6", "#7d5ba6", "#c9b458")
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 9.0,
@@ -136,25 +139,34 @@ def _memory_over_tiles(profile: Profile) -> tuple[list[float], list[tuple[str, l
 
 @mpl.rc_context(_STYLE)
 def plot_batches(profiles: Sequence[Profile]) -> str:
-    """Latency and throughput by batch size; a cross is a batch that does not fit."""
+    """Latency and throughput by batch size, a line for each target and precision; a cross is a batch that does not fit."""
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     ordered = sorted(profiles, key=lambda each: each.batch_size)
-    sizes = [each.batch_size for each in ordered]
-    series = {
-        "latency, ms": [each.estimate.latency_seconds * 1e3 for each in ordered],
-        "samples/s": [each.estimate.samples_per_second for each in ordered],
+    sizes = sorted({each.batch_size for each in ordered})
+    lines: dict[str, list[Profile]] = {}
+    for each in ordered:
+        lines.setdefault(f"{each.target.name} {each.precision}", []).append(each)
+    series: dict[str, Callable[[Estimate], float]] = {
+        "latency, ms": lambda result: result.latency_seconds * 1e3,
+        "samples/s": lambda result: result.samples_per_second,
     }
-    for axes, (label, values) in zip(figure.subplots(1, 2), series.items(), strict=True):
-        axes.plot(sizes, values, color=COLOURS["compute"], linewidth=1.5)
-        for size, value, each in zip(sizes, values, ordered, strict=True):
-            fits = each.estimate.fits
-            axes.plot(size, value, marker="o" if fits else "X", color=COLOURS["compute" if fits else "host"])
-            axes.annotate(f"{value:,.3g}" if value < 1000 else f"{value:,.0f}", (size, value), xytext=(0, 6), **_ABOVE)
+    for axes, (label, read) in zip(figure.subplots(1, 2), series.items(), strict=True):
+        for (name, members), colour in zip(lines.items(), itertools.cycle(_LINE_COLOURS)):
+            values = [read(each.estimate) for each in members]
+            axes.plot([each.batch_size for each in members], values, color=colour, linewidth=1.5, label=name)
+            for value, each in zip(values, members, strict=True):
+                fits = each.estimate.fits
+                axes.plot(each.batch_size, value, marker="o" if fits else "X", color=colour if fits else COLOURS["host"])
+                if len(lines) == 1:
+                    text = f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+                    axes.annotate(text, (each.batch_size, value), xytext=(0, 6), **_ABOVE)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.set(xlabel="batch size", ylabel=label, ylim=(0, 1.2 * max(values)))
+        axes.set(xlabel="batch size", ylabel=label, ylim=(0, 1.2 * max(read(each.estimate) for each in ordered)))
         axes.margins(x=0.08)
         _thousands(axes.yaxis)
+        if len(lines) > 1:
+            axes.legend(loc="upper left")
     return _svg(figure, "batches")
 
 

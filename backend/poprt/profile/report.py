@@ -47,7 +47,10 @@ def require_matplotlib() -> None:
 
 
 def make_report(profile: Profile, batches: Sequence[Profile], sweep: Sequence[Profile] = ()) -> str:
-    """The page, which refers to nothing outside it. `batches` are profiles of other batch sizes, `sweep` further points."""
+    """The page, which refers to nothing outside it.
+
+    `batches` are profiles of other batch sizes, `sweep` further points, which are plotted in their place where they have some.
+    """
     from poprt.profile import plots
 
     title = f"{profile.model} on {profile.chip}"
@@ -62,6 +65,7 @@ def make_report(profile: Profile, batches: Sequence[Profile], sweep: Sequence[Pr
         _section("What all tiles do", "Every cycle of every tile has one cause.", plots.plot_causes(profile)),
         _section("Memory of a tile", _MEMORY, plots.plot_memory(profile)),
     ]
+    batches = sweep if len({each.batch_size for each in sweep}) > 1 else batches
     if len(batches) > 1:
         note = "Of queued batches the throughput, of a lone call the latency. A cross: does not fit."
         parts.append(_section("Batch sizes", note, plots.plot_batches(batches)))
