@@ -51,7 +51,8 @@ def convolve(
 ) -> np.ndarray:
     """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels of a position.
 
-    Of few channels a block has up to 4 kernel rows, a power of two.
+    Of few channels a block has up to 4 kernel rows, a power of two. Groups of up to 4 channels: after each 4 positions
+    of a row.
     """
     rank = field.ndim - 2
     padded = np.pad(field.astype(np.float64), [(0, 0), (0, 0), *zip(before, after, strict=True)])
@@ -84,7 +85,10 @@ def convolve(
                 ]
                 out = slice(group * per_group, (group + 1) * per_group)
                 total[:, out] += np.moveaxis(np.tensordot(seen, tap, axes=([1], [1])), -1, 1)
-            ends = position[0] % rows_at_once == rows_at_once - 1 or position[0] == kernel[0] - 1
+            if groups > 1 and channels <= 4:
+                ends = position[-1] % 4 == 3 or position[-1] == kernel[-1] - 1
+            else:
+                ends = position[0] % rows_at_once == rows_at_once - 1 or position[0] == kernel[0] - 1
             if block and ends:
                 total = to_half(total, nan_on_overflow).astype(np.float64)
     assert rank == len(sizes)
@@ -164,7 +168,9 @@ def _conv(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
     field, filters, *bias = inputs
     rank = field.ndim - 2
     pads = attributes.get("pads", [0] * 2 * rank)
-    if block and math.ceil(filters.shape[1] / block) * math.prod(filters.shape[2:]) == 1:
+    at_once = 4 if attributes.get("group", 1) > 1 and filters.shape[1] <= 4 else 1
+    taps = math.prod(filters.shape[2:-1]) * math.ceil(filters.shape[-1] / at_once)
+    if block and math.ceil(filters.shape[1] / block) * taps == 1:
         block = 0
     total = convolve(
         field,

@@ -3,12 +3,14 @@
 The AMP unit adds up the products of one block of input channels in float and stores the sum with what was there before as a
 half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product becomes a series of small ones,
 each of whose sums is rounded; the blocks of a matrix product in order of k, those of a convolution by channels, then by
-kernel position. Where there are few channels, two or four kernel rows are taken for one, as poplin does. How a plan
+kernel position. Where there are few channels, two or four kernel rows are taken for one, as poplin does. Groups of few
+channels go to the SLIC vertex, which adds up four kernel positions of a row (poplibs, ConvPartial1xNSLIC). How a plan
 spreads the blocks over tiles, which changes the order, is not followed.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ from simipu.numerics.graphs import Chain, attribute, make_body
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""
+SLIC_CHANNELS, SLIC_TAPS = 4, 4
+"""Channels of a group up to which it takes the SLIC vertex, and the kernel positions whose products that adds up."""
 
 Shape = tuple[int | None, ...]
 """Sizes; None where the compiled graph leaves one open, as it does the number of rows."""
@@ -43,6 +47,8 @@ def has_partials(node: onnx.NodeProto, left: Shape, right: Shape, result: Shape,
         if None in (*left[1:], *right, *result[2:]):
             return False
         _, channels, *kernel = _known(right)
+        if attribute(node, "group", 1) > 1 and channels <= SLIC_CHANNELS:
+            return math.prod(kernel[:-1]) * math.ceil(kernel[-1] / SLIC_TAPS) > 1
         packed = _packed_rows(node, channels, kernel, block)
         return math.ceil(channels * packed / block) * math.ceil(kernel[0] / packed) * math.prod(kernel[1:]) > 1
     k = _depth(node, left)
@@ -114,6 +120,10 @@ def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     field, filters = node.input[0], node.input[1]
     if any(before) or any(after):
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
+    if groups > 1 and weights[1] <= SLIC_CHANNELS:
+        return _sum_rows(chain, node, field, filters, result[2:], weights[2:], operands.round)
+    if groups == math.prod(weights[2:]) == 1:
+        return _multiply_positions(chain, node, field, filters, operands)
     packed = _packed_rows(node, weights[1], weights[2:], operands.block)
     if packed > 1:
         node, field, filters, weights, padded = _pack_rows(chain, node, field, filters, weights, padded, packed)
@@ -150,6 +160,20 @@ def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
         scan_input_axes=[2, 0],
     )
     return chain.add("Reshape", scanned, whole)
+
+
+def _multiply_positions(chain: Chain, node: onnx.NodeProto, field: str, filters: str, operands: Operands) -> str:
+    """A convolution whose kernel is one position is a matrix product: a block takes fewer nodes than as one of kernels."""
+    (outputs, channels, *_), sizes = _known(operands.right), _known(operands.result)[2:]
+    strides = attribute(node, "strides", [1] * len(sizes))
+    if math.prod(strides) > 1:
+        ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
+        axes = chain.shape(range(2, 2 + len(sizes)))
+        field = chain.add("Slice", field, chain.shape([0] * len(sizes)), chain.shape(ends), axes, chain.shape(strides))
+    columns = chain.add("Reshape", field, chain.shape([0, channels, -1]))
+    rows = chain.add("Reshape", filters, chain.shape([outputs, channels]))
+    total = _multiply(chain, rows, columns, (2, 3), channels, operands)
+    return chain.add("Reshape", total, chain.shape([0, outputs, *sizes]))
 
 
 def _packed_rows(node: onnx.NodeProto, channels: int, kernel: Sequence[int], block: int) -> int:
@@ -219,6 +243,35 @@ def _sum_taps(
             product = chain.add("Conv", seen, tap, group=groups)
         else:
             product = chain.add("MatMul", tap, chain.add("Reshape", seen, chain.shape([0, channels, -1])))
+        total = round_sum(chain, chain.add("Add", total, product) if total else product)
+    return total
+
+
+def _sum_rows(
+    chain: Chain,
+    node: onnx.NodeProto,
+    field: str,
+    filters: str,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    round_sum: Round,
+) -> str:
+    """The sum of the products of a few kernel positions of a row at a time; `field` is padded, `sizes` are the result's."""
+    strides = attribute(node, "strides", [1] * len(kernel))
+    dilations = attribute(node, "dilations", [1] * len(kernel))
+    axes, total = chain.shape(range(2, 2 + len(kernel))), ""
+    firsts = itertools.product(*map(range, kernel[:-1]), range(0, kernel[-1], SLIC_TAPS))
+    for first in firsts:
+        taps = [*[1] * (len(kernel) - 1), min(SLIC_TAPS, kernel[-1] - first[-1])]
+        starts = [at * dilation for at, dilation in zip(first, dilations, strict=True)]
+        ends = [
+            start + (size - 1) * step + (count - 1) * dilation + 1
+            for start, size, step, count, dilation in zip(starts, sizes, strides, taps, dilations, strict=True)
+        ]
+        seen = chain.add("Slice", field, chain.shape(starts), chain.shape(ends), axes)
+        last = [at + count for at, count in zip(first, taps, strict=True)]
+        row = chain.add("Slice", filters, chain.shape(first), chain.shape(last), axes)
+        product = chain.add("Conv", seen, row, group=attribute(node, "group"), strides=strides, dilations=dilations)
         total = round_sum(chain, chain.add("Add", total, product) if total else product)
     return total
 
