@@ -96,6 +96,23 @@ def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, k
     assert grouped.cycles < dense.cycles / 4
 
 
+@pytest.mark.parametrize(
+    ("product", "kind"),
+    [
+        (Product(600, 1, 64, 1024), "dot product"),
+        (Product(1472, 1, 40, 24, 4, 4), "dot product"),
+        (Product(1, 1000, 1, 1000), "outer product"),
+        (Product(1, 1000, 1, 1000, 4, 4), "outer product"),
+        (Product(1, 1024, 1024, 1024), ""),
+        (Product(1, 1, 64, 1024, element_bytes=1), ""),
+        (Product(1, 64, 64, 64, taps=9, convolution=True), ""),
+    ],
+    ids=repr,
+)
+def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(product: Product, kind: str) -> None:
+    assert plan_product(product, C600, Settings()).kind == kind
+
+
 def test_less_memory_never_makes_a_plan_faster() -> None:
     product = Product(1, 4096, 4096, 4096)
     found = [plan_product(product, C600, Settings(proportion)).cycles for proportion in (0.6, 0.2, 0.05)]

@@ -350,7 +350,7 @@ def _planned(context: Context, product: Product) -> Work:
     kind = "convolution" if "Conv" in context.node.op_type else "matmul"
     macs = product.groups * product.rows * product.k * product.n * product.taps
     memory = plan.copied_bytes, _product_code_bytes(plan)
-    return Work(kind, plan.compute, plan.exchange, plan.steps, plan.tiles, *memory, macs, plan.splits)
+    return Work(kind, plan.compute, plan.exchange, plan.steps, plan.tiles, *memory, macs, f"{plan.kind} {plan.splits}".strip())
 
 
 def _product_code_bytes(plan: Plan) -> int:

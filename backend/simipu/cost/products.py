@@ -1,7 +1,9 @@
 """Planning matmuls and convolutions: the cheapest way to split one over the tiles, as poplin's planner would.
 
 A product is `groups` times rows x k x n, for each of `taps` kernel positions. Rows, k and n are split over tiles, n or k also
-in time (serially) when the operands of all at once do not fit into the memory that availableMemoryProportion allows.
+in time (serially) when the operands of all at once do not fit into the memory that availableMemoryProportion allows. A tile
+computes its part with the AMP units or, where most of them would be idle, with the dot product or outer product vertex; the
+vertices for convolutions of few channels are `operators.py`'s.
 """
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ class Plan:
     """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial sums."""
     splits: str
     """How it is split, in words."""
+    kind: str
+    """The vertex, where it is not that of the AMP units."""
     fits: bool
     """Whether `temporary_bytes` keep to availableMemoryProportion; otherwise it is the plan that needs least."""
 
@@ -118,7 +122,10 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
     exchange += weights * (1 - 1 / row_split) / rate + np.where(k_split > 1, partials / rate, 0)
     coefficient_rate = c.COEFFICIENT_BYTES_PER_CYCLE * (2 if settings.use_128bit_conv_unit_load else 1)
     load = k_grain * units * product.element_bytes / coefficient_rate
-    compute = vertex_cycles(product, rows, in_blocks, out_blocks, load, groups)
+    amp = vertex_cycles(product, rows, in_blocks, out_blocks, load, groups)
+    other, other_kind = _other_vertex(product, rows, n, groups)
+    is_other = (k_split == 1) & (n_serial == 1) & (k_serial == 1) & (other < amp)
+    compute = np.where(is_other, other, amp)
     if product.taps > 1:
         compute += groups * rows * n / (4 if product.partial_bytes == 2 else 2)  # zeroing
     compute += _reduction(np.ceil(rows * n / k_split), k_split, product.partial_bytes)
@@ -152,6 +159,7 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
         copied_bytes=int(copied[best]),
         messages=int(messages[best]),
         splits=" ".join(f"{name} {int(split[best])}" for name, split in named.items() if split[best] > 1) or "one tile",
+        kind=other_kind if is_other[best] else "",
         fits=bool(fits[best]),
     )
 
@@ -206,6 +214,22 @@ def vertex_cycles(product: Product, rows: Array, in_blocks: Array, out_blocks: A
     block = c.OUT_CHANNEL_CYCLES + load + c.WORKERS * worker
     total: Array = c.VERTEX_CYCLES + groups * (c.GROUP_CYCLES + in_blocks * (c.IN_CHANNEL_CYCLES + out_blocks * block))
     return total
+
+
+def _other_vertex(product: Product, rows: Array, n: Array, groups: int) -> tuple[Array, str]:
+    """What the outer product vertex takes, where there is one input channel, or else the dot product vertex."""
+    half = product.element_bytes == 2
+    if product.taps > 1 or product.convolution or product.element_bytes == 1:
+        return np.full(rows.shape, np.inf), ""
+    if product.k == 1:
+        width = np.ceil(rows / c.WORKERS)
+        row = 6 + np.maximum(0, n - 12) / (4 if half else 2)
+        return c.WORKERS * (25 + groups * (11 + width * row)), "outer product"
+    vector = 4 if half else 2
+    aligned = product.k % vector == 0
+    dot = 7 + (4 if half and product.partial_bytes == 2 else 0) + np.ceil(product.k / vector) * (1 if aligned else 2)
+    each = groups * (np.ceil(rows * n / c.WORKERS) * dot + 10 * np.ceil(rows / c.WORKERS))
+    return c.VERTEX_CYCLES + c.WORKERS * each, "dot product"
 
 
 def _reduction(outputs: Array, depth: Array, partial_bytes: int) -> Array:
