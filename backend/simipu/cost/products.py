@@ -217,7 +217,7 @@ def vertex_cycles(product: Product, rows: Array, in_blocks: Array, out_blocks: A
 
 
 def _other_vertex(product: Product, rows: Array, n: Array, groups: int) -> tuple[Array, str]:
-    """What the outer product vertex takes, where there is one input channel, or else the dot product vertex."""
+    """What the outer product vertex takes, where there is one input channel, or else the dot product vertex (notes, 3.1)."""
     half = product.element_bytes == 2
     if product.taps > 1 or product.convolution or product.element_bytes == 1:
         return np.full(rows.shape, np.inf), ""
