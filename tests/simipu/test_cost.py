@@ -81,6 +81,8 @@ def test_a_narrow_side_streams_past_the_wide_one_whichever_it_is() -> None:
     tall, wide = (plan_product(product, C600, Settings()) for product in (Product(1, 8192, 512, 16), Product(1, 16, 512, 8192)))
     assert tall == wide
     assert plan_product(Product(1, 8192, 512, 16, convolution=True), C600, Settings()) != tall
+    row, rows = (plan_product(Product(1, count, 1600, 6400), C600, Settings()) for count in (1, 2))
+    assert row.cycles < rows.cycles, "one row alone streams as it is fastest"
 
 
 @pytest.mark.parametrize(("channels", "kinds"), [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})])
@@ -99,7 +101,7 @@ def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, k
 @pytest.mark.parametrize(
     ("product", "kind"),
     [
-        (Product(600, 1, 64, 1024), "dot product"),
+        (Product(1472, 3, 8, 3), "dot product"),
         (Product(1472, 1, 40, 24, 4, 4), "dot product"),
         (Product(1, 1000, 1, 1000), "outer product"),
         (Product(1, 1000, 1, 1000, 4, 4), "outer product"),

@@ -87,13 +87,14 @@ class Plan:
 def plan_product(product: Product, target: Target, settings: Settings) -> Plan:
     """The cheapest plan, operands swapped or not; equal products are planned once.
 
-    A narrow side always is the one that streams past the coefficients.
+    A narrow side always is the one that streams past the coefficients; of a single row the formulas decide, which have the
+    matrix stream past it: nobody measured one alone, and decoding with one row at a time comes out nearer so.
     """
     swapped = replace(product, rows=product.n, n=product.rows)
     candidates = [product, swapped]
-    if product.convolution or product.rows <= min(product.n, c.NARROW_SIDE):
+    if product.convolution or 1 < product.rows <= min(product.n, c.NARROW_SIDE):
         candidates = [product]
-    elif product.n <= c.NARROW_SIDE:
+    elif 1 < product.n <= c.NARROW_SIDE:
         candidates = [swapped]
     plans = [_plan(candidate, target, settings) for candidate in candidates]
     return min(plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * target.internal_sync_cycles))
