@@ -28,6 +28,7 @@ import popef
 from poprt.calibration import Overflow, find_overflows, report
 from poprt.checks import check_static
 from poprt.options import CompilerOptions
+from poprt.weights import has_data
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
@@ -147,6 +148,9 @@ def _compile(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
             f"found {options.num_io_tiles}"
         )
+    missing = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
+    if missing is not None:
+        raise CompileError(f"weight {missing!r} has no data; a model without its weights can be profiled, but not compiled")
     on_step("plan operators")
     name_nodes(model.graph)
     outputs = infer_shapes(model).graph.output
@@ -191,7 +195,7 @@ def _compile(
 def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
     if cost.fits:
         return
-    parts = ", ".join(f"{name} {size}" for name, size in cost.tile_bytes().items())
+    parts = ", ".join(f"{name} {size}" for name, size in cost.by_memory().items())
     fullest = max(cost.operators, key=lambda operator: operator.live_bytes)
     text = (
         f"Out of memory: Cannot fit all variable data onto one or more tiles: {cost.peak_tile_bytes} bytes used but tiles "

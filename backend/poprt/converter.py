@@ -84,16 +84,12 @@ class Converter:
         int64_to_int32(converted)
         if narrow:
             float_to_half(converted, self.fp16_skip_op_types)
-        self.narrow_products(converted)
-        self._on_step("infer shapes")
-        check_static(converted)
-        return converted
-
-    def narrow_products(self, converted: onnx.ModelProto) -> None:
-        """The last step to precision fp8 and fp8_weight, in place; nothing for others."""
         if self.precision in ("fp8", "fp8_weight"):
             weights_only = self.precision == "fp8_weight"
             float_to_fp8(converted, self.fp8_params, self.fp8_skip_op_names, weights_only=weights_only)
+        self._on_step("infer shapes")
+        check_static(converted)
+        return converted
 
     def _version(self, model: onnx.ModelProto, narrow: bool) -> int | None:
         """The opset to convert to, None for the model's own."""

@@ -16,7 +16,7 @@ from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 
 from poprt import weights
-from poprt.weights import drop_weights, used_names, without_weights
+from poprt.weights import drop_weights, has_data, used_names, without_weights
 
 TIMEOUT_SECONDS = 1_800
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
@@ -40,9 +40,10 @@ onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvi
 def fold(model: onnx.ModelProto) -> None:
     """Compute, in place, everything in `model` (static input shapes) that does not depend on its inputs.
 
-    Standard ONNX operators only come out. Raises CompileError with ONNX Runtime's reason, which names the node.
+    Weights without data stay so, and nothing is computed with them. Standard ONNX operators only come out. Raises CompileError
+    with ONNX Runtime's reason, which names the node.
     """
-    left = _weights_left(model.graph)
+    left = _weights_left(model.graph) | {tensor.name for tensor in model.graph.initializer if not has_data(tensor)}
     folded = _optimise(without_weights(model, left))
     inputs = [value for value in folded.graph.input if value.name not in left]
     del folded.graph.input[:], folded.graph.value_info[:]

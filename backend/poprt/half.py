@@ -116,6 +116,9 @@ def _find_floats(graph: onnx.GraphProto) -> set[str]:
 
 def _narrow(tensor: onnx.TensorProto) -> None:
     """Turn a tensor to half, in place: nearest, finite values clamped to the finite range."""
+    if not has_data(tensor):
+        tensor.data_type = TensorProto.FLOAT16
+        return
     value = numpy_helper.to_array(tensor)
     with np.errstate(over="ignore"):
         half = value.astype(np.float16)

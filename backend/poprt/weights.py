@@ -11,6 +11,8 @@ from simipu.numerics import iter_subgraphs
 
 LARGE = 1 << 18
 """Elements from which a weight is worth not copying."""
+_MOST_BESIDE_DATA = 1 << 16
+"""Bytes that a tensor without data has at the most: its name and description, above all."""
 _SIZED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
 
@@ -61,6 +63,8 @@ def has_data(tensor: TensorProto) -> bool:
     """Whether a tensor brings its values, or none are needed."""
     if tensor.data_location == TensorProto.EXTERNAL:
         return False
+    if tensor.ByteSize() > _MOST_BESIDE_DATA:
+        return True  # to look at them would be to copy them
     fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
     return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
 

@@ -295,6 +295,17 @@ def test_a_weight_is_left_unchecked_only_with_as_many_bytes_as_its_shape_says(he
     assert weights.is_whole(held) is expected
 
 
+def test_a_weight_without_data_is_converted_but_not_compiled():
+    weightless = single("MatMul", {"x": (F, [1, 4]), "w": (F, [4, 4])}, {"y": (F, [1, 4])})
+    del weightless.graph.input[1]
+    weightless.graph.initializer.append(onnx.TensorProto(name="w", data_type=F, dims=[4, 4]))
+    converted = Converter(precision="fp16").convert(weightless)
+    (weight,) = converted.graph.initializer
+    assert (weight.name, weight.data_type, weights.has_data(weight)) == ("w", H, False)
+    with pytest.raises(CompileError, match="weight 'w' has no data; a model without its weights can be profiled"):
+        Compiler.compile(converted)
+
+
 def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, linear):
     broken = onnx.ModelProto()
     broken.CopyFrom(linear)

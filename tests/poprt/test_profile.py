@@ -230,17 +230,17 @@ def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
     assert restored.program(main.index) == main
 
 
-@pytest.mark.parametrize("hidden_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("large_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(onnx_file, tmp_path, monkeypatch, hidden_bytes, precision):
-    monkeypatch.setattr(weights, "HIDDEN_BYTES", hidden_bytes)
+def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(onnx_file, tmp_path, monkeypatch, large_bytes, precision):
+    monkeypatch.setattr(weights, "LARGE_BYTES", large_bytes)
     options = CompilerOptions(ipu_version="ipu21", partials_type="float")
     compiled = Compiler.compile(Converter(batch_size=4, precision=precision).convert(network()), None, options)
     compiled.export(tmp_path / "network.popef")
     settings = Settings("ipu21", 4, precision, {"partials_type": "float"})
     source, popef = profile(open_source(onnx_file), settings), profile(open_source(tmp_path / "network.popef"))
     assert popef.estimate.cycles == source.estimate.cycles == compiled.cycles
-    assert popef.estimate.tile_bytes() == source.estimate.tile_bytes()
+    assert popef.estimate.by_memory() == source.estimate.by_memory()
     assert (popef.batch_size, popef.precision, popef.target.name) == (4, precision, "ipu21")
 
 

@@ -319,7 +319,7 @@ def test_host_transfers_overlap_with_computing_only_where_there_are_io_tiles() -
 def test_memory_grows_with_the_batch_until_it_does_not_fit() -> None:
     found = [estimate(networks.resnet50(batch), C600) for batch in (1, 8, 512)]
     assert [result.fits for result in found] == [True, True, False]
-    assert all(sum(result.tile_bytes().values()) == result.peak_tile_bytes for result in found)
+    assert all(sum(result.by_memory().values()) == result.peak_tile_bytes for result in found)
     assert found[0].weight_bytes == pytest.approx(25.6e6 * 2 / C600.num_tiles, rel=0.08)
 
 

@@ -124,7 +124,7 @@ class Profile:
             "fits": result.fits,
             "by_operator": result.by_operator(),
             "by_cause": result.by_cause(),
-            "by_memory": result.tile_bytes(),
+            "by_memory": result.by_memory(),
             "fallback_operators": result.fallback_operators,
             "total_cycles": result.total_cycles,
             "interval_cycles": result.interval_cycles,
@@ -134,7 +134,7 @@ class Profile:
 
     def _ipu_as_json(self, ipu: IpuCost) -> dict[str, Any]:
         fits = ipu.peak_tile_bytes <= self.target.bytes_per_tile
-        return {"cycles": ipu.cycles, "peak_tile_bytes": ipu.peak_tile_bytes, "fits": fits, "by_memory": ipu.tile_bytes()}
+        return {"cycles": ipu.cycles, "peak_tile_bytes": ipu.peak_tile_bytes, "fits": fits, "by_memory": ipu.by_memory()}
 
 
 class Profiler:

@@ -105,7 +105,7 @@ def plot_memory(profile: Profile) -> str:
     _legend(over_tiles)
 
     steps = profile.steps
-    staying = {cause: size for cause, size in profile.estimate.tile_bytes().items() if cause != "live"}
+    staying = {cause: size for cause, size in profile.estimate.by_memory().items() if cause != "live"}
     layers = [(cause, [size / 1024] * len(steps)) for cause, size in staying.items()]
     copies = [step.work.temporary_bytes / 1024 for step in steps]
     live = [step.live_bytes / 1024 - copied for step, copied in zip(steps, copies, strict=True)]
@@ -126,7 +126,7 @@ def _memory_over_tiles(profile: Profile) -> tuple[list[float], list[tuple[str, l
     edges, sizes = [0.0], []
     for number, ipu in enumerate(result.ipus):
         fullest = max((each for each in result.operators if each.ipu == number), key=lambda each: each.live_bytes, default=None)
-        held = ipu.tile_bytes() | {"copies": 0}
+        held = ipu.by_memory() | {"copies": 0}
         copies, busy = (fullest.work.temporary_bytes, min(fullest.work.tiles, compute_tiles)) if fullest else (0, 0)
         held["live"] -= copies
         kinds = ((busy, held | {"copies": copies}), (compute_tiles - busy, held), (io_tiles, dict.fromkeys(held, 0)))

@@ -22,8 +22,8 @@ from poprt.compiler import CompilerOptions, cost_options
 from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
 from poprt.half import half_to_float
-from poprt.profile.weights import hide_weights, show_weights, strip_weights
-from poprt.shapes import describe_shape, fix_input_shapes
+from poprt.profile.weights import strip_weights
+from poprt.shapes import describe_shape
 from poprt.weights import has_data, without_weights
 
 DEFAULT_TARGET = "ipu21"
@@ -81,15 +81,8 @@ class OnnxSource:
 
     def convert(self, batch_size: int | None, precision: str, on_step: Callable[[str], None]) -> onnx.ModelProto:
         """The converter's result, large weights left without data. Raises CompileError as the converter does."""
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
-        fix_input_shapes(model, self.input_shape, batch_size)
-        hidden = hide_weights(model)
-        # Hidden weights are inputs until they are shown again, and nothing that products of 8 bits could be made of.
-        converted = Converter(precision=precision.replace("fp8", "fp16")[:4], on_step=on_step).convert(model)
-        show_weights(converted, hidden)
-        Converter(precision=precision).narrow_products(converted)
-        return converted
+        converter = Converter(input_shape=self.input_shape, batch_size=batch_size, precision=precision, on_step=on_step)
+        return converter.convert(self._model)
 
     def _check(self) -> None:
         empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}

@@ -113,7 +113,7 @@ def _causes(profile: Profile) -> Table:
 def _memory(profile: Profile) -> Table:
     table = _table("fullest tile", "bytes|", "of the tile|")
     tile = profile.target.bytes_per_tile
-    for cause, size in profile.estimate.tile_bytes().items():
+    for cause, size in profile.estimate.by_memory().items():
         _add(table, [cause, f"{size:,}", f"{size / tile:.1%}"])
     table.add_section()
     peak = profile.estimate.peak_tile_bytes
@@ -124,7 +124,7 @@ def _memory(profile: Profile) -> Table:
 def _ipus(profile: Profile) -> Table:
     table = _table("IPU|", "cycles|", "weights|", "code|", "streams|", "live|", "peak of a tile|", "fits")
     for number, ipu in enumerate(profile.estimate.ipus):
-        sizes = (f"{size:,}" for size in (*ipu.tile_bytes().values(), ipu.peak_tile_bytes))
+        sizes = (f"{size:,}" for size in (*ipu.by_memory().values(), ipu.peak_tile_bytes))
         fits = "yes" if ipu.peak_tile_bytes <= profile.target.bytes_per_tile else "no"
         _add(table, [str(number), f"{ipu.cycles:,}", *sizes, fits])
     return table

@@ -1,8 +1,8 @@
 """Lets a model be converted without its weights: times and bytes follow from shapes.
 
-Large weights of products are hidden while constants are folded, as inputs, so that nobody writes and reads gigabytes. What
-the folding looks into (convolutions that take up a normalisation, above all) keeps its data or, where a file with external
-data is missing, gets a constant.
+Large weights of products lose their data before constants are folded, which leaves such weights as they are. What the folding
+looks into (convolutions that take up a normalisation, above all) keeps its data or, where a file with external data is missing,
+gets a constant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simipu.numerics import iter_subgraphs
 
 from poprt.weights import has_data
 
-HIDDEN_BYTES = 1 << 20
+LARGE_BYTES = 1 << 20
 """Smaller weights cost nothing to carry along."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
@@ -35,7 +35,7 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
     _take_constants(model.graph)
     users, merged = _users(model.graph), _merged_weights(model.graph)
     for tensor in model.graph.initializer:
-        large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= HIDDEN_BYTES
+        large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= LARGE_BYTES
         if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
         elif not has_data(tensor):
@@ -48,32 +48,9 @@ def _take_constants(graph: onnx.GraphProto) -> None:
     for node in [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes]:
         found = [each.t.data_type for each in node.attribute]
         stub = _stub(node.output[0], found[0] if found else TensorProto.FLOAT, numpy_helper.to_array(shapes[node.input[0]]))
-        if stub.data_type in _FLOATS and _size_bytes(stub) >= HIDDEN_BYTES:
+        if stub.data_type in _FLOATS and _size_bytes(stub) >= LARGE_BYTES:
             graph.initializer.append(stub)
             graph.node.remove(node)
-
-
-def hide_weights(model: onnx.ModelProto) -> set[str]:
-    """Make inputs of the weights without data, in place; their names."""
-    stubs = [tensor for tensor in model.graph.initializer if not has_data(tensor)]
-    kept = [tensor for tensor in model.graph.initializer if has_data(tensor)]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    model.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in stubs)
-    return {tensor.name for tensor in stubs}
-
-
-def show_weights(model: onnx.ModelProto, names: set[str]) -> None:
-    """Make weights without data again of those inputs, in place, in the types that they have now."""
-    hidden = [value for value in model.graph.input if value.name in names]
-    kept = [value for value in model.graph.input if value.name not in names]
-    used = {name for node in model.graph.node for name in node.input}
-    del model.graph.input[:]
-    model.graph.input.extend(kept)
-    for value in hidden:
-        tensor = value.type.tensor_type
-        if value.name in used:
-            model.graph.initializer.append(_stub(value.name, tensor.elem_type, [dim.dim_value for dim in tensor.shape.dim]))
 
 
 def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:

@@ -78,14 +78,14 @@ class IpuCost:
     live_bytes: int
     """At the peak."""
 
-    def tile_bytes(self) -> dict[str, int]:
+    def by_memory(self) -> dict[str, int]:
         """Bytes of the fullest tile at the peak, by what they hold."""
         return {"weights": self.weight_bytes, "code": self.code_bytes, "streams": self.stream_bytes, "live": self.live_bytes}
 
     @property
     def peak_tile_bytes(self) -> int:
         """Bytes of the fullest tile at the peak."""
-        return sum(self.tile_bytes().values())
+        return sum(self.by_memory().values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +200,9 @@ class Estimate:
         """Of a tile of the fullest IPU."""
         return self.fullest.weight_bytes
 
-    def tile_bytes(self) -> dict[str, int]:
+    def by_memory(self) -> dict[str, int]:
         """Bytes of the fullest tile at the peak, by what they hold."""
-        return self.fullest.tile_bytes()
+        return self.fullest.by_memory()
 
     @property
     def peak_tile_bytes(self) -> int:
