@@ -1,4 +1,4 @@
-"""float_to_half: a float32 graph becomes one in half, as the chip computes it (precision fp16)."""
+"""float_to_half and half_to_float: a graph brought to half, as the chip computes it (precision fp16), and back to float."""
 
 from __future__ import annotations
 
