@@ -9,19 +9,21 @@ The names are those of the real `popef` package, so programs written for it run 
             print(anchor.name, anchor.type.name, anchor.tensorInfo.shape)  # anchor.name() works as well
 """
 
-from .anchors import batch_size, replica_shape, user_anchors
+from .anchors import replica_shape, user_anchors
 from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
 from .enums import BlobType, DataType, TensorType
 from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
 from .log import configure as _configure_log
 from .model import Model, ModelBuilder
 from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
+from .rows import ROWS_BLOB, RowFacts, batch_size, read_rows
 from .rules import Rule, Severity
 from .scan import Blob
 from .types import Anchor, BlobHeader, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo
 from .writer import BlobWriter, FileWriter, MultiFeedWriter, Writer
 
 __all__ = [
+    "ROWS_BLOB",
     "Anchor",
     "Blob",
     "BlobHeader",
@@ -44,6 +46,7 @@ __all__ = [
     "PopefError",
     "ProgramFlow",
     "Reader",
+    "RowFacts",
     "Rule",
     "Severity",
     "TensorDataInfo",
@@ -55,6 +58,7 @@ __all__ = [
     "batch_size",
     "numpyDTypeToPopefType",
     "popefTypeToNumpyDType",
+    "read_rows",
     "replica_shape",
     "user_anchors",
 ]

@@ -1,8 +1,6 @@
-"""What metadata says of the tensors that users feed and fetch: which anchors, which shapes, which batch."""
+"""What metadata says of the tensors that users feed and fetch: which anchors, which shapes."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from .enums import TensorType
 from .types import Anchor, Metadata
@@ -22,12 +20,3 @@ def replica_shape(metadata: Metadata, anchor: Anchor) -> tuple[int, ...]:
     """The shape of an anchor's tensor on one replica: a replicated executable has the replicas as leading dimension."""
     shape = tuple(anchor.tensorInfo().shape())
     return shape[1:] if anchor.isPerReplica() and metadata.replicationFactor() > 1 else shape
-
-
-def batch_size(shapes: Iterable[tuple[int, ...]]) -> int:
-    """The compiled batch: the leading dimension that all shapes share, or 0 if they do not."""
-    leading = {shape[:1] for shape in shapes}
-    if len(leading) != 1:
-        return 0
-    (shape,) = leading
-    return shape[0] if shape else 0

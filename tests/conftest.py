@@ -41,7 +41,8 @@ def compile_popef(tmp_path: Path) -> Build:
         key = (model.SerializeToString(deterministic=True), batch, repr(options), repr(convert))
         if key not in _compiled:
             converted = Converter(batch_size=batch, **convert).convert(model)
-            _compiled[key] = Compiler.compile(converted, None, CompilerOptions.from_dict(options or {}))
+            axis = convert.get("batch_axis") or 0
+            _compiled[key] = Compiler.compile(converted, None, CompilerOptions.from_dict(options or {}), batch_axis=axis)
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         _compiled[key].export(path, path.parent / "weights.popef")

@@ -60,13 +60,23 @@ class _Output:
 class InputQueue:
     """The rows waiting for one input anchor."""
 
-    def __init__(self, anchor: popef.Anchor, row_shape: tuple[int, ...], rows_per_run: int, lock: Condition) -> None:
+    def __init__(
+        self,
+        anchor: popef.Anchor,
+        row_shape: tuple[int, ...],
+        rows_per_run: int,
+        lock: Condition,
+        check_rows: Callable[[int], None],
+        alone: bool,
+    ) -> None:
         self._name = anchor.name()
         self._info = anchor.tensorInfo()
         self._row_shape = row_shape
         self._dtype = np.dtype(popef.popefTypeToNumpyDType(self._info.dataType()))
         self._rows_per_run = rows_per_run
         self._lock = lock
+        self._check_rows = check_rows
+        self._alone = alone
         self._entries: deque[_Input] = deque()
         self.enqueued_at_ns = 0
         """When the last rows came, on the clock of time.perf_counter_ns."""
@@ -86,7 +96,8 @@ class InputQueue:
     def enqueue(self, data: Array, callback: Callback | None = None) -> None:
         """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they are read.
 
-        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type.
+        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type, and for more rows
+        than a batch of rows that depend on each other has.
         """
         self.check(data)
         self.add(data, callback)
@@ -98,12 +109,13 @@ class InputQueue:
                 f"input {self._name!r}: expected {self._dtype.name} rows of shape {self._row_shape}, at least one; "
                 f"found {data.dtype.name} of shape {data.shape}"
             )
+        self._check_rows(len(data))
 
     def add(self, data: Array, callback: Callback | None, *, alone: bool = False) -> None:
         """Enqueue what was checked; rows that are `alone` join no others."""
         with self._lock:
             waiting = self.readAvailable()
-            self._entries.append(_Input(data, 0, callback, alone))
+            self._entries.append(_Input(data, 0, callback, alone or self._alone))
             self.rows_enqueued += len(data)
             self.enqueued_at_ns = time.perf_counter_ns()
             # Whoever waits for a whole run need not look at every row.
@@ -251,7 +263,8 @@ class QueueManager:
 
     A run takes up to `rows_per_run` rows. While fewer wait it does not start, until `timeout_ns` after the last of them
     came, when `timeout_callback` is called, which decides (`flushAll`); without one everything is flushed. A `timeout_ns`
-    of 0 waits for ever, None not at all.
+    of 0 waits for ever, None not at all. `check_rows` raises for a number of rows that one enqueue cannot have; with `alone`
+    each enqueue has a run of its own.
     """
 
     def __init__(
@@ -262,12 +275,15 @@ class QueueManager:
         *,
         timeout_callback: TimeoutCallback | None = None,
         timeout_ns: int | None = None,
+        check_rows: Callable[[int], None] = lambda rows: None,
+        alone: bool = False,
     ) -> None:
         self.lock = Condition()
         """Guards the queues (re-entrant): held by whoever enqueues the several tensors of a request."""
         self.rows_per_run = rows_per_run
         self._inputs = {
-            name: InputQueue(anchor, row_shape, rows_per_run, self.lock) for name, (anchor, row_shape) in inputs.items()
+            name: InputQueue(anchor, row_shape, rows_per_run, self.lock, check_rows, alone)
+            for name, (anchor, row_shape) in inputs.items()
         }
         self._outputs = {anchor.name(): OutputQueue(anchor, self.lock) for anchor in outputs}
         self._timeout_callback = timeout_callback

@@ -33,7 +33,7 @@ class ModelRunnerConfig:
     device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe either way).
     timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params: check names, shapes and
     types. check_package_hash: refuse another generation's executable. batching_dim: the dimension along which a request may
-    have any size; only 0 is supported here, and by default a request holds whole compiled batches.
+    have any size, which must be the one that the model was compiled for; by default a request holds whole compiled batches.
     ring_buffer_size_multiplier, request_tracepoints_buffer_size, flush_on_waiting_outputs: accepted; rows are read where the
     caller has them, and dummy data are never run without a request. auto_reset: after a lost device, go on with a new one.
     batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted for an incomplete batch and for replicas
@@ -58,6 +58,8 @@ class ModelRunnerConfig:
     flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
     num_threads: int = 0
     """Ours: CPU threads that one operator may use, 0 for all cores."""
+    join_dependent_rows: bool = False
+    """Ours: see SessionConfig."""
 
     def flush_after_ns(self) -> int:
         """The wait that counts; 0 for ever."""
@@ -151,18 +153,17 @@ class ModelRunner:
         self, model: str | PathLike[str] | Sequence[str | PathLike[str]] | popef.Model, config: ModelRunnerConfig | None = None
     ) -> None:
         self._config = config = config or ModelRunnerConfig()
-        if config.batching_dim not in (0, NO_BATCHING_DIM):
-            raise ModelRuntimeError(
-                f"batching_dim {config.batching_dim} is not supported: rows are joined along dimension 0, or requests hold "
-                "whole compiled batches (the default)"
-            )
         session_config = SessionConfig(
             check_package_hash=config.check_package_hash,
             policy=LaunchPolicy.Deferred,
             wait_config=config.device_wait_config,
             graph_options=GraphOptions(num_threads=config.num_threads, limit_seconds=host_sync_timeout_seconds()),
+            join_dependent_rows=config.join_dependent_rows,
         )
         self._session = Session(model, session_config)
+        anchors = (*self._session.getUserInputAnchors(), *self._session.getUserOutputAnchors())
+        self._axes = {anchor.name(): self._session.batch_axes[anchor.handle()] for anchor in anchors}
+        self._check_batching_dim()
         self._session.bindToDevice(config.replica_to_device.get(0))
         self._session.runLoadPrograms()
         metadata = self._session.model().metadata
@@ -200,7 +201,7 @@ class ModelRunner:
     def executeAsync(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> OutputFutureMemory:
         """The same without waiting. `inputs` and `outputs` must stay as they are until the result is there."""
         rows = self._count_rows(inputs)
-        arrays = {name: np.asarray(inputs[name]) if self._batched else np.asarray(inputs[name])[None] for name in self._inputs}
+        arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
         places = self._make_places(outputs, rows)
         future = OutputFutureMemory(list(self._outputs))
 
@@ -227,6 +228,23 @@ class ModelRunner:
         if hasattr(self, "_pipeline"):
             self.close()
 
+    def _check_batching_dim(self) -> None:
+        asked = self._config.batching_dim
+        for anchor in self._session.getUserInputAnchors():
+            axis = self._axes[anchor.name()]
+            if asked not in (axis, NO_BATCHING_DIM):
+                raise ModelRuntimeError(
+                    f"batching_dim {asked}: expected {axis}, along which the rows of input {anchor.name()!r} lie; compile with "
+                    "--batch_axis for another, or leave it out for requests of whole compiled batches"
+                )
+
+    def _rows_first(self, name: str, array: Array) -> Array:
+        """The rows along a leading axis; a model without a batch has one, the whole tensor."""
+        if not self._batched:
+            return array[None]
+        axis = self._axes[name]
+        return np.moveaxis(array, axis, 0) if 0 < axis < array.ndim else array
+
     def _count_rows(self, inputs: Mapping[str, Array]) -> int:
         if self._config.validate_io_params:
             _check_names("input", inputs, self._inputs)
@@ -235,7 +253,7 @@ class ModelRunner:
             raise ModelRuntimeError(f"input {missing[0]!r} is not given; the model takes {', '.join(self._inputs)}")
         if not self._batched:
             return 1
-        counts = {name: len(np.atleast_1d(inputs[name])) for name in self._inputs}
+        counts = {name: len(self._rows_first(name, np.atleast_1d(inputs[name]))) for name in self._inputs}
         rows = next(iter(counts.values()))
         if set(counts.values()) != {rows} or not rows:
             raise ModelRuntimeError(f"the inputs' batch sizes differ or are 0: {counts}")
@@ -253,24 +271,23 @@ class ModelRunner:
         if self._config.validate_io_params:
             _check_names("output", outputs, self._outputs)
         for name, array in outputs.items():
-            description = self._outputs[name]
-            shape = (rows, *description.shape[1:]) if self._batched else description.shape
+            description, axis = self._outputs[name], self._axes[name]
+            shape = description.shape
+            if self._batched:
+                shape = (*shape[:axis], rows, *shape[axis + 1 :])
             if array.shape != shape or array.dtype != description.numpy_data_type():
                 raise ModelRuntimeError(
                     f"output {name!r}: expected {description.numpy_data_type().name} of shape {shape}, found "
                     f"{array.dtype.name} of shape {array.shape}"
                 )
-        return {
-            name: (outputs[name] if self._batched else outputs[name][None]) if name in outputs else None
-            for name in self._outputs
-        }
+        return {name: self._rows_first(name, np.asarray(outputs[name])) if name in outputs else None for name in self._outputs}
 
     def _collect(self, places: Mapping[str, Place]) -> OutputMemory:
         memory = OutputMemory()
         for name, place in places.items():
             array = place.array if isinstance(place, OutputSlot) else place
             if array is not None:
-                memory[name] = (array if self._batched else array[0]).view(TensorMemory)
+                memory[name] = (np.moveaxis(array, 0, self._axes[name]) if self._batched else array[0]).view(TensorMemory)
         return memory
 
 

@@ -40,7 +40,9 @@ class SessionConfig:
     check_package_hash: refuse an executable of another generation of the simulator. policy, wait_config: when to take a
     device, and how long to wait for one. Ours: `device_manager` is the machine that has the devices; `graph_options` say how
     ONNX Runtime computes; `isolated` has it compute in a child process; `paced` lets no row leave before its modelled time
-    has passed; `executable` stands in for one in the PopEF file that cannot be simulated.
+    has passed; `executable` stands in for one in the PopEF file that cannot be simulated; `join_dependent_rows` has the rows
+    of several requests share a batch, and a request's several batches, also where a row's result may depend on its neighbours,
+    as the real library does.
     """
 
     check_package_hash: bool = True
@@ -51,6 +53,7 @@ class SessionConfig:
     isolated: bool = False
     paced: bool = False
     executable: Executable | None = None
+    join_dependent_rows: bool = False
 
 
 class Session:
@@ -72,8 +75,15 @@ class Session:
         self._load, self._main, self._save = (list(flow.load()), list(flow.main()), list(flow.save()))
         if not self._main:
             raise ModelRuntimeError(f"model {self._executable.name!r} has no main program in its program flow")
-        self.batch_size = popef.batch_size(stream.shape for stream in self._executable.program(self._main[0]).streams)
-        """Rows of the batch that one replica was compiled for; 0 where the tensors share no leading dimension."""
+        programs = [self._executable.program(index) for index in self._main]
+        self.batch_size = programs[0].batch_size
+        """Rows of the batch that one replica was compiled for; 0 where the tensors have no batch."""
+        self.row_dependence = next((p.row_dependence for p in programs if not p.row_independent), "") if self.batch_size else ""
+        """Why a row's result may depend on the other rows of its batch, naming the node; empty where it is proven not to."""
+        self.runs_alone = bool(self.row_dependence) and not self._config.join_dependent_rows
+        """Whether a request shares no batch with another, and has at most one."""
+        self.batch_axes = {stream.handle: stream.batch_axis for program in programs for stream in program.streams}
+        """The axis of the batch in the tensor of each stream, by handle."""
         iterations = _iterations(metadata)
         self.rows_per_run = max(1, self.batch_size) * _replicas(metadata) * iterations
         """Rows that one run has place for: compiled batch times replicas times device iterations."""
@@ -83,7 +93,6 @@ class Session:
         self.seconds = target.seconds(self.cycles)
         """The same at the chip's clock."""
         replicas = _replicas(metadata)
-        programs = [self._executable.program(index) for index in self._main]
         timings = [iteration_timing(program, target, replicas) for program in programs]
         self.modelled_seconds = iterations * sum(timing.interval for timing in timings)
         """With the host's transfers: what a run takes when paced, while runs are queued."""
@@ -174,7 +183,8 @@ class Session:
         batched = bool(self.batch_size)
         for anchor, policy in self._choose(popef.TensorType.OUTPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
-                self._connect_output(anchor, handler(anchor) if batched else _take_only_row(handler(anchor)))
+                axis = self._stream(anchor).batch_axis
+                self._connect_output(anchor, _take_rows(handler(anchor), axis) if batched else _take_only_row(handler(anchor)))
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
                 self._connect_output(anchor, lambda rows: None)
 
@@ -195,10 +205,15 @@ class Session:
             raise ModelRuntimeError(f"num_buffers must be at least 1, found {num_buffers}")
         chosen_inputs = self._bind_empty(popef.TensorType.INPUT, input_predicate)
         chosen_outputs = self._bind_empty(popef.TensorType.OUTPUT, output_predicate)
-        skipped = 1 if self.batch_size else 0
-        inputs = {a.name(): (a, popef.replica_shape(self._model.metadata, a)[skipped:]) for a in chosen_inputs}
+        inputs = {a.name(): (a, self._row_shape(a)) for a in chosen_inputs}
         queues = QueueManager(
-            inputs, chosen_outputs, self.rows_per_run, timeout_callback=timeout_callback, timeout_ns=timeout_ns
+            inputs,
+            chosen_outputs,
+            self.rows_per_run,
+            timeout_callback=timeout_callback,
+            timeout_ns=timeout_ns,
+            check_rows=self.check_rows,
+            alone=self.runs_alone,
         )
         for anchor in chosen_inputs:
             self._connect_input(anchor, queues.inputQueue(anchor.name()).read)
@@ -253,9 +268,10 @@ class Session:
 
         `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each user output
         anchor; a model without a batch has one whole tensor a row. `ready_ns` is since when a paced device could have had them,
-        on the clock of time.perf_counter_ns (None: now). Raises RunError and DeviceLostError.
+        on the clock of time.perf_counter_ns (None: now). Raises RunError and DeviceLostError, and like `check_rows`.
         """
         rows = len(next(iter(inputs.values())))
+        self.check_rows(rows)
         most = self.rows_per_run
         if rows > most:
             parts = [{name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)]
@@ -271,6 +287,17 @@ class Session:
         if self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return outputs
+
+    def check_rows(self, rows: int) -> None:
+        """Raise ModelRuntimeError where so many rows would have to be spread over batches, but a row's result may depend on its
+        neighbours (ours)."""
+        if self.runs_alone and rows > self.batch_size:
+            raise ModelRuntimeError(
+                f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the rows of model "
+                f"{self._executable.name!r} are not proven to be independent ({self.row_dependence}), so that a request spread "
+                "over batches would get other results; send less, compile a larger batch or batch 1, or set "
+                "join_dependent_rows to have it spread all the same"
+            )
 
     def runSavePrograms(self) -> None:
         """Run the save programs once."""
@@ -319,6 +346,10 @@ class Session:
                     self._connect_output(anchor, lambda rows: None)
         return chosen
 
+    def _row_shape(self, anchor: popef.Anchor) -> tuple[int, ...]:
+        stream = self._stream(anchor)
+        return stream.row_shape if self.batch_size else stream.shape
+
     def _stream(self, anchor: popef.Anchor) -> Stream:
         for program in self._executable.programs:
             for stream in program.streams:
@@ -356,9 +387,13 @@ def _fill(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadC
     def read(most: int) -> Array:
         array = np.zeros(stream.shape, stream.dtype)
         fill(array)
-        return array[:most] if batched else array[None]
+        return np.moveaxis(array, stream.batch_axis, 0)[:most] if batched else array[None]
 
     return read
+
+
+def _take_rows(take: Callable[[Array], None], axis: int) -> WriteCallback:
+    return (lambda rows: take(np.moveaxis(rows, 0, axis))) if axis else take
 
 
 def _take_only_row(take: Callable[[Array], None]) -> WriteCallback:

@@ -77,7 +77,8 @@ def _compile(
     on_step: Callable[[str], None],
 ) -> Executable:
     data = read_calibration_data(options.data_preprocess) if options.data_preprocess else None
-    return Compiler.compile(converted, None, compiler_options, calibration_data=data, on_step=on_step)
+    axis = options.batch_axis or 0
+    return Compiler.compile(converted, None, compiler_options, batch_axis=axis, calibration_data=data, on_step=on_step)
 
 
 def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) -> None:
@@ -90,8 +91,11 @@ def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) 
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
     lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
-    if compiled.row_dependence is not None:
-        lines.append(f"the compiled batch is always computed whole: {compiled.row_dependence}")
+    if compiled.rows.dependence:
+        lines.append(
+            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The compiled batch is always "
+            "computed whole, for one request at a time; --batch_size 1 makes a model whose requests may have any number of rows"
+        )
     print("\n".join(lines))
 
 

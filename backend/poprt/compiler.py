@@ -20,7 +20,7 @@ from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program,
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.numerics import name_nodes
 from simipu.numerics.quarter import QUARTERS
-from simipu.rows import NotIndependent, make_row_independent
+from simipu.rows import take_rows
 from simipu.shapes import infer_shapes
 from simipu.target import find_target
 
@@ -50,8 +50,6 @@ class Executable:
     metadata: popef.Metadata
     weights: dict[str, npt.NDArray[Any]]
     opaque_blobs: dict[str, bytes]
-    row_dependence: str | None
-    """Why the whole compiled batch is always computed, or None where only the real rows are."""
     overflows: tuple[Overflow, ...] = ()
     """The nodes whose results were too large for half in the calibration run."""
 
@@ -60,13 +58,21 @@ class Executable:
         """Modelled cycles of one compiled batch."""
         return self.executable.cycles(MAIN_PROGRAM)
 
+    @property
+    def rows(self) -> popef.RowFacts:
+        """Whether the rows of a batch are proven to be independent, or why not, and along which axis they lie."""
+        main = self.executable.program(MAIN_PROGRAM)
+        axes = {stream.tensor: stream.batch_axis for stream in main.streams if stream.batch_axis}
+        return popef.RowFacts(None if main.row_independent else main.row_dependence, axes)
+
     def export(self, filename: str | Path, weights_filename: str | Path | None = None) -> None:
         """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given."""
         with popef.Writer(filename) as writer:
             writer.writeMetadata(self.metadata)
             with writer.createExecutable(self.executable.name) as blob:
                 blob.write(self.executable.serialize())
-            for name, payload in sorted(self.opaque_blobs.items()):
+            blobs = {popef.ROWS_BLOB: self.rows.encode(), **self.opaque_blobs}
+            for name, payload in sorted(blobs.items()):
                 with writer.createOpaqueBlob(name, self.executable.name) as blob:
                     blob.write(payload)
             if weights_filename is None:
@@ -91,21 +97,22 @@ class Compiler:
         outputs: Collection[str] | None = None,
         options: CompilerOptions | None = None,
         *,
+        batch_axis: int = 0,
         calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> Executable:
         """Compile a converted model (every shape static), or the ONNX file or bytes of one.
 
-        `outputs` names those to keep; None keeps all. A model in half computes once, with `calibration_data` (rows by input
-        name) or made-up inputs, and nodes whose results overflow are warned of. Raises CompileError naming the node, its
-        operator and why.
+        `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A model in half
+        computes once, with `calibration_data` (rows by input name) or made-up inputs, and nodes whose results overflow are
+        warned of. Raises CompileError naming the node, its operator and why.
         """
         options = options or CompilerOptions()
         model = _load(model)
         if outputs is not None:
             _keep_outputs(model.graph, outputs)
         check_static(model)
-        return _compile(model, options, calibration_data, on_step)
+        return _compile(model, options, batch_axis, calibration_data, on_step)
 
     @staticmethod
     def compile_and_export(
@@ -139,6 +146,7 @@ def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
 def _compile(
     model: onnx.ModelProto,
     options: CompilerOptions,
+    batch_axis: int,
     calibration_data: Mapping[str, npt.NDArray[Any]] | None,
     on_step: Callable[[str], None],
 ) -> Executable:
@@ -158,9 +166,10 @@ def _compile(
     model.graph.output.extend(outputs)
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
-    streams = _make_streams(model.graph)
     on_step("prove rows independent")
-    graph, dependence = _take_rows(model, streams)
+    graph, streams, dependence = take_rows(model, _make_streams(model.graph), batch_axis)
+    if dependence:
+        _log.info("the compiled batch is always computed whole: %s", dependence)
     weights = _take_weights(graph.graph, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
     streamed = {} if options.constant_weights else weights
     on_step("build executable")
@@ -170,10 +179,11 @@ def _compile(
         ProgramKind.MAIN,
         streams,
         _serialize(graph),
-        dependence is None,
+        not dependence,
         cost.cycles,
         cost.interval_cycles if options.enable_pipelining else 0,
         cost.overlapped,
+        dependence,
     )
     on_step("run once in half")
     overflows = find_overflows(main, weights, calibration_data)
@@ -189,7 +199,7 @@ def _compile(
         constants=constants,
         numerics=options.numerics(),
     )
-    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, dependence, overflows)
+    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, overflows)
 
 
 def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
@@ -228,21 +238,6 @@ def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> St
 
 def _weight_stream(name: str, value: npt.NDArray[Any]) -> Stream:
     return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)
-
-
-def _take_rows(model: onnx.ModelProto, streams: tuple[Stream, ...]) -> tuple[onnx.ModelProto, str | None]:
-    """The graph to run and, where it can only run whole, why."""
-    leading = {stream.shape[:1] for stream in streams}
-    if len(leading) != 1 or leading == {()}:
-        return model, "its inputs and outputs do not share a leading batch dimension"
-    (batch,) = leading.pop()
-    if batch == 1:
-        return model, None
-    try:
-        return make_row_independent(model, batch), None
-    except NotIndependent as reason:
-        _log.info("the compiled batch of %d is always computed whole: %s", batch, reason)
-        return model, str(reason)
 
 
 def _make_constant(name: str, value: npt.NDArray[Any]) -> Constant:

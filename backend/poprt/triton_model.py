@@ -45,26 +45,33 @@ def _user_anchors(compiled: Executable) -> list[popef.Anchor]:
 
 
 def make_config(name: str, compiled: Executable, name_map: Path) -> str:
-    """The text of config.pbtxt for a compiled model, in the friendly names of the file `name_map`."""
+    """The text of config.pbtxt for a compiled model, in the friendly names of the file `name_map`.
+
+    Requests are batched only where rows are proven to be independent and Triton can batch them, along the first axis; else
+    dims are the compiled shape, with -1 along another axis of independent rows.
+    """
     friendly = json.loads(name_map.read_text(encoding="utf-8"))
-    anchors = _user_anchors(compiled)
-    leading = {anchor.tensorInfo().shape()[:1] for anchor in anchors}
-    batched = len(leading) == 1 and leading != {()}
-    batch = anchors[0].tensorInfo().shape()[0] if batched else 0
+    anchors, rows = _user_anchors(compiled), compiled.rows
+    compiled_batch = popef.batch_size([anchor.tensorInfo().shape() for anchor in anchors])
+    batched = rows.dependence is None and not rows.batch_axes and compiled_batch > 0
+    batch = compiled_batch if batched else 0
     blocks = [f'name: "{name}"', 'backend: "poplar"', f"max_batch_size: {batch * BATCHES_PER_REQUEST}"]
     if batched:
         blocks.append("dynamic_batching {}")
     for field, kind in (("input", popef.TensorType.INPUT), ("output", popef.TensorType.OUTPUT)):
-        tensors = [_tensor(friendly, anchor, batched) for anchor in anchors if anchor.type() == kind]
+        tensors = [_tensor(friendly, anchor, rows, batched) for anchor in anchors if anchor.type() == kind]
         blocks.append(f"{field} [\n" + ",\n".join(tensors) + "\n]")
     blocks.append('parameters [\n    {\n        key: "synchronous_execution"\n        value: { string_value: "1" }\n    }\n]')
     blocks.append("instance_group [{ kind: KIND_CPU }]")
     return "\n".join(blocks) + "\n"
 
 
-def _tensor(friendly: dict[str, str], anchor: popef.Anchor, batched: bool) -> str:
+def _tensor(friendly: dict[str, str], anchor: popef.Anchor, rows: popef.RowFacts, batched: bool) -> str:
     info = anchor.tensorInfo()
-    dims = [str(size) for size in info.shape()[1 if batched else 0 :]] or ["1"]
+    sizes = list(info.shape()[1 if batched else 0 :])
+    if rows.dependence is None and rows.batch_axes:
+        sizes[rows.axis(anchor.name())] = -1
+    dims = [str(size) for size in sizes] or ["1"]
     # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
     reshape = "\n        reshape: { shape: [ ] }" if batched and len(info.shape()) == 1 else ""
     return (

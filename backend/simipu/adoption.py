@@ -16,12 +16,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, shape_inference
 
-from popef import batch_size
 from simipu.cost import estimate
 from simipu.errors import CompileError, LoadError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
 from simipu.numerics import Numerics
-from simipu.rows import NotIndependent, make_row_independent
+from simipu.rows import take_rows
 from simipu.target import Target
 
 _log = logging.getLogger("simipu")
@@ -57,19 +56,14 @@ def adopt_graph(
     except shape_inference.InferenceError as error:
         raise LoadError(f"graph {path} does not compute with the shapes of the PopEF file: {error}") from error
     _check_outputs(model.graph, streams, path)
-    batch = batch_size(stream.shape for stream in streams)
     try:
         cycles = estimate(model, target).cycles
     except CompileError as error:
         _log.warning("graph %s: no cycles can be modelled, they count as 0: %s", path, error)
         cycles = 0
-    graph, independent = model, batch == 1
-    if batch > 1:
-        try:
-            graph, independent = make_row_independent(model, batch), True
-        except NotIndependent as reason:
-            _log.info("graph %s: the batch of %d is always computed whole: %s", path, batch, reason)
-    main = Program(-1, "main_program", ProgramKind.MAIN, streams, graph.SerializeToString(), independent, cycles)
+    graph, streams, dependence = take_rows(model, streams)
+    serialized = graph.SerializeToString()
+    main = Program(-1, "main_program", ProgramKind.MAIN, streams, serialized, not dependence, cycles, row_dependence=dependence)
     placed = tuple(_place(main, index, kind) for index, kind in programs.items())
     return Executable(name, target, placed, numerics=numerics or Numerics())
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from popef import batch_size
 from simipu.clock import DeviceClock
 from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.device import Device
@@ -34,8 +33,9 @@ WriteCallback = Callable[[Array], None]
 class Engine:
     """Holds an executable on a device and runs its programs.
 
-    Rows: where all streams of a MAIN program share their leading dimension, that is the compiled batch and a row is
-    what follows it; otherwise the program has a batch of one, whose only row is the whole tensor. A run has place for
+    Rows: where all streams of a MAIN program have one size along their batch axis, the leading one but for models that were
+    compiled for another, that is the compiled batch and a row is what is left of the shape; rows come and go stacked along a
+    leading axis. Otherwise the program has a batch of one, whose only row is the whole tensor. A run has place for
     `batches_per_run` compiled batches: the replicas' times the device iterations. Only batches that hold rows are
     computed; an incomplete one is computed alone where the program is row independent, else padded with zeros as the
     real runtime does.
@@ -234,14 +234,16 @@ class _LoadedMain:
     def __init__(self, program: Program, graph: Graph, timing: Timing) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
-        self.batch_size = batch_size(stream.shape for stream in program.streams)
+        self.batch_size = program.batch_size
         self.timing = timing
         self.graph = graph
         self._row_independent = program.row_independent
         self._name = program.name
         self._input_names = [stream.tensor for stream in self.inputs]
         self._output_names = [stream.tensor for stream in self.outputs]
-        self._row_shapes = [stream.shape[1 if self.batch_size else 0 :] for stream in self.inputs]
+        self._row_shapes = [stream.row_shape if self.batch_size else stream.shape for stream in self.inputs]
+        self._moves_inputs = any(stream.batch_axis for stream in self.inputs)
+        self._moves_outputs = any(stream.batch_axis for stream in self.outputs)
 
     def pull(self, reads: dict[str, ReadCallback], batches: int) -> tuple[int, list[Array]]:
         """The number of rows that wait, at most that of `batches` compiled batches, and the rows of each input."""
@@ -276,13 +278,17 @@ class _LoadedMain:
             if rows != len(values[0]):
                 values = [value[first:last] for value in values]
             if rows != self.batch_size and not self._row_independent:
-                values = [_pad(stream, value) for stream, value in zip(self.inputs, values, strict=True)]
+                values = [_pad(value, self.batch_size) for value in values]
+            if self._moves_inputs:
+                values = [_place(value, stream) for stream, value in zip(self.inputs, values, strict=True)]
         try:
             results = self.graph.run(self._output_names, dict(zip(self._input_names, values, strict=True)))
         except RunError as error:
             raise RunError(f"program {self._name!r}: {error}") from error
         if not self.batch_size:
             return [result[None] for result in results]
+        if self._moves_outputs:
+            results = [np.moveaxis(result, stream.batch_axis, 0) for stream, result in zip(self.outputs, results, strict=True)]
         if rows == self.batch_size or self._row_independent:
             return results
         return [result[:rows] for result in results]
@@ -295,11 +301,16 @@ class _LoadedMain:
                 write(result)
 
 
-def _pad(stream: Stream, rows: Array) -> Array:
+def _pad(rows: Array, batch_size: int) -> Array:
     """The compiled batch, with zeros where there is no row."""
-    padded = np.zeros(stream.shape, stream.dtype)
+    padded = np.zeros((batch_size, *rows.shape[1:]), rows.dtype)
     padded[: len(rows)] = rows
     return padded
+
+
+def _place(rows: Array, stream: Stream) -> Array:
+    """The rows along the batch axis of the stream; no copy where they were a view of such an array."""
+    return np.ascontiguousarray(np.moveaxis(rows, 0, stream.batch_axis))
 
 
 def _read(stream: Stream, reads: dict[str, ReadCallback], most: int) -> Array:

@@ -26,7 +26,7 @@ from simipu.errors import ForeignExecutableError, LoadError
 from simipu.numerics import Numerics
 from simipu.target import Target, find_target
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised with every change that makes an older reader misunderstand a newer payload, or compute something else."""
 
 
@@ -59,13 +59,20 @@ class ProgramKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape (batch first)."""
+    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose axis `batch_axis` is the
+    batch."""
 
     handle: str
     tensor: str
     direction: Direction
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...]
+    batch_axis: int = 0
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape without the batch."""
+        return (*self.shape[: self.batch_axis], *self.shape[self.batch_axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +95,10 @@ class Program:
 
     `graph` is a serialised ONNX model in the types of the chip (half where it computes in half). A LOAD program has
     none: it copies its streams into the device variables of the same tensor name, which the MAIN graph holds as
-    initializers without data, as it does the executable's constants. `cycles` is modelled, for the whole compiled batch,
-    and so are `interval_cycles`, from batch to batch where a pipeline works on several at once (0: the same); `overlapped`
-    says that I/O tiles transfer one batch while the others compute another.
+    initializers without data, as it does the executable's constants. `row_independent` says that it is proven to compute
+    each row of the batch of that row alone, `row_dependence` why it is not, naming the node. `cycles` is modelled, for the
+    whole compiled batch, and so are `interval_cycles`, from batch to batch where a pipeline works on several at once (0: the
+    same); `overlapped` says that I/O tiles transfer one batch while the others compute another.
     """
 
     index: int
@@ -102,6 +110,13 @@ class Program:
     cycles: int = 0
     interval_cycles: int = 0
     overlapped: bool = False
+    row_dependence: str = ""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of the compiled batch: what all streams have along their batch axes, or 0 where that is not one number."""
+        sizes = {stream.shape[stream.batch_axis] if stream.shape else 0 for stream in self.streams}
+        return sizes.pop() if len(sizes) == 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +263,7 @@ def _encode_program(program: Program) -> pb.Program:
                 direction=pb.Stream.Direction.Name(stream.direction.value),
                 dtype=stream.dtype.name,
                 shape=stream.shape,
+                batch_axis=stream.batch_axis,
             )
             for stream in program.streams
         ],
@@ -256,6 +272,7 @@ def _encode_program(program: Program) -> pb.Program:
         cycles=program.cycles,
         interval_cycles=program.interval_cycles,
         overlapped=program.overlapped,
+        row_dependence=program.row_dependence,
     )
 
 
@@ -265,14 +282,20 @@ def _decode_program(message: pb.Program) -> Program:
             index=message.index,
             name=message.name,
             kind=ProgramKind(message.kind),
-            streams=tuple(
-                Stream(s.handle, s.tensor, Direction(s.direction), np.dtype(s.dtype), tuple(s.shape)) for s in message.streams
-            ),
+            streams=tuple(_decode_stream(stream) for stream in message.streams),
             graph=message.graph,
             row_independent=message.row_independent,
             cycles=message.cycles,
             interval_cycles=message.interval_cycles,
             overlapped=message.overlapped,
+            row_dependence=message.row_dependence,
         )
     except (TypeError, ValueError) as error:
         raise LoadError(f"program {message.index} ({message.name!r}) of the executable is damaged: {error}") from error
+
+
+def _decode_stream(message: pb.Stream) -> Stream:
+    shape, axis = tuple(message.shape), message.batch_axis
+    if axis and axis >= len(shape):
+        raise ValueError(f"stream {message.handle!r} of shape {shape} has no axis {axis} for its batch")
+    return Stream(message.handle, message.tensor, Direction(message.direction), np.dtype(message.dtype), shape, axis)

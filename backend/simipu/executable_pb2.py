@@ -14,7 +14,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17simipu/executable.proto\x12\x06simipu\"(\n\x06Target\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08num_ipus\x18\x02 \x01(\r\"\xa8\x01\n\x06Stream\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x0e\n\x06tensor\x18\x02 \x01(\t\x12+\n\tdirection\x18\x03 \x01(\x0e\x32\x18.simipu.Stream.Direction\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\r\n\x05shape\x18\x05 \x03(\x03\"3\n\tDirection\x12\x12\n\x0eHOST_TO_DEVICE\x10\x00\x12\x12\n\x0e\x44\x45VICE_TO_HOST\x10\x01\"\xf6\x01\n\x07Program\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04kind\x18\x03 \x01(\x0e\x32\x14.simipu.Program.Kind\x12\x1f\n\x07streams\x18\x04 \x03(\x0b\x32\x0e.simipu.Stream\x12\r\n\x05graph\x18\x05 \x01(\x0c\x12\x17\n\x0frow_independent\x18\x06 \x01(\x08\x12\x0e\n\x06\x63ycles\x18\x07 \x01(\x04\x12\x17\n\x0finterval_cycles\x18\x08 \x01(\x04\x12\x12\n\noverlapped\x18\t \x01(\x08\"$\n\x04Kind\x12\x08\n\x04LOAD\x10\x00\x12\x08\n\x04MAIN\x10\x01\x12\x08\n\x04SAVE\x10\x02\"\xeb\x01\n\nExecutable\x12\x14\n\x0cpackage_hash\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x1e\n\x06target\x18\x04 \x01(\x0b\x32\x0e.simipu.Target\x12!\n\x08programs\x18\x05 \x03(\x0b\x32\x0f.simipu.Program\x12\'\n\x0f\x63ompile_options\x18\x06 \x03(\x0b\x32\x0e.simipu.Option\x12#\n\tconstants\x18\x07 \x03(\x0b\x32\x10.simipu.Constant\x12\"\n\x08numerics\x18\x08 \x01(\x0b\x32\x10.simipu.NumericsJ\x04\x08\x01\x10\x02\":\n\x08Numerics\x12\x15\n\rhalf_partials\x18\x01 \x01(\x08\x12\x17\n\x0fnan_on_overflow\x18\x02 \x01(\x08\"F\n\x08\x43onstant\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"%\n\x06Option\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17simipu/executable.proto\x12\x06simipu\"(\n\x06Target\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08num_ipus\x18\x02 \x01(\r\"\xbc\x01\n\x06Stream\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x0e\n\x06tensor\x18\x02 \x01(\t\x12+\n\tdirection\x18\x03 \x01(\x0e\x32\x18.simipu.Stream.Direction\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\r\n\x05shape\x18\x05 \x03(\x03\x12\x12\n\nbatch_axis\x18\x06 \x01(\r\"3\n\tDirection\x12\x12\n\x0eHOST_TO_DEVICE\x10\x00\x12\x12\n\x0e\x44\x45VICE_TO_HOST\x10\x01\"\x8e\x02\n\x07Program\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\"\n\x04kind\x18\x03 \x01(\x0e\x32\x14.simipu.Program.Kind\x12\x1f\n\x07streams\x18\x04 \x03(\x0b\x32\x0e.simipu.Stream\x12\r\n\x05graph\x18\x05 \x01(\x0c\x12\x17\n\x0frow_independent\x18\x06 \x01(\x08\x12\x16\n\x0erow_dependence\x18\n \x01(\t\x12\x0e\n\x06\x63ycles\x18\x07 \x01(\x04\x12\x17\n\x0finterval_cycles\x18\x08 \x01(\x04\x12\x12\n\noverlapped\x18\t \x01(\x08\"$\n\x04Kind\x12\x08\n\x04LOAD\x10\x00\x12\x08\n\x04MAIN\x10\x01\x12\x08\n\x04SAVE\x10\x02\"\xeb\x01\n\nExecutable\x12\x14\n\x0cpackage_hash\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x1e\n\x06target\x18\x04 \x01(\x0b\x32\x0e.simipu.Target\x12!\n\x08programs\x18\x05 \x03(\x0b\x32\x0f.simipu.Program\x12\'\n\x0f\x63ompile_options\x18\x06 \x03(\x0b\x32\x0e.simipu.Option\x12#\n\tconstants\x18\x07 \x03(\x0b\x32\x10.simipu.Constant\x12\"\n\x08numerics\x18\x08 \x01(\x0b\x32\x10.simipu.NumericsJ\x04\x08\x01\x10\x02\":\n\x08Numerics\x12\x15\n\rhalf_partials\x18\x01 \x01(\x08\x12\x17\n\x0fnan_on_overflow\x18\x02 \x01(\x08\"F\n\x08\x43onstant\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\x12\x0e\n\x06offset\x18\x04 \x01(\x04\"%\n\x06Option\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,19 +24,19 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_TARGET']._serialized_start=35
   _globals['_TARGET']._serialized_end=75
   _globals['_STREAM']._serialized_start=78
-  _globals['_STREAM']._serialized_end=246
-  _globals['_STREAM_DIRECTION']._serialized_start=195
-  _globals['_STREAM_DIRECTION']._serialized_end=246
-  _globals['_PROGRAM']._serialized_start=249
-  _globals['_PROGRAM']._serialized_end=495
-  _globals['_PROGRAM_KIND']._serialized_start=459
-  _globals['_PROGRAM_KIND']._serialized_end=495
-  _globals['_EXECUTABLE']._serialized_start=498
-  _globals['_EXECUTABLE']._serialized_end=733
-  _globals['_NUMERICS']._serialized_start=735
-  _globals['_NUMERICS']._serialized_end=793
-  _globals['_CONSTANT']._serialized_start=795
-  _globals['_CONSTANT']._serialized_end=865
-  _globals['_OPTION']._serialized_start=867
-  _globals['_OPTION']._serialized_end=904
+  _globals['_STREAM']._serialized_end=266
+  _globals['_STREAM_DIRECTION']._serialized_start=215
+  _globals['_STREAM_DIRECTION']._serialized_end=266
+  _globals['_PROGRAM']._serialized_start=269
+  _globals['_PROGRAM']._serialized_end=539
+  _globals['_PROGRAM_KIND']._serialized_start=503
+  _globals['_PROGRAM_KIND']._serialized_end=539
+  _globals['_EXECUTABLE']._serialized_start=542
+  _globals['_EXECUTABLE']._serialized_end=777
+  _globals['_NUMERICS']._serialized_start=779
+  _globals['_NUMERICS']._serialized_end=837
+  _globals['_CONSTANT']._serialized_start=839
+  _globals['_CONSTANT']._serialized_end=909
+  _globals['_OPTION']._serialized_start=911
+  _globals['_OPTION']._serialized_end=948
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,7 @@ class Target(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_ipus: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
-    __slots__ = ("handle", "tensor", "direction", "dtype", "shape")
+    __slots__ = ("handle", "tensor", "direction", "dtype", "shape", "batch_axis")
     class Direction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         HOST_TO_DEVICE: _ClassVar[Stream.Direction]
@@ -27,15 +27,17 @@ class Stream(_message.Message):
     DIRECTION_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_AXIS_FIELD_NUMBER: _ClassVar[int]
     handle: str
     tensor: str
     direction: Stream.Direction
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ..., direction: _Optional[_Union[Stream.Direction, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
+    batch_axis: int
+    def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ..., direction: _Optional[_Union[Stream.Direction, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., batch_axis: _Optional[int] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "cycles", "interval_cycles", "overlapped")
+    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "row_dependence", "cycles", "interval_cycles", "overlapped")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         LOAD: _ClassVar[Program.Kind]
@@ -50,6 +52,7 @@ class Program(_message.Message):
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     ROW_INDEPENDENT_FIELD_NUMBER: _ClassVar[int]
+    ROW_DEPENDENCE_FIELD_NUMBER: _ClassVar[int]
     CYCLES_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_CYCLES_FIELD_NUMBER: _ClassVar[int]
     OVERLAPPED_FIELD_NUMBER: _ClassVar[int]
@@ -59,10 +62,11 @@ class Program(_message.Message):
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     graph: bytes
     row_independent: bool
+    row_dependence: str
     cycles: int
     interval_cycles: int
     overlapped: bool
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., cycles: _Optional[int] = ..., interval_cycles: _Optional[int] = ..., overlapped: bool = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., row_dependence: _Optional[str] = ..., cycles: _Optional[int] = ..., interval_cycles: _Optional[int] = ..., overlapped: bool = ...) -> None: ...
 
 class Executable(_message.Message):
     __slots__ = ("package_hash", "name", "target", "programs", "compile_options", "constants", "numerics")

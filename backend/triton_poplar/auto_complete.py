@@ -22,26 +22,31 @@ _SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str, Any]:
     """The entries that `config` (Triton's JSON form) lacks: max_batch_size, dynamic_batching, input, output.
 
-    With neither inputs nor outputs given, a model with a compiled batch gets a max_batch_size unless it has one, and an
-    empty dynamic_batching unless it names a scheduler. Raises ModelConfigError when the model's files are not right.
+    With neither inputs nor outputs given, a model with a compiled batch of rows that are proven to be independent gets a
+    max_batch_size unless it has one, and an empty dynamic_batching unless it names a scheduler. Where they are not, or lie
+    along another axis than the first, dims hold the batch. Raises ModelConfigError when the model's files are not right.
     """
     state = ModelState(config, version_folder)
     untouched = not config.get("input") and not config.get("output")
     max_batch_size = state.max_batch_size
-    if untouched and not max_batch_size and state.batch_size:
+    proven = state.rows.dependence is None
+    if untouched and proven and not max_batch_size and state.batch_size and not state.rows.batch_axes:
         max_batch_size = min(state.total_batch_size * BATCHES_PER_REQUEST, MOST_BATCH_SIZE)
     added: dict[str, Any] = {"max_batch_size": max_batch_size}
     if max_batch_size and not any(name in config for name in _SCHEDULERS):
         added["dynamic_batching"] = {}
-    leading = (state.total_batch_size,) if state.batch_size and not max_batch_size else ()
+    batch = state.total_batch_size if state.batch_size and not max_batch_size else 0
+    if batch and proven and state.rows.batch_axes:
+        batch = -1
     for kind, tensors in (("input", state.inputs), ("output", state.outputs)):
         if not config.get(kind):
-            added[kind] = [_describe(tensor, leading, bool(max_batch_size)) for tensor in tensors.values()]
+            added[kind] = [_describe(tensor, batch, bool(max_batch_size)) for tensor in tensors.values()]
     return added
 
 
-def _describe(tensor: Tensor, leading: tuple[int, ...], batched: bool) -> dict[str, Any]:
-    entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": [*leading, *tensor.shape] or [1]}
+def _describe(tensor: Tensor, batch: int, batched: bool) -> dict[str, Any]:
+    dims = tensor.dims(batch) if batch else [*tensor.shape] or [1]
+    entry: dict[str, Any] = {"name": tensor.name, "data_type": tensor.triton_type, "dims": dims}
     # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
     if batched and not tensor.shape:
         entry["reshape"] = {"shape": []}

@@ -12,6 +12,7 @@ from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager
 from model_runtime.pvti import Graph, Trace
 from simipu import RunError
 
+from triton_poplar.errors import RequestError
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Array, CancelledError, Request
 from triton_poplar.sessions import open_session
@@ -94,7 +95,7 @@ class ModelInstanceState:
         arrived_ns = time.perf_counter_ns()
         if self._delay_seconds:
             time.sleep(self._delay_seconds)
-        waiting = [request for request in requests if request.error is None]
+        waiting = [request for request in requests if self._accepts(request)]
         if waiting:
             self._compute(waiting, time.perf_counter_ns())
         self._count(requests, arrived_ns)
@@ -105,6 +106,10 @@ class ModelInstanceState:
         try:
             if len(requests) == 1:
                 requests[0].finish(self.session.compute(requests[0].inputs, ready_ns))
+                return
+            if self.session.runs_alone:
+                for request in requests:
+                    self._compute([request], ready_ns)
                 return
             outputs = self.session.compute(_join([request.inputs for request in requests]), ready_ns)
         except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
@@ -122,6 +127,15 @@ class ModelInstanceState:
             request.finish({anchor: array[start:end] for anchor, array in outputs.items()})
             start = end
 
+    def _accepts(self, request: Request) -> bool:
+        """Whether a request is to be run; one that would have to be split where that changes its answer gets its error."""
+        if request.error is None:
+            try:
+                self.session.check_rows(request.batch_size)
+            except ModelRuntimeError as error:
+                request.fail(RequestError(f"model {self.model_state.name!r}: {error}"), "bad_request")
+        return request.error is None
+
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread."""
         assert self._respond is not None
@@ -129,7 +143,7 @@ class ModelInstanceState:
         if self._delay_seconds:
             time.sleep(self._delay_seconds)
         for request in requests:
-            if request.error is not None:
+            if not self._accepts(request):
                 self._answer(request, collection)
                 continue
             self._wait_for_room(request.batch_size)

@@ -38,13 +38,18 @@ class ModelState:
         self.max_batch_size = int(config.get("max_batch_size", 0))
         self._config = config
         self._instance_groups = list(config.get("instance_group", []))
-        self._read_tensors(self.load_model().metadata)
+        self._read_tensors(self.load_model())
 
     def validate(self) -> None:
         """ValidateModelConfig of the guide: afterwards config.pbtxt and PopEF agree."""
-        leading = (self.total_batch_size,) if self.batch_size and not self.max_batch_size else ()
-        check_config_tensors("input", self._config.get("input", []), self.inputs, leading, self.wraps_rows)
-        check_config_tensors("output", self._config.get("output", []), self.outputs, leading, self.wraps_rows)
+        batch = self.total_batch_size if self.holds_batch else 0
+        check_config_tensors("input", self._config.get("input", []), self.inputs, batch, self.wraps_rows)
+        check_config_tensors("output", self._config.get("output", []), self.outputs, batch, self.wraps_rows)
+
+    @property
+    def holds_batch(self) -> bool:
+        """Whether requests and dims hold the model's batch: max_batch_size 0, and a model that has one."""
+        return bool(self.batch_size) and not self.max_batch_size
 
     def load_model(self) -> popef.Model:
         """A new popef Model: the executable, its metadata and its weights, bound. One per instance."""
@@ -95,7 +100,8 @@ class ModelState:
         names = [executable.name for executable in reader.executables()]
         return self.name if len(names) > 1 and self.name in names else None
 
-    def _read_tensors(self, metadata: popef.Metadata) -> None:
+    def _read_tensors(self, model: popef.Model) -> None:
+        metadata = model.metadata
         inputs = popef.user_anchors(metadata, popef.TensorType.INPUT)
         outputs = popef.user_anchors(metadata, popef.TensorType.OUTPUT)
         if not inputs or not outputs:
@@ -105,7 +111,11 @@ class ModelState:
             )
         self.names = read_name_map(self.name_map_file, [*inputs, *outputs])
         shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in (*inputs, *outputs)}
-        self.batch_size = popef.batch_size(shapes.values())
+        try:
+            self.rows = popef.read_rows(model)
+        except popef.PopefError as error:
+            raise ModelConfigError(f"model {self.name!r}: {error}") from error
+        self.batch_size = popef.batch_size(shapes.values(), [self.rows.axis(name) for name in shapes])
         replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
         self.total_batch_size = self.batch_size * replicas * iterations
         """Rows that one run has place for; 0 without a batch."""
@@ -115,9 +125,13 @@ class ModelState:
         self.outputs = self._index(outputs, shapes)
 
     def _index(self, anchors: list[popef.Anchor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        skipped = 1 if self.batch_size else 0
-        tensors = [make_tensor(anchor, self.names[anchor.name()], shapes[anchor.name()][skipped:]) for anchor in anchors]
-        return {tensor.name: tensor for tensor in tensors}
+        tensors = {}
+        for anchor in anchors:
+            friendly, shape, axis = self.names[anchor.name()], shapes[anchor.name()], self.rows.axis(anchor.name())
+            if self.batch_size:
+                shape = (*shape[:axis], *shape[axis + 1 :])
+            tensors[friendly] = make_tensor(anchor, friendly, shape, axis)
+        return tensors
 
     def _find(self, parameter: str, default: str, *, required: bool) -> list[Path]:
         """The files that a parameter names, commas between them, or the one of the default name, if there is one."""

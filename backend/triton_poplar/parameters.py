@@ -47,6 +47,7 @@ class Parameters:
     sim_isolation: str
     sim_prepack: bool
     sim_numerics: str
+    join_dependent_rows: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,14 @@ PARAMETERS = (
         "exact",
         one_of("exact", "fast"),
         "exact: half and fp8 are rounded as on the chip; fast: fp32 between operators, so answers are not the chip's",
+    ),
+    Parameter(
+        "join_dependent_rows",
+        "flag",
+        False,
+        parse_flag,
+        "join and split requests as the real backend does also where the rows of a batch are not proven to be independent: "
+        "answers may then depend on other clients' rows",
     ),
 )
 

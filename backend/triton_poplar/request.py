@@ -6,12 +6,14 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from model_runtime import StoppedError
 from simipu import DeviceLostError, RunTimeoutError
 
 from triton_poplar.errors import RequestError
 from triton_poplar.model_state import ModelState
+from triton_poplar.tensors import Tensor
 
 Array = npt.NDArray[Any]
 
@@ -68,13 +70,13 @@ class Request:
         if self.error is not None:
             raise self.error
         answer = {}
-        wraps_rows, requested = self._state.wraps_rows, self._requested
-        for name, tensor in self._state.outputs.items():
+        state, requested = self._state, self._requested
+        for name, tensor in state.outputs.items():
             if not requested or name in requested:
                 array = self._outputs.get(tensor.anchor)
                 if array is None:
                     raise RequestError(f"output {name!r} was not computed", "INTERNAL")
-                answer[name] = array[0] if wraps_rows and tensor.shape else array
+                answer[name] = _from_rows(array, tensor, state)
         return answer
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
@@ -84,10 +86,8 @@ class Request:
             extra = sorted(inputs.keys() - state.inputs.keys())
             what = f"lacks input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
             raise RequestError(f"the request {what}; model {state.name!r} takes {', '.join(state.inputs)}")
-        wraps_rows = state.wraps_rows
         for name, tensor in state.inputs.items():
-            # Without a batch the whole tensor is one row; a scalar comes as one element, which is a row already.
-            array = inputs[name][None] if wraps_rows and tensor.shape else inputs[name]
+            array = _to_rows(inputs[name], tensor, state)
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
                     f"input {name!r}: expected {tensor.dtype.name} of shape {['batch', *tensor.shape]}, found "
@@ -101,6 +101,22 @@ class Request:
         for name in requested:
             if name not in state.outputs:
                 raise RequestError(f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}")
+
+
+def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
+    """An input as rows stacked along the leading axis; no copy."""
+    if state.wraps_rows:
+        # Without a batch the whole tensor is one row; a scalar comes as one element, which is a row already.
+        return array[None] if tensor.shape else array
+    moved = tensor.batch_axis and state.holds_batch and array.ndim == 1 + len(tensor.shape)
+    return np.moveaxis(array, tensor.batch_axis, 0) if moved else array
+
+
+def _from_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
+    """An output as the client wants it, of its rows; no copy but where rows do not lie along the leading axis."""
+    if state.wraps_rows:
+        return array[0] if tensor.shape else array
+    return np.ascontiguousarray(np.moveaxis(array, 0, tensor.batch_axis)) if tensor.batch_axis and state.holds_batch else array
 
 
 class CancelledError(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
 from model_runtime.devices import model_target
 from simipu import Direction, Executable, ForeignExecutableError, GraphOptions, ProgramKind, Stream, adopt_graph
@@ -10,6 +12,8 @@ from simipu.numerics import Numerics
 import popef
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
+
+_log = logging.getLogger("triton_poplar")
 
 
 def open_session(state: ModelState) -> Session:
@@ -35,8 +39,31 @@ def open_session(state: ModelState) -> Session:
         isolated=parameters.sim_isolation == "process",
         paced=parameters.sim_timing == "paced",
         executable=executable,
+        join_dependent_rows=parameters.join_dependent_rows,
     )
-    return Session(model, config)
+    session = Session(model, config)
+    _warn_of_dependent_rows(state, session)
+    return session
+
+
+def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
+    """Where a configuration batches a model whose rows are not proven to be independent, as no generated one does."""
+    if not session.row_dependence or not state.max_batch_size:
+        return
+    told = (
+        "each request runs alone, padded with zeros, and one of more rows is refused"
+        if session.runs_alone
+        else "join_dependent_rows has rows of several requests share a batch, so that answers may depend on other clients'"
+    )
+    _log.warning(
+        "model %r has max_batch_size %d, but the rows of its compiled batch of %d are not proven to be independent (%s): %s. "
+        "max_batch_size 0 with the whole shape in dims, or a model compiled for batch 1, avoids that",
+        state.name,
+        state.max_batch_size,
+        session.batch_size,
+        session.row_dependence,
+        told,
+    )
 
 
 def _find_executable(state: ModelState, model: popef.Model) -> Executable:

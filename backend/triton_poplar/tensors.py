@@ -34,13 +34,19 @@ _TABLE = ", ".join(f"{popef_type.name} = {name}" for popef_type, name in TRITON_
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output: `shape` is that of a row, without the batch where the model is batched."""
+    """One input or output: `shape` is that of a row, without the batch where the model has one; with it, the batch stands at
+    `batch_axis`."""
 
     name: str
     anchor: str
     dtype: np.dtype[Any]
     triton_type: str
     shape: tuple[int, ...]
+    batch_axis: int = 0
+
+    def dims(self, batch: int) -> list[int]:
+        """The dims of a configuration whose requests hold the batch (max_batch_size 0), of that size; -1 for any."""
+        return [*self.shape[: self.batch_axis], batch, *self.shape[self.batch_axis :]]
 
 
 def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[str, str]:
@@ -73,7 +79,7 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     return names
 
 
-def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...]) -> Tensor:
+def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int = 0) -> Tensor:
     """The tensor of an anchor; ModelConfigError for a type that Triton lacks."""
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())
@@ -82,16 +88,16 @@ def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...])
             f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are {_TABLE}"
         )
     dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
-    return Tensor(friendly, anchor.name(), dtype, triton_type, row_shape)
+    return Tensor(friendly, anchor.name(), dtype, triton_type, row_shape, batch_axis)
 
 
 def check_config_tensors(
-    kind: str, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], leading: tuple[int, ...], wraps_rows: bool
+    kind: str, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], batch: int, wraps_rows: bool
 ) -> None:
     """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's tensors.
 
-    `leading` is what dims hold before the row's shape: nothing, or the compiled batch with max_batch_size 0. Without any
-    batch a scalar has dims [1], because Triton has none.
+    `batch` is the size of the batch that dims hold beside the row's shape, or -1: with max_batch_size 0; 0: they hold none.
+    Without any batch a scalar has dims [1], because Triton has none.
     """
     scalar = [1] if wraps_rows else []
     for entry in entries:
@@ -112,8 +118,8 @@ def check_config_tensors(
             )
         reshape = entry.get("reshape")
         dims = [int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])]
-        expected = [*leading, *tensor.shape] or scalar
-        if dims != expected and not (leading and dims == [-1, *tensor.shape]):
+        expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
+        if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
                 f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} "
                 f"(anchor {tensor.anchor!r}; shapes do not include the batch dimension)"

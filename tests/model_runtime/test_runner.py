@@ -17,6 +17,7 @@ from model_runtime import (
     PopefPaths,
     StoppedError,
 )
+from sample_models import loudness_model, steps_model
 from simipu import LoadError
 
 import popef
@@ -111,7 +112,7 @@ def test_the_shortest_timeout_counts():
 
 
 def test_other_batching_dimensions_are_refused(file):
-    with pytest.raises(ModelRuntimeError, match="batching_dim 1 is not supported"):
+    with pytest.raises(ModelRuntimeError, match="batching_dim 1: expected 0"):
         ModelRunner(file, ModelRunnerConfig(batching_dim=1))
 
 
@@ -227,3 +228,39 @@ def test_the_public_names_exist():
     import model_runtime
 
     assert all(hasattr(model_runtime, name) for name in model_runtime.__all__)
+
+
+def test_requests_whose_rows_depend_on_their_neighbours_run_alone(compile_popef):
+    file = compile_popef(loudness_model())
+    config = ModelRunnerConfig(batching_dim=0, timeout_ns=0)
+    with ModelRunner(file, config) as runner:
+        loud, quiet = runner.executeAsync({"x": x(2, 100)}), runner.executeAsync({"x": x(1)})
+        np.testing.assert_array_equal(loud.wait(10)["y"], x(2))
+        np.testing.assert_array_equal(quiet.wait(10)["y"], x(1))
+        with pytest.raises(ModelRuntimeError, match="compiled batch of 4 rows, found 5"):
+            runner.execute({"x": x(5)})
+
+
+def test_whoever_wants_them_joined_gets_them_joined(compile_popef):
+    file = compile_popef(loudness_model())
+    with ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=0, join_dependent_rows=True)) as runner:
+        loud, quiet = runner.executeAsync({"x": x(3, 100)}), runner.executeAsync({"x": x(1)})
+        loud.wait(10)
+        assert quiet.wait(10)["y"][0, 0] == np.float32(0.01)
+
+
+def test_rows_may_lie_along_another_axis(compile_popef):
+    file = compile_popef(steps_model(), batch_axis=1)
+    steps = np.random.default_rng(0).standard_normal((5, 9, 2)).astype(np.float32)
+    with ModelRunner(file, ModelRunnerConfig(batching_dim=1, timeout_ns=1_000_000)) as runner:
+        whole = runner.execute({"x": steps})
+        assert (whole["y"].shape, whole["last"].shape) == ((5, 9, 3), (9, 3))
+        outputs = OutputMemoryView(y=np.zeros((5, 3, 3), np.float32))
+        runner.execute({"x": steps[:, 2:5]}, outputs)
+        np.testing.assert_allclose(outputs["y"], whole["y"][:, 2:5], atol=1e-6)
+    with pytest.raises(ModelRuntimeError, match="batching_dim 0: expected 1"):
+        ModelRunner(file, ModelRunnerConfig(batching_dim=0))
+    with ModelRunner(file) as runner:
+        runner.execute({"x": steps[:, :8]})
+        with pytest.raises(ModelRuntimeError, match="no multiple of the compiled 4"):
+            runner.execute({"x": steps})

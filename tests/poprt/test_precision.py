@@ -175,7 +175,7 @@ def test_an_executable_of_an_older_format_is_refused(linear, compile_popef):
     executable.parseFile(compile_popef(linear))
     payload = bytearray(executable.executables()[0].executable())
     payload[6:8] = b"02"
-    with pytest.raises(LoadError, match="format version 02, this simulator reads 03"):
+    with pytest.raises(LoadError, match="format version 02, this simulator reads 04"):
         Executable.deserialize(bytes(payload))
 
 

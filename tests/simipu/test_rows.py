@@ -11,11 +11,11 @@ BATCH = 4
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
 
 
-def build(nodes, shape, weights, opset=17):
+def build(nodes, shape, weights, opset=17, batch_axis=0):
     graph = helper.make_graph(
         nodes,
         "rows",
-        [helper.make_tensor_value_info("x", F, [BATCH, *shape])],
+        [helper.make_tensor_value_info("x", F, [*shape[:batch_axis], BATCH, *shape[batch_axis:]])],
         [helper.make_tensor_value_info("y", F, None)],
         [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
     )
@@ -26,7 +26,8 @@ def build(nodes, shape, weights, opset=17):
 
 
 def node(operator, inputs="x", outputs="y", **attributes):
-    return helper.make_node(operator, inputs.split(), outputs.split(), name=f"the_{operator}_{outputs}", **attributes)
+    names = [name.strip("-") for name in inputs.split()]
+    return helper.make_node(operator, names, outputs.split(), name=f"the_{operator}_{outputs}", **attributes)
 
 
 def run(model, x):
@@ -83,9 +84,14 @@ INDEPENDENT = {
     ),
     "pad of columns": ([node("Pad", "x pads")], (3,), {"pads": [0, 1, 0, 1]}),
     "resize by scales": (
-        [node("Resize", "x  scales", mode="nearest")],
+        [node("Resize", "x - scales", mode="nearest")],
         (2, 3, 3),
         {"scales": np.array([1, 1, 2, 2], np.float32)},
+    ),
+    "resize to sizes": (
+        [node("Resize", "x - - sizes", mode="linear")],
+        (2, 3, 3),
+        {"sizes": np.array([BATCH, 2, 5, 7])},
     ),
     "lstm over time": (
         [
@@ -97,22 +103,125 @@ INDEPENDENT = {
         (5, 2),
         {"w": random(1, 12, 2), "r": random(1, 12, 3), "axes": [1]},
     ),
+    **{
+        f"{operator} with {what}": (
+            [
+                node("Transpose", "x", "t", perm=[1, 0, 2]),
+                node(operator, f"t w r - lengths h{' c' * (operator == 'LSTM')}", "all", hidden_size=3),
+                node("Squeeze", "all axes", "s"),
+                node("Transpose", "s", "y", perm=[1, 0, 2]),
+            ],
+            (5, 2),
+            {
+                "w": random(1, 3 * gates, 2),
+                "r": random(1, 3 * gates, 3),
+                "axes": [1],
+                "lengths": np.full(BATCH, 4, np.int32),
+                "h": state,
+                **({"c": np.zeros((1, BATCH, 3), np.float32)} if operator == "LSTM" else {}),
+            },
+        )
+        for operator, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1))
+        for what, state in (
+            ("no state written out as zeros", np.zeros((1, BATCH, 3), np.float32)),
+            ("one state for all rows", np.repeat(random(1, 1, 3), BATCH, axis=1)),
+        )
+    },
+    "a class token before the patches": (
+        [node("Concat", "token x", axis=1)],
+        (5, 3),
+        {"token": np.repeat(random(1, 1, 3), BATCH, axis=0)},
+    ),
+    "a constant that repeats over rows of several elements": (
+        [node("Reshape", "x fold", "f"), node("Add", "f c", "a"), node("Reshape", "a back", "y")],
+        (6, 2),
+        {"fold": np.array([-1, 2]), "c": np.tile(random(6, 2), (BATCH, 1)), "back": np.array([BATCH, 6, 2])},
+    ),
+    "quantised and back": (
+        [node("QuantizeLinear", "x scale zero", "q"), node("DequantizeLinear", "q scale zero")],
+        (3, 5),
+        {"scale": np.float32(0.1), "zero": np.uint8(128)},
+    ),
+    "quantised by channel": (
+        [node("QuantizeLinear", "x scale zero", "q", axis=1), node("DequantizeLinear", "q scale zero", axis=1)],
+        (3, 5),
+        {"scale": np.array([0.1, 0.2, 0.3], np.float32), "zero": np.zeros(3, np.int8)},
+    ),
+    "einsum of attention scores": ([node("Einsum", "x x", equation="bid,bjd->bij")], (5, 3), {}),
+    "einsum with weights": ([node("Einsum", "w x", equation="do,bsd->bso")], (5, 3), {"w": random(3, 2)}),
+    "the largest values": ([node("TopK", "x k", "y at", axis=1)], (7,), {"k": np.array([3])}),
+    "gathernd with its own row's number": (
+        [node("GatherND", "x at")],
+        (5, 3),
+        {"at": np.stack([np.arange(BATCH), np.full(BATCH, 2)], -1)},
+    ),
+    "gathernd along a batch dimension": (
+        [node("GatherND", "x at", batch_dims=1)],
+        (5, 3),
+        {"at": np.full((BATCH, 1), 2)},
+    ),
+    "gathernd of a table": (
+        [node("Cast", "x", "i", to=TensorProto.INT64), node("Mul", "i zero", "z"), node("GatherND", "table z")],
+        (2, 1),
+        {"table": random(5, 3), "zero": np.array([0])},
+    ),
+    "gatherelements of the same places": (
+        [node("GatherElements", "x at", axis=1)],
+        (5,),
+        {"at": np.tile([[3, 1]], (BATCH, 1))},
+    ),
+    "triangles": ([node("Trilu", "x")], (3, 3), {}),
+    "a vector product": ([node("MatMul", "x v")], (3, 5), {"v": random(5)}),
+    "gemm with a residual": ([node("Gemm", "x w x")], (5,), {"w": random(5, 5)}),
+    "softmax of the last axis before opset 13": ([node("Softmax", "x", axis=2)], (3, 5), {}, 11),
+    "means and variances of channels": ([node("MeanVarianceNormalization", "x", axes=[2, 3])], (2, 3, 3), {}),
+    "padded along named axes": (
+        [node("Pad", "x pads - along")],
+        (3, 2),
+        {"pads": [1, 0, 1, 2], "along": [1, 2]},
+        18,
+    ),
 }
-for case in INDEPENDENT.values():
-    if case[0][0].op_type == "Resize":
-        case[0][0].input[:] = ["x", "", "scales"]
 
 
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_proven_rows_equal_those_of_the_whole_batch(name):
-    model = build(*INDEPENDENT[name])
-    rewritten = make_row_independent(model, BATCH)
+    check(build(*INDEPENDENT[name]), (BATCH, *INDEPENDENT[name][1]))
+
+
+def check(model, shape, axis=0, out=0):
+    """Any rows of the rewritten graph are those of the whole batch."""
+    rewritten = make_row_independent(model, BATCH, axis)
     onnx.checker.check_model(rewritten)
-    x = random(BATCH, *INDEPENDENT[name][1])
-    whole = run(model, x)
-    for rows in (1, 2, 3, BATCH):
-        np.testing.assert_allclose(run(rewritten, x[:rows]), whole[:rows], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(run(rewritten, x[2:3]), whole[2:3], rtol=1e-6, atol=1e-6)
+    x = random(*shape)
+    whole = np.moveaxis(run(model, x), out, 0)
+    for rows in ([0], [0, 1], [0, 1, 2], range(BATCH), [2], [3, 1]):
+        found = np.moveaxis(run(rewritten, x.take(rows, axis)), out, 0)
+        np.testing.assert_allclose(found, whole[list(rows)], rtol=1e-5, atol=1e-5)
+
+
+ALONG_ANOTHER_AXIS = {
+    "a product of every step": ([node("MatMul", "x w")], (5, 2), {"w": random(2, 3)}, 1),
+    "steps and rows flattened into one axis and back": (
+        [node("Reshape", "x flat", "f"), node("Gemm", "f w", "g"), node("Relu", "g", "r"), node("Reshape", "r back", "y")],
+        (5, 2),
+        {"flat": np.array([-1, 2]), "w": random(2, 3), "back": np.array([5, BATCH, 3])},
+        1,
+    ),
+    "lstm and its last state": (
+        [node("LSTM", "x w r", "all last", hidden_size=3), node("Squeeze", "last axes", "y")],
+        (5, 2),
+        {"w": random(1, 12, 2), "r": random(1, 12, 3), "axes": [0]},
+        0,
+    ),
+    "a transposition": ([node("Transpose", "x", "y", perm=[2, 1, 0])], (5, 2), {}, 1),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_ANOTHER_AXIS)
+def test_rows_along_another_axis_are_proven_too(name):
+    nodes, shape, weights, out = ALONG_ANOTHER_AXIS[name]
+    check(build(nodes, shape, weights, batch_axis=1), (shape[0], BATCH, *shape[1:]), 1, out)
 
 
 DEPENDENT = {
@@ -135,16 +244,44 @@ DEPENDENT = {
         (3,),
         {},
     ),
-    "a transposition that hides the rows": (
-        [node("Transpose", "x", "t", perm=[1, 0]), node("Reshape", "t shape")],
-        (BATCH,),
-        {"shape": np.array([BATCH, BATCH])},
-    ),
     "a running sum over rows": ([node("CumSum", "x axis")], (3,), {"axis": np.array(0)}),
     "rows padded": (
         [node("Pad", "x pads", "p"), node("Slice", "p from to along")],
         (3,),
         {"pads": [1, 0, 0, 0], "from": [0], "to": [BATCH], "along": [0]},
+    ),
+    "a state of each row's own": (
+        [
+            node("Transpose", "x", "t", perm=[1, 0, 2]),
+            node("LSTM", "t w r - - h", "all", hidden_size=3),
+            node("Squeeze", "all axes", "s"),
+            node("Transpose", "s", "y", perm=[1, 0, 2]),
+        ],
+        (5, 2),
+        {"w": random(1, 12, 2), "r": random(1, 12, 3), "axes": [1], "h": random(1, BATCH, 3)},
+    ),
+    "a token of each row's own": ([node("Concat", "token x", axis=1)], (5, 3), {"token": random(BATCH, 1, 3)}),
+    "a scale of the whole batch": (
+        [node("DynamicQuantizeLinear", "x", "q s z"), node("DequantizeLinear", "q s z")],
+        (3,),
+        {},
+    ),
+    "gathernd of other rows": (
+        [node("GatherND", "x at")],
+        (5, 3),
+        {"at": np.stack([np.arange(BATCH)[::-1], np.full(BATCH, 2)], -1)},
+    ),
+    "gathernd of other places in each row": (
+        [node("GatherND", "x at")],
+        (5, 3),
+        {"at": np.stack([np.arange(BATCH), np.arange(BATCH)], -1)},
+    ),
+    "an einsum over rows": ([node("Einsum", "x x", "s", equation="bd,bd->d"), node("Add", "x s")], (3,), {}),
+    "an einsum of rows with rows": ([node("Einsum", "x x", equation="bd,cd->bc")], (3,), {}),
+    "steps mixed with rows": (
+        [node("Reshape", "x shape")],
+        (6,),
+        {"shape": np.array([3, 8])},
     ),
     "an operator without a rule": ([node("EyeLike", "x", "e"), node("Add", "x e")], (BATCH,), {}),
 }

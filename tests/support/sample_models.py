@@ -58,6 +58,47 @@ def gather_model() -> onnx.ModelProto:
     )
 
 
+def loudness_model() -> onnx.ModelProto:
+    """y = x over the loudest value of the whole batch: a row's answer depends on its neighbours, as in audio front ends."""
+    return make_model(
+        [
+            helper.make_node("Abs", ["x"], ["size"]),
+            helper.make_node("ReduceMax", ["size"], ["loudest"], name="loudest_of_all", axes=[0, 1], keepdims=1),
+            helper.make_node("Div", ["x", "loudest"], ["y"]),
+        ],
+        {"x": (TensorProto.FLOAT, ["batch", 4])},
+        {"y": (TensorProto.FLOAT, ["batch", 4])},
+        {},
+    )
+
+
+def steps_model(steps: int = 5) -> onnx.ModelProto:
+    """A time-major LSTM with zeros for its state: x [steps, batch, 2] to y [steps, batch, 3] and last [batch, 3]."""
+    random = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r", "", "", "state", "state"], ["all", "end"], hidden_size=3),
+        helper.make_node("Squeeze", ["all", "one"], ["y"]),
+        helper.make_node("Squeeze", ["end", "zero"], ["last"]),
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["batch"]),
+        helper.make_node("Concat", ["one", "batch", "three"], ["sizes"], axis=0),
+        helper.make_node("ConstantOfShape", ["sizes"], ["state"]),
+    ]
+    weights = {
+        "w": random.standard_normal((1, 12, 2)).astype(np.float32),
+        "r": random.standard_normal((1, 12, 3)).astype(np.float32),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "three": np.array([3]),
+    }
+    return make_model(
+        [*nodes[3:], *nodes[:3]],
+        {"x": (TensorProto.FLOAT, [steps, "batch", 2])},
+        {"y": (TensorProto.FLOAT, [steps, "batch", 3]), "last": (TensorProto.FLOAT, ["batch", 3])},
+        weights,
+    )
+
+
 def write_handmade(path: Path, model: onnx.ModelProto) -> None:
     """A PopEF file whose main program is `model` as it is: any operator, any type, every shape fixed."""
     streams = tuple(

@@ -1,0 +1,265 @@
+"""The rules of operators that move or choose among values: views, slices, gathers, pads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simipu.rows.places import Node, NotIndependent, Rows
+
+
+def transpose(node: Node) -> list[Rows]:
+    """The rows go with their axis."""
+    rows = node.only_rows()
+    order = node.attribute("perm") or list(range(len(node.shape(0))))[::-1]
+    return [rows.moved(list(order).index(rows.axis))]
+
+
+def _reshaped(node: Node) -> Rows:
+    """Row-major order is kept, so the rows are found by what comes before and after them: as many elements as did."""
+    rows = node.only_rows()
+    shape, result = node.shape(0), node.results[0]
+    before = math.prod(shape[: rows.axis]) * rows.before
+    after = math.prod(shape[rows.axis + 1 :]) * rows.block
+    found = []
+    for axis in range(len(result)):
+        outer, inner = math.prod(result[:axis]), math.prod(result[axis + 1 :])
+        if outer and inner and before % outer == 0 and after % inner == 0:
+            place = Rows(axis, after // inner, before // outer)
+            found += [place] if place.size(node.batch) == result[axis] else []
+    if not found:
+        raise NotIndependent(f"from {shape} to {result} mixes rows with what stands around them")
+    return min(found, key=lambda place: place.before)
+
+
+def view(node: Node) -> list[Rows]:
+    """Flatten, Squeeze, Unsqueeze: which axes is said by number, not by size."""
+    return [_reshaped(node)]
+
+
+def reshape(node: Node) -> list[Rows]:
+    """The target's size along the rows is left to be found out."""
+    place = _reshaped(node)
+    if node.constant(1) is None or 0 in node.shape(0):
+        raise NotIndependent("its shape is not known")
+    target = np.asarray(node.results[0], np.int64)
+    target[place.axis] = -1
+    node.rewrites[1] = target
+    return [place]
+
+
+def concat(node: Node) -> list[Rows]:
+    """Along another axis; what carries no rows, as the class token of a vision transformer, is repeated for each."""
+    places = {rows for rows in node.rows if rows is not None}
+    if len(places) != 1:
+        raise NotIndependent("not all its inputs carry rows along the same axis")
+    (place,) = places
+    if node.axis(0, len(node.shape(0))) == place.axis:
+        raise NotIndependent("it joins rows")
+    for index, rows in enumerate(node.rows):
+        if rows is None:
+            node.forget_rows(index, place.axis, place, broadcasts=False)
+    return [place]
+
+
+def slice_(node: Node) -> list[Rows]:
+    """Other axes than the rows', or all rows of theirs."""
+    rows = node.only_rows()
+    rank = len(node.shape(0))
+    starts, ends, axes, steps = (node.attribute(name) for name in ("starts", "ends", "axes", "steps"))
+    if starts is None:
+        starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
+    if starts is None or ends is None:
+        raise NotIndependent("its range is not known")
+    places = [int(axis) % rank for axis in (axes if axes is not None else range(len(starts)))]
+    if rows.axis not in places:
+        return [rows]
+    index = places.index(rows.axis)
+    step = 1 if steps is None else int(steps[index])
+    if int(starts[index]) or step != 1 or int(ends[index]) < node.shape(0)[rows.axis]:
+        raise NotIndependent("it slices the rows")
+    if node.attribute("ends") is None:  # all rows: the end must not name their number
+        node.rewrites[2] = np.asarray(ends).copy()
+        node.rewrites[2][index] = np.iinfo(node.rewrites[2].dtype).max
+        return [rows]
+    if int(ends[index]) < np.iinfo(np.int32).max:
+        raise NotIndependent("its range names the number of rows")
+    return [rows]
+
+
+def gather(node: Node) -> list[Rows]:
+    """Rows of the table or of the indices, not of both."""
+    data, indices = node.rows
+    axis = node.axis(0, len(node.shape(0)))
+    if data is None and indices is not None:
+        return [indices.moved(axis + indices.axis)]
+    if data is None or indices is not None:
+        raise NotIndependent("both its inputs carry rows")
+    if axis == data.axis:
+        raise NotIndependent("it picks among the rows")
+    grown = len(node.shape(1)) - 1
+    return [data if data.axis < axis else data.moved(data.axis + grown)]
+
+
+def gather_elements(node: Node) -> list[Rows]:
+    """Along another axis, with indices that have the same rows, or are the same for all."""
+    data, indices = node.rows
+    if data is None or node.axis(0, len(node.shape(0))) == data.axis or indices not in (None, data):
+        raise NotIndependent("its indices may point at other rows")
+    if indices is None:
+        node.forget_rows(1, data.axis, data, broadcasts=False)
+    return [data]
+
+
+def gather_nd(node: Node) -> list[Rows]:
+    """Rows of the indices alone, or of both along a batch dimension, or of data whose every index names its own row."""
+    data, indices = node.rows
+    depth, batched = node.shape(1)[-1], int(node.attribute("batch_dims", 0))
+    if data is None and indices is not None and indices.axis < len(node.shape(1)) - 1 and indices.axis >= batched:
+        return [indices]
+    if data is None:
+        raise NotIndependent("its data has no rows, but its indices have them as a batch")
+    if data.axis < batched:
+        if indices not in (None, data):
+            raise NotIndependent("its inputs carry their rows along different axes")
+        if indices is None:
+            node.forget_rows(1, data.axis, data, broadcasts=False)
+        return [data]
+    if indices is not None:
+        raise NotIndependent("both its inputs carry rows")
+    if data.axis >= batched + depth:
+        return [data.moved(data.axis + len(node.shape(1)) - 1 - depth)]
+    return [_gather_own_rows(node, data, data.axis - batched)]
+
+
+def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
+    """Constant indices whose component along the rows' axis counts them, as exporters write `x[arange(batch), ...]`: row i of
+    the result is taken from row i, and for n rows the first n indices are taken."""
+    indices = node.constant(1)
+    assert indices is not None
+    if node.opset < 10:
+        raise NotIndependent("it picks among the rows")  # Slice takes no tensors before
+    numbers = indices[..., component]
+    for axis in range(numbers.ndim):
+        shape = [1] * numbers.ndim
+        shape[axis] = numbers.shape[axis]
+        counted = np.arange(numbers.shape[axis]).reshape(shape)
+        if numbers.shape[axis] == node.batch and data.size(1) == 1 and (numbers == counted).all():
+            others = np.delete(indices, component, axis=-1)
+            if (others == others.take([0], axis)).all():
+                ends = node.count_rows()
+                start, along = node.chain.shape([0]), node.chain.shape([axis])
+                node.computed[1] = node.chain.add("Slice", node.proto.input[1], start, ends, along)
+                return Rows(axis)
+    raise NotIndependent("it picks among the rows")
+
+
+def scatter_elements(node: Node) -> list[Rows]:
+    """Along another axis, with rows everywhere."""
+    data, indices, updates = node.rows
+    places = {rows for rows in (data, indices, updates) if rows is not None}
+    if len(places) != 1 or node.axis(0, len(node.shape(0))) == (place := places.pop()).axis:
+        raise NotIndependent("its indices may point at other rows")
+    for index, rows in enumerate(node.rows):
+        if rows is None:
+            node.forget_rows(index, place.axis, place, broadcasts=False)
+    return [place]
+
+
+def expand(node: Node) -> list[Rows]:
+    """The target's size along the rows becomes 1, which leaves as many as there are."""
+    rows = node.only_rows()
+    shape = node.constant(1)
+    if shape is None:
+        raise NotIndependent("its shape is not known")
+    place = rows.moved(rows.axis + len(node.results[0]) - len(node.shape(0)))
+    target = np.asarray(shape, np.int64).copy()
+    from_end = place.axis - len(node.results[0])
+    if -from_end <= target.size:
+        target[from_end] = 1
+    node.rewrites[1] = target
+    return [place]
+
+
+def tile(node: Node) -> list[Rows]:
+    """Not along the rows."""
+    rows = node.only_rows()
+    repeats = node.constant(1)
+    if repeats is None or repeats[rows.axis] != 1:
+        raise NotIndependent("it repeats the rows")
+    return [rows]
+
+
+def pad(node: Node) -> list[Rows]:
+    """Not along the rows."""
+    rows = node.only_rows()
+    rank = len(node.shape(0))
+    pads, axes = node.attribute("pads"), node.constant(3)
+    if pads is None:
+        pads = node.constant(1)
+    if pads is None:
+        raise NotIndependent("its pads are not known")
+    padded = [int(axis) % rank for axis in axes] if axes is not None else list(range(rank))
+    if any(axis == rows.axis and (pads[i] or pads[i + len(padded)]) for i, axis in enumerate(padded)):
+        raise NotIndependent("it pads the rows")
+    return [rows]
+
+
+def resize(node: Node) -> list[Rows]:
+    """By scales, of which that of the rows is 1, or to sizes, in which the number of rows is put together at run time."""
+    rows, rank = node.only_rows(), len(node.shape(0))
+    axes = [axis % rank for axis in node.attribute("axes", range(rank))]
+    sizes = node.constant(3)
+    if sizes is None:
+        scales = node.constant(2)
+        if scales is not None and rows.axis in axes and scales[axes.index(rows.axis)] != 1:
+            raise NotIndependent("it resizes the rows")
+        return [rows]
+    if rows.axis not in axes:
+        return [rows]
+    at = axes.index(rows.axis)
+    policy = node.attribute("keep_aspect_ratio_policy", b"stretch")
+    if sizes[at] != node.shape(0)[rows.axis] or rows.size(1) != 1 or policy != b"stretch":
+        raise NotIndependent("it resizes the rows")
+    chain = node.chain
+    parts = [chain.shape(sizes[:at].tolist())] * bool(at) + [node.count_rows()]
+    parts += [chain.shape(sizes[at + 1 :].tolist())] * (at + 1 < len(sizes))
+    node.computed[3] = chain.add("Concat", *parts, axis=0)
+    return [rows]
+
+
+def upsample(node: Node) -> list[Rows]:
+    """By scales, of which that of the rows is 1."""
+    rows = node.only_rows()
+    scales = node.attribute("scales") or node.constant(1)
+    if scales is None or scales[rows.axis] != 1:
+        raise NotIndependent("it resizes the rows")
+    return [rows]
+
+
+def trilu(node: Node) -> list[Rows]:
+    """The matrices are the last two axes."""
+    rows = node.only_rows()
+    if rows.axis >= len(node.shape(0)) - 2:
+        raise NotIndependent("rows lie along its matrices")
+    return [rows]
+
+
+def one_hot(node: Node) -> list[Rows]:
+    """A new axis beside those of the indices."""
+    rows = node.only_rows()
+    axis = int(node.attribute("axis", -1)) % len(node.results[0])
+    return [rows.moved(rows.axis + (axis <= rows.axis))]
+
+
+def reverse_sequence(node: Node) -> list[Rows]:
+    """Its batch axis is the rows', with lengths that have rows too, or are one for all."""
+    rows = node.rows[0]
+    if rows is None or int(node.attribute("batch_axis", 1)) != rows.axis:
+        raise NotIndependent("rows do not lie along its batch axis")
+    if node.rows[1] is None:
+        node.forget_rows(1, 0, rows.moved(0), broadcasts=False)
+    elif node.rows[1] != rows.moved(0):
+        raise NotIndependent("its lengths carry rows along another axis")
+    return [rows]

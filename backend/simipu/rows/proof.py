@@ -1,0 +1,195 @@
+"""Walks a static graph from its inputs on and follows the rows; what comes out computes any number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from simipu.executable import Direction, Stream
+from simipu.numerics.graphs import iter_subgraphs
+from simipu.rows.places import Array, Node, NotIndependent, Rows, Shape
+from simipu.rows.rules import RULES, WHOLE_BATCH
+from simipu.shapes import collect_values
+
+
+def take_rows(
+    model: onnx.ModelProto,
+    streams: tuple[Stream, ...],
+    batch_axis: int = 0,
+    weights: Mapping[str, Array] = MappingProxyType({}),
+) -> tuple[onnx.ModelProto, tuple[Stream, ...], str]:
+    """The graph of any number of rows, its streams with their batch axes, and ""; or what was given, and why not.
+
+    `batch_axis` is the axis of the batch in all inputs; in outputs it lies where the rows end up. `weights` has the values of
+    initializers that the graph holds without.
+    """
+    inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
+    sizes = {stream.shape[batch_axis] if len(stream.shape) > batch_axis else 0 for stream in inputs}
+    batch = sizes.pop() if len(sizes) == 1 else 0
+    if not batch:
+        return model, streams, f"its inputs do not share a batch dimension (axis {batch_axis})"
+    try:
+        if batch == 1:
+            # Every run has one row: where its outputs hold it is all there is to know.
+            graph, axes = model, {s.tensor: _only_row(s, batch_axis) for s in streams if s not in inputs}
+        else:
+            graph, axes = _prove(model, batch, batch_axis, weights)
+    except NotIndependent as reason:
+        return model, streams, str(reason)
+    axes |= {stream.tensor: batch_axis for stream in inputs}
+    return graph, tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams), ""
+
+
+def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0) -> onnx.ModelProto:
+    """`model`, compiled for `batch` rows, as a graph of as many rows as it is given (a symbolic dimension).
+
+    The result computes for n rows exactly what the compiled batch computes for those n rows and any others. Raises
+    NotIndependent, with the node and the reason, when that cannot be proven.
+    """
+    return _prove(model, batch, batch_axis, {})[0]
+
+
+def _only_row(stream: Stream, batch_axis: int) -> int:
+    found = [axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)]
+    if not found:
+        raise NotIndependent(f"output {stream.tensor!r} of shape {list(stream.shape)} does not have the inputs' batch of 1")
+    return found[0]
+
+
+def _prove(
+    model: onnx.ModelProto, batch: int, batch_axis: int, weights: Mapping[str, Array]
+) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """The rewritten model, and the axis of the rows of each output."""
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(model)
+    graph = rewritten.graph
+    tracer = _Tracer(
+        batch,
+        {name: value.shape for name, value in collect_values(model).items()},
+        _Constants(graph.initializer, weights),
+        {value.name: Rows(batch_axis) for value in graph.input},
+        next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
+    )
+    nodes = [traced for node in graph.node for traced in tracer.trace(node)]
+    axes = {value.name: tracer.output_axis(value.name) for value in graph.output}
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(tracer.added)
+    _drop_unused_initializers(graph)
+    for value in (*graph.input, *graph.output):
+        value.type.tensor_type.shape.dim[axes.get(value.name, batch_axis)].dim_param = "rows"
+    del graph.value_info[:]
+    return rewritten, axes
+
+
+class _Constants(Mapping[str, Array]):
+    """The constants of a graph by name; a value is read when a rule asks for it, for weights may be large."""
+
+    def __init__(self, tensors: Iterable[onnx.TensorProto], weights: Mapping[str, Array]) -> None:
+        self._weights = dict(weights)
+        self._tensors = {t.name: t for t in tensors if t.data_location != onnx.TensorProto.EXTERNAL}
+
+    def add(self, node: onnx.NodeProto) -> None:
+        """Know what a Constant makes."""
+        value = helper.get_attribute_value(node.attribute[0])
+        is_tensor = node.attribute[0].name == "value"
+        self._weights[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+
+    def __getitem__(self, name: str) -> Array:
+        return self._weights[name] if name in self._weights else numpy_helper.to_array(self._tensors[name])
+
+    def __iter__(self) -> Iterator[str]:
+        yield from {**self._weights, **self._tensors}
+
+    def __len__(self) -> int:
+        return len({**self._weights, **self._tensors})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._weights or name in self._tensors
+
+
+@dataclass(slots=True)
+class _Tracer:
+    """What is known of the tensors so far."""
+
+    batch: int
+    shapes: Mapping[str, Shape]
+    constants: _Constants
+    rows: dict[str, Rows]
+    opset: int
+    added: list[onnx.TensorProto] = field(default_factory=list)
+
+    def trace(self, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Follow the rows through a node; the nodes that take its place."""
+        if proto.op_type == "Constant":
+            self.constants.add(proto)
+        carried = [name for name in _iter_taken(proto) if name in self.rows]
+        if not carried:
+            return [proto]
+        try:
+            node = self._look(proto)
+            self._place(node)
+        except NotIndependent as reason:
+            raise NotIndependent(f"node {proto.name!r} ({proto.op_type}): {reason}") from None
+        for index, value in node.rewrites.items():
+            name = f"{proto.output[0]}/rows/constant_{index}"
+            self.added.append(numpy_helper.from_array(value, name))
+            proto.input[index] = name
+        for index, name in node.computed.items():
+            proto.input[index] = name
+        return [*node.chain.nodes, proto]
+
+    def output_axis(self, name: str) -> int:
+        """Where an output of the graph has its rows."""
+        rows = self.rows.get(name)
+        if rows is None or rows.size(1) != 1:
+            raise NotIndependent(f"output {name!r} does not have one row for each input row along one axis")
+        return rows.axis
+
+    def _look(self, proto: onnx.NodeProto) -> Node:
+        unknown = next((name for name in proto.output if name and name not in self.shapes), None)
+        if unknown is not None:
+            raise NotIndependent(f"its result {unknown!r} has no known shape")
+        return Node(
+            proto,
+            self.batch,
+            [self.rows.get(name) for name in proto.input],
+            [self.shapes.get(name) for name in proto.input],
+            [self.shapes[name] for name in proto.output if name],
+            self.constants,
+            self.opset,
+        )
+
+    def _place(self, node: Node) -> None:
+        proto = node.proto
+        rule = RULES.get(proto.op_type)
+        if rule is None or any(True for _ in iter_subgraphs(proto)):
+            raise NotIndependent(WHOLE_BATCH.get(proto.op_type, "no rule for this operator"))
+        names = [name for name in proto.output if name]
+        for name, place in zip(names, rule(node), strict=False):
+            if self.shapes[name][place.axis] != place.size(self.batch):
+                raise NotIndependent(
+                    f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis {place.axis}"
+                )
+            self.rows[name] = place
+
+
+def _iter_taken(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node takes, those that the graphs inside it take from outside too."""
+    yield from node.input
+    for graph in iter_subgraphs(node):
+        for inner in graph.node:
+            yield from _iter_taken(inner)
+        yield from (value.name for value in graph.output)
+
+
+def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
+    used = {name for node in graph.node for name in _iter_taken(node)} | {value.name for value in graph.output}
+    unused: Sequence[int] = [i for i, tensor in enumerate(graph.initializer) if tensor.name not in used]
+    for i in reversed(unused):
+        del graph.initializer[i]

@@ -1,0 +1,73 @@
+"""What poprt found about the rows of a compiled batch, in an opaque blob beside its executable: a server has to know before it
+looks into an executable whether it may join the rows of different requests.
+
+The blob is ours; files of other makers have none, and then nothing is known of their rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .errors import PopefError
+from .model import Model
+
+ROWS_BLOB = "simipu.rows"
+"""The name of the opaque blob."""
+_MOST_BYTES = 1 << 20
+_UNKNOWN = "the file does not say that they are independent"
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """`dependence` says why the rows of a batch are not proven to be independent, naming the node; None: they are.
+
+    `batch_axes` holds the axis of the batch by anchor, where it is not the first.
+    """
+
+    dependence: str | None = _UNKNOWN
+    batch_axes: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The payload of the blob."""
+        return json.dumps({"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True).encode()
+
+    def axis(self, anchor: str) -> int:
+        """The batch axis of an anchor's tensor."""
+        return self.batch_axes.get(anchor, 0)
+
+
+def read_rows(model: Model) -> RowFacts:
+    """What the files of a model say of its rows. Raises PopefError for a blob that is not as `RowFacts.encode` makes it."""
+    blobs = [blob for blob in model.opaqueBlobs if blob.name == ROWS_BLOB]
+    if not blobs:
+        return RowFacts()
+    blob = blobs[0]
+    ranks = {anchor.name(): len(anchor.tensorInfo().shape()) for anchor in model.metadata.anchors()}
+    try:
+        if len(blobs) > 1 or blob.getAvailableReadSize() > _MOST_BYTES:
+            raise ValueError(f"{len(blobs)} blobs, the first of {blob.getAvailableReadSize()} bytes")
+        return _decode(json.loads(bytes(blob.data())), ranks)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise PopefError(
+            f"{blob.blob.label}: expected one JSON object of at most {_MOST_BYTES} bytes with dependence (text or null) and "
+            f"batch_axes (axes by anchor), found {str(error)[:200]}; compile the model again with poprt"
+        ) from error
+
+
+def batch_size(shapes: Iterable[tuple[int, ...]], axes: Iterable[int] | None = None) -> int:
+    """The compiled batch: the size that all shapes have along their batch axes (default: the first), or 0."""
+    placed = [(shape, 0) for shape in shapes] if axes is None else list(zip(shapes, axes, strict=True))
+    sizes = {shape[axis] if shape else 0 for shape, axis in placed}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _decode(found: dict[str, object], ranks: Mapping[str, int]) -> RowFacts:
+    dependence, axes = found["dependence"], found["batch_axes"]
+    if not isinstance(dependence, (str, type(None))) or not isinstance(axes, dict):
+        raise TypeError(f"dependence {dependence!r}, batch_axes {axes!r}")
+    for name, axis in axes.items():
+        if type(axis) is not int or not 0 <= axis < ranks[name]:
+            raise ValueError(f"axis {axis!r} for anchor {name!r}")
+    return RowFacts(dependence, axes)
