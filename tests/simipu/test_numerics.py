@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from simipu import LoadError
-from simipu.numerics import Numerics, lower
+from simipu.numerics import Numerics, iter_subgraphs, lower
 from simipu.numerics.graphs import Chain
 from simipu.numerics.quarter import F143, F152, NAN_CODE, decode, encode
 from simipu.numerics.rounding import round_to_quarter, rounding_constants
@@ -136,12 +136,37 @@ def test_a_gemm_rounds_its_sums_as_the_partials_say(attributes, bias, numerics):
         ((2, 3, 12, 11), (4, 3, 5, 2), {"dilations": [2, 1]}),
         ((2, 7, 9, 9), (4, 7, 3, 3), {}),
         ((2, 5, 20), (4, 5, 6), {"strides": [3]}),
+        ((2, 20, 90), (3, 20, 64), {"strides": [2], "dilations": [1], "pads": [1, 2]}),
+        ((2, 16, 12, 12), (3, 16, 8, 7), {"strides": [2, 1], "pads": [3, 3, 3, 3]}),
+        ((2, 3, 150), (4, 3, 67), {"dilations": [2]}),
+        ((2, 40, 9, 9), (6, 20, 6, 6), {"group": 2}),
+        ((2, 6, 200), (6, 1, 170), {"group": 6, "strides": [3], "pads": [2, 0]}),
+        ((1, 6, 16, 16), (6, 2, 9, 14), {"group": 3, "pads": [4, 4, 4, 4]}),
+        ((2, 20, 4, 4, 4), (3, 20, 4, 3, 3), {"pads": [1, 1, 1, 1, 1, 1]}),
     ],
 )
 def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attributes, numerics):
     weights = {"w": halves(filters, 2), "b": halves(filters[:1], 3)}
     model = half_model([helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)], {"x": ["n", *field[1:]]}, "y", weights)
     check(model, numerics, halves(field, 1))
+
+
+@pytest.mark.parametrize("attributes", [{}, {"group": 64}, {"group": 4}])
+def test_no_graph_grows_with_its_kernels(attributes):
+    def count(size):
+        filters = halves((64, 64 // attributes.get("group", 1), 1, size), 2)
+        node = helper.make_node("Conv", ["x", "w"], ["y"], **attributes)
+        model = half_model([node], {"x": ["n", 64, 1, 3000]}, "y", {"w": filters})
+        return sum(_count_nodes(lower(model, HALF_PARTIALS).graph))
+
+    assert count(200) == count(2000) < 80
+
+
+def _count_nodes(graph):
+    for node in graph.node:
+        yield 1
+        for subgraph in iter_subgraphs(node):
+            yield from _count_nodes(subgraph)
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])

@@ -10,12 +10,13 @@ spreads the blocks over tiles, which changes the order, is not followed.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from simipu.numerics.graphs import Chain, attribute, make_body
@@ -24,6 +25,9 @@ HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""
 SLIC_CHANNELS, SLIC_TAPS = 4, 4
 """Channels of a group up to which it takes the SLIC vertex, and the kernel positions whose products that adds up."""
+
+MOST_UNROLLED = 32
+"""Kernel positions up to which each gets nodes of its own; more go through a loop, so that no graph grows with its kernels."""
 
 Shape = tuple[int | None, ...]
 """Sizes; None where the compiled graph leaves one open, as it does the number of rows."""
@@ -121,7 +125,7 @@ def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     if any(before) or any(after):
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
     if groups > 1 and weights[1] <= SLIC_CHANNELS:
-        return _sum_rows(chain, node, field, filters, result[2:], weights[2:], operands.round)
+        return _sum_rows(chain, node, field, filters, result[2:], weights, operands.round)
     if groups == math.prod(weights[2:]) == 1:
         return _multiply_positions(chain, node, field, filters, operands)
     packed = _packed_rows(node, weights[1], weights[2:], operands.block)
@@ -232,19 +236,54 @@ def _sum_taps(
     strides = attribute(node, "strides", [1] * len(kernel))
     dilations = attribute(node, "dilations", [1] * len(kernel))
     groups = attribute(node, "group", 1)
-    axes, steps = chain.shape(range(2, 2 + len(kernel))), chain.shape(strides)
-    for i in range(math.prod(kernel)):
-        starts = [int(at) * dilation for at, dilation in zip(np.unravel_index(i, kernel), dilations, strict=True)]
-        ends = [start + (size - 1) * step + 1 for start, size, step in zip(starts, sizes, strides, strict=True)]
-        every = math.prod(kernel) == math.prod(strides) == 1
-        seen = field if every else chain.add("Slice", field, chain.shape(starts), chain.shape(ends), axes, steps)
-        tap = chain.add("Gather", filters, chain.constant(i, np.int64), axis=0)
+
+    def multiply(part: Chain, seen: str, tap: str) -> str:
         if groups > 1:
-            product = chain.add("Conv", seen, tap, group=groups)
-        else:
-            product = chain.add("MatMul", tap, chain.add("Reshape", seen, chain.shape([0, channels, -1])))
-        total = round_sum(chain, chain.add("Add", total, product) if total else product)
-    return total
+            return part.add("Conv", seen, tap, group=groups)
+        return part.add("MatMul", tap, part.add("Reshape", seen, part.shape([0, channels, -1])))
+
+    starts = np.indices(kernel).reshape(len(kernel), -1).T * dilations
+    ends = starts + (np.array(sizes) - 1) * strides + 1
+    if math.prod(kernel) == math.prod(strides) == 1:
+        tap = chain.add("Gather", filters, chain.constant(0, np.int64), axis=0)
+        product = multiply(chain, field, tap)
+        return round_sum(chain, chain.add("Add", total, product) if total else product)
+    if not total and len(starts) > MOST_UNROLLED:
+        # What a position makes has an axis for each of the field's, or one for all where it is a matrix product.
+        outputs: list[int | tuple[str, int, int]] = [(filters, 1, 2), *(sizes if groups > 1 else [math.prod(sizes)])]
+        total = _zeros(chain, [(field, 0, 1), *outputs])
+    return _sum_windows(chain, field, filters, total, (starts, ends, strides), multiply, round_sum)
+
+
+def _sum_windows(
+    chain: Chain,
+    field: str,
+    filters: str,
+    total: str,
+    windows: tuple[npt.NDArray[Any], npt.NDArray[Any], Sequence[int]],
+    multiply: Callable[[Chain, str, str], str],
+    round_sum: Round,
+) -> str:
+    """Add to `total` ("" for none, where there are few) one window of the field after the other times its part of `filters`.
+
+    A window is a start, an end and steps along the spatial axes; `filters` has a part for each along its leading axis.
+    """
+    starts, ends, steps = windows
+    axes = range(2, 2 + len(steps))
+    if len(starts) <= MOST_UNROLLED:
+        along, every = chain.shape(axes), chain.shape(steps)
+        for i, (first, last) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            seen = chain.add("Slice", field, chain.shape(first), chain.shape(last), along, every)
+            product = multiply(chain, seen, chain.add("Gather", filters, chain.constant(i, np.int64), axis=0))
+            total = round_sum(chain, chain.add("Add", total, product) if total else product)
+        return total
+    body = Chain(f"{chain.prefix}/{len(chain.nodes)}/window")
+    sum_, first, last, part = names = [f"{body.prefix}/{name}" for name in ("sum", "start", "end", "filters")]
+    seen = body.add("Slice", field, first, last, body.shape(axes), body.shape(steps))
+    result = round_sum(body, body.add("Add", sum_, multiply(body, seen, part)))
+    inner = make_body(body, names, [result], whole=(first, last))
+    tables = (chain.constant(table, np.int64) for table in (starts, ends))
+    return chain.add("Scan", total, *tables, filters, body=inner, num_scan_inputs=3)
 
 
 def _sum_rows(
@@ -253,27 +292,33 @@ def _sum_rows(
     field: str,
     filters: str,
     sizes: Sequence[int],
-    kernel: Sequence[int],
+    weights: Sequence[int],
     round_sum: Round,
 ) -> str:
-    """The sum of the products of a few kernel positions of a row at a time; `field` is padded, `sizes` are the result's."""
+    """The sum of the products of a few kernel positions of a row at a time; `field` is padded, `sizes` are the result's,
+    `weights` the filters'."""
+    outputs, channels, *kernel = weights
     strides = attribute(node, "strides", [1] * len(kernel))
     dilations = attribute(node, "dilations", [1] * len(kernel))
-    axes, total = chain.shape(range(2, 2 + len(kernel))), ""
-    firsts = itertools.product(*map(range, kernel[:-1]), range(0, kernel[-1], SLIC_TAPS))
-    for first in firsts:
-        taps = [*[1] * (len(kernel) - 1), min(SLIC_TAPS, kernel[-1] - first[-1])]
-        starts = [at * dilation for at, dilation in zip(first, dilations, strict=True)]
-        ends = [
-            start + (size - 1) * step + (count - 1) * dilation + 1
-            for start, size, step, count, dilation in zip(starts, sizes, strides, taps, dilations, strict=True)
-        ]
-        seen = chain.add("Slice", field, chain.shape(starts), chain.shape(ends), axes)
-        last = [at + count for at, count in zip(first, taps, strict=True)]
-        row = chain.add("Slice", filters, chain.shape(first), chain.shape(last), axes)
-        product = chain.add("Conv", seen, row, group=attribute(node, "group"), strides=strides, dilations=dilations)
-        total = round_sum(chain, chain.add("Add", total, product) if total else product)
-    return total
+    taps = min(SLIC_TAPS, kernel[-1])
+    missing = -kernel[-1] % taps
+    field = _pad(chain, field, len(weights), len(weights) - 1, missing * dilations[-1])
+    filters = _pad(chain, filters, len(weights), len(weights) - 1, missing)
+    whole = [*kernel[:-1], (kernel[-1] + missing) // taps]
+    parts = chain.add("Reshape", filters, chain.shape([outputs, channels, math.prod(whole), taps]))
+    parts = chain.add("Transpose", parts, perm=[2, 0, 1, 3])
+    parts = chain.add("Reshape", parts, chain.shape([-1, outputs, channels, *[1] * (len(kernel) - 1), taps]))
+    starts = np.indices(whole).reshape(len(kernel), -1).T * [*dilations[:-1], dilations[-1] * taps]
+    ends = starts + (np.array(sizes) - 1) * strides + 1
+    ends[:, -1] += (taps - 1) * dilations[-1]
+
+    def multiply(part: Chain, seen: str, row: str) -> str:
+        return part.add("Conv", seen, row, group=attribute(node, "group"), strides=strides, dilations=dilations)
+
+    total = ""
+    if len(starts) > MOST_UNROLLED:
+        total = _zeros(chain, [(field, 0, 1), outputs, *sizes])
+    return _sum_windows(chain, field, parts, total, (starts, ends, [1] * len(kernel)), multiply, round_sum)
 
 
 def _padding(node: onnx.NodeProto, source: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int]]:
