@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 from onnx import TensorProto
 from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 from simipu.shapes import infer_shapes
 
+from poprt.branches import advise_to_fix, raise_for_branch
+from poprt.origins import describe_inputs, find_inputs
+
 _TYPES = frozenset(
     getattr(TensorProto, name)
     for name in "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL".split()
 )
 """INT64 stays inside graphs only, for shapes and indices; inputs and outputs become INT32 (the chip has no 64 bit)."""
+
+SHAPED_BY: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys("BlackmanWindow ConstantOfShape HammingWindow HannWindow If NonZero Unique".split(), (0,)),
+    **dict.fromkeys(
+        "AffineGrid CenterCropPad Compress Expand OneHot Pad ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
+        "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape Split Squeeze Tile TopK Unsqueeze Upsample".split(),
+        (1,),
+    ),
+    **dict.fromkeys("Loop MelWeightMatrix".split(), (0, 1)),
+    **dict.fromkeys("Col2Im DFT".split(), (1, 2)),
+    "MaxUnpool": (2,),
+    "NonMaxSuppression": (0, 1, 2, 3),
+    "Range": (0, 1, 2),
+    "Resize": (2, 3),
+    "STFT": (1, 3),
+    "Slice": (1, 2, 3, 4),
+}
+"""Inputs on whose values, not only shapes, the shape of an operator's result depends."""
+SELECTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
+"""Operators whose results are as many as the data happen to hold: no setting of the model's user."""
 
 
 def check_operators(graph: onnx.GraphProto) -> None:
@@ -33,26 +58,80 @@ def check_static(model: onnx.ModelProto) -> None:
     try:
         graph = infer_shapes(model, strict=True).graph
     except onnx.shape_inference.InferenceError as error:
-        raise CompileError(f"shape inference failed: {' '.join(str(error).split())}") from error
+        raise_for_branch(model, _find_fault)
+        raise CompileError(f"shape inference failed: {_one_line(error)}") from error
     known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
     for value in graph.input:
         _check_type(f"input {value.name!r}", value.type)
     for node in graph.node:
         for name in node.output:
             if name:
-                _check_result(node, name, known.get(name))
+                _check_result(graph, node, name, known.get(name))
 
 
-def _check_result(node: onnx.NodeProto, name: str, value: onnx.ValueInfoProto | None) -> None:
+def _find_fault(model: onnx.ModelProto) -> str | None:
+    try:
+        infer_shapes(model, strict=True)
+    except onnx.shape_inference.InferenceError as error:
+        return _one_line(error)
+    return None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _check_result(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, value: onnx.ValueInfoProto | None) -> None:
     if value is None:
         raise CompileError(f"node {describe(node)}: the shape of its output {name!r} cannot be inferred")
     _check_type(f"node {describe(node)}: output {name!r}", value.type)
     tensor = value.type.tensor_type
     if not tensor.HasField("shape") or not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
         raise CompileError(
-            f"node {describe(node)}: the shape of its output {name!r} depends on the data and is known at run time only; "
-            "the IPU runs static graphs only"
+            f"node {describe(node)}: the shape of its output {_given_name(graph, name)!r} depends on the data"
+            f"{_describe_cause(graph, node)}; the IPU runs static graphs only{_advise(graph, node)}"
         )
+
+
+def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
+    """The computed tensors on whose values the shape of a node's result depends."""
+    constants = {tensor.name for tensor in graph.initializer}
+    constants |= {name for each in graph.node if each.op_type == "Constant" for name in each.output}
+    places = [place for place in SHAPED_BY.get(node.op_type, ()) if place < len(node.input)]
+    return [node.input[place] for place in places if node.input[place] and node.input[place] not in constants]
+
+
+def _find_causing_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
+    found = {name for cause in _find_causes(graph, node) for name in find_inputs(graph, cause)}
+    return [value.name for value in graph.input if value.name in found]
+
+
+def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    causes = [_given_name(graph, cause) for cause in _find_causes(graph, node)]
+    inputs = _find_causing_inputs(graph, node)
+    if not causes:
+        return " and is known at run time only"
+    if set(causes) == set(inputs):
+        return f": on the values of {describe_inputs(inputs)}, known at run time only"
+    tensors = f"tensor{'s' if len(causes) > 1 else ''} {', '.join(map(repr, causes))}"
+    origin = f", computed of {describe_inputs(inputs)} and" if inputs else ","
+    return f": on the values of {tensors}{origin} known at run time only"
+
+
+def _given_name(graph: onnx.GraphProto, name: str) -> str:
+    """The name by which the model's author knows a tensor: int64_to_int32 gives those at the borders another inside."""
+    return name.removesuffix("/int64") if _border_names(graph) & {name.removesuffix("/int64")} else name
+
+
+def _border_names(graph: onnx.GraphProto) -> set[str]:
+    return {value.name for value in (*graph.input, *graph.output)}
+
+
+def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
+    inputs = _find_causing_inputs(graph, node)
+    if node.op_type in SELECTING:
+        return ". Export the model with a result of fixed size, as a mask or the first k"
+    return f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed shape there" if inputs else ""
 
 
 def _check_type(what: str, found: onnx.TypeProto) -> None:

@@ -131,6 +131,7 @@ def _converter(options: argparse.Namespace, input_shape: dict[str, list[int]], o
         batch_size=options.batch_size,
         batch_axis=options.batch_axis,
         remove_outputs=_split(options.remove_outputs),
+        fix_inputs=_parse_pairs("--fix_input", options.fix_input),
         on_step=on_step,
     )
 
@@ -163,7 +164,7 @@ def _parse_shapes(texts: Sequence[str]) -> dict[str, list[int]]:
 def _parse_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     pairs = {}
     for text in texts:
-        name, separator, value = text.rpartition("=") if option == "--input_shape" else text.partition("=")
+        name, separator, value = text.partition("=") if option == "--compiler_options" else text.rpartition("=")
         if not separator or not name:
             raise CompileError(f"{option}: expected NAME=VALUE, found {text!r}")
         pairs[name] = value
@@ -198,6 +199,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--data_preprocess", metavar="PATH", help=data_help)
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
     add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
+    fix_help = (
+        "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they choose is compiled (ours)"
+    )
+    add("--fix_input", nargs="+", default=[], metavar="NAME=VALUE", help=fix_help)
     add(
         "--ipu_version",
         choices=("ipu1", "ipu2", "ipu21", "bow"),

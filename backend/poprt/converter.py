@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import onnx
 from simipu import CompileError
@@ -10,6 +11,7 @@ from simipu.numerics import name_nodes
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.checks import check_operators, check_static
+from poprt.fixed_inputs import fix_inputs
 from poprt.folding import fold
 from poprt.half import float_to_half, half_to_float, has_halves, is_half
 from poprt.integers import int64_to_int32
@@ -30,7 +32,8 @@ class Converter:
     the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of
     products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types: operators that stay in fp32 in an fp16
     model. fp8_params: formats and scales, see Fp8Params. fp8_skip_op_names: products that stay in fp16. remove_outputs:
-    outputs to drop with all that only they need. convert_version: target opset; None keeps the model's (the real tool's
+    outputs to drop with all that only they need. fix_inputs (ours): values by name of inputs that become constants; of an If
+    that they decide only the branch taken is left. convert_version: target opset; None keeps the model's (the real tool's
     PopART wants 11, ONNX Runtime takes any), but a model in half needs 11.
     """
 
@@ -46,6 +49,7 @@ class Converter:
         batch_size: int | None = None,
         batch_axis: int | None = None,
         remove_outputs: Collection[str] = (),
+        fix_inputs: Mapping[str, Any] | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         if precision not in PRECISIONS:
@@ -59,6 +63,7 @@ class Converter:
         self.batch_size = batch_size
         self.batch_axis = batch_axis
         self.remove_outputs = frozenset(remove_outputs)
+        self.fix_inputs = dict(fix_inputs or {})
         self._on_step = on_step
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -74,7 +79,9 @@ class Converter:
         converted.ir_version = min(max(converted.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
         self._remove_outputs(converted.graph)
         self._on_step("fix shapes")
-        fix_input_shapes(converted, self.input_shape, self.batch_size, self.batch_axis)
+        fix_inputs(converted, self.fix_inputs, self.input_shape)
+        shapes = {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}
+        fix_input_shapes(converted, shapes, self.batch_size, self.batch_axis)
         if narrow and has_halves(converted):
             half_to_float(converted)
         self._on_step("fold constants")

@@ -6,6 +6,7 @@ It runs in a process of its own: some valid models crash the optimiser, which mu
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,12 +17,18 @@ from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 
 from poprt import weights
+from poprt.branches import raise_for_branch, take_known_branches
+from poprt.origins import OF_SHAPES
 from poprt.weights import drop_weights, has_data, used_names, without_weights
 
 TIMEOUT_SECONDS = 1_800
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
 """Operators whose weights the optimiser leaves as they are, as long as the other operand depends on the inputs."""
-_OF_SHAPES = frozenset({"Shape", "Size"})
+_REFUSED = "ONNX Runtime cannot load the model: "
+_WHERE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
+"""What ONNX Runtime puts before its reasons: a code, and the name of a temporary file."""
+_INLINED = "_inlfunc_"
+"""How ONNX Runtime begins the names of what it takes an operator apart into where it has no kernel."""
 
 # Nothing but ONNX Runtime is imported in the child: this package would take it a second.
 _CHILD = """
@@ -41,10 +48,19 @@ def fold(model: onnx.ModelProto) -> None:
     """Compute, in place, everything in `model` (static input shapes) that does not depend on its inputs.
 
     Weights without data stay so, and nothing is computed with them. Standard ONNX operators only come out. Raises CompileError
-    with ONNX Runtime's reason, which names the node.
+    with ONNX Runtime's reason, which names the node, or the branch of an If that is invalid.
     """
+    take_known_branches(model)
     left = _weights_left(model.graph) | {tensor.name for tensor in model.graph.initializer if not has_data(tensor)}
-    folded = _optimise(without_weights(model, left))
+    light = without_weights(model, left)
+    try:
+        folded = _optimise(light)
+        if any(name.startswith(_INLINED) for node in folded.graph.node for name in node.output):
+            folded = _optimise(folded)  # it takes apart last, and does not fold what that leaves to be folded
+    except CompileError as error:
+        if _is_refusal(error):
+            raise_for_branch(light, _judge)
+        raise
     inputs = [value for value in folded.graph.input if value.name not in left]
     del folded.graph.input[:], folded.graph.value_info[:]
     folded.graph.input.extend(inputs)
@@ -71,8 +87,21 @@ def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
             raise CompileError(f"ONNX Runtime crashed (signal {-child.returncode}) while folding the model's constants")
         if child.returncode or not result.exists():
             reason = child.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise CompileError(f"ONNX Runtime cannot load the model: {reason[0]}")
+            raise CompileError(_REFUSED + re.sub(_WHERE, "", reason[0]))
         return onnx.load(result)
+
+
+def _judge(model: onnx.ModelProto) -> str | None:
+    try:
+        _optimise(model)
+    except CompileError as error:
+        return str(error).removeprefix(_REFUSED) if _is_refusal(error) else None
+    return None
+
+
+def _is_refusal(error: CompileError) -> bool:
+    """Whether ONNX Runtime found the model invalid: a crash or a timeout says nothing of that."""
+    return str(error).startswith(_REFUSED)
 
 
 def _weights_left(graph: onnx.GraphProto) -> set[str]:
@@ -82,7 +111,7 @@ def _weights_left(graph: onnx.GraphProto) -> set[str]:
     dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
     wanted = {value.name for value in graph.output}
     for node in graph.node:
-        if node.op_type not in _OF_SHAPES and dynamic.intersection(node.input):
+        if node.op_type not in OF_SHAPES and dynamic.intersection(node.input):
             dynamic.update(node.output)
         if node.op_type not in _LEAVES or not dynamic.intersection(node.input):
             wanted.update(node.input)

@@ -1,0 +1,44 @@
+"""Where a tensor's values come from, for messages that say which input to fix."""
+
+from __future__ import annotations
+
+import onnx
+from simipu.numerics import iter_subgraphs
+
+from poprt.weights import used_names
+
+OF_SHAPES = frozenset({"Shape", "Size"})
+"""Operators that look at no value: shapes are all known."""
+
+
+def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
+    """The inputs of the main graph `graph` that a tensor is computed of, be it made in the graph or in a body."""
+    makers: dict[str, onnx.NodeProto] = {}
+    _collect_makers(graph, makers)
+    seen: set[str] = set()
+    waiting = [name]
+    while waiting:
+        name = waiting.pop()
+        node = makers.get(name)
+        if name not in seen and node is not None and node.op_type not in OF_SHAPES:
+            waiting += node.input
+            waiting += [used for body in iter_subgraphs(node) for used in used_names(body)]
+        seen.add(name)
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value.name for value in graph.input if value.name in seen - weights]
+
+
+def _collect_makers(graph: onnx.GraphProto, makers: dict[str, onnx.NodeProto]) -> None:
+    """The node that makes each tensor; what goes into a body is its node's doing."""
+    for node in graph.node:
+        makers.update((name, node) for name in node.output)
+        for body in iter_subgraphs(node):
+            makers.update((value.name, node) for value in body.input)
+            _collect_makers(body, makers)
+
+
+def describe_inputs(names: list[str]) -> str:
+    """`input 'a'` or `inputs 'a', 'b'`; what is computed of no input has to be a random number."""
+    if not names:
+        return "no input"
+    return f"input{'s' if len(names) > 1 else ''} {', '.join(map(repr, names))}"
