@@ -144,6 +144,7 @@ def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
         "batches_per_step": options.batches_per_step,
         "num_io_tiles": options.num_io_tiles,
         "allow_out_of_memory": options.allow_out_of_memory or None,
+        "only_ipu_operators": options.only_ipu_operators or None,
     }
     for name, value in named.items():
         if value is not None:
@@ -198,11 +199,11 @@ def _parser() -> argparse.ArgumentParser:
     data_help = "inputs by name, pickled dict or .npz, to look for overflow with in a model in half (default: made-up ones)"
     add("--data_preprocess", metavar="PATH", help=data_help)
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
-    add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
     fix_help = (
         "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they choose is compiled (ours)"
     )
     add("--fix_input", nargs="+", default=[], metavar="NAME=VALUE", help=fix_help)
+    add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
     add(
         "--ipu_version",
         choices=("ipu1", "ipu2", "ipu21", "bow"),
@@ -212,6 +213,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1)")
     add("--num_io_tiles", type=int, help="tiles that only do I/O (default: 0)")
     add("--allow_out_of_memory", action="store_true", help="compile what, as modelled, does not fit into the chip's memory")
+    only_help = "refuse operators that the IPU's own compiler lacks, instead of a warning (ours)"
+    add("--only_ipu_operators", action="store_true", help=only_help)
     add("--compiler_options", nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions, snake_case")
     add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")
     add("--output_dir", default="./", metavar="DIR", help="folder for all output (default: %(default)s)")

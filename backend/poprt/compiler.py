@@ -27,6 +27,7 @@ from simipu.target import find_target
 import popef
 from poprt.calibration import Overflow, find_overflows, report
 from poprt.checks import check_static
+from poprt.operators import describe_missing
 from poprt.options import CompilerOptions
 from poprt.weights import has_data
 
@@ -161,6 +162,7 @@ def _compile(
         raise CompileError(f"weight {missing!r} has no data; a model without its weights can be profiled, but not compiled")
     on_step("plan operators")
     name_nodes(model.graph)
+    _check_operators(model.graph, options)
     outputs = infer_shapes(model).graph.output
     del model.graph.output[:]
     model.graph.output.extend(outputs)
@@ -200,6 +202,16 @@ def _compile(
         numerics=options.numerics(),
     )
     return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, overflows)
+
+
+def _check_operators(graph: onnx.GraphProto, options: CompilerOptions) -> None:
+    missing = describe_missing(graph)
+    if missing and options.only_ipu_operators:
+        raise CompileError(
+            f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could compile"
+        )
+    if missing:
+        _log.warning("runs here only; the IPU's compiler has no %s", missing)
 
 
 def _check_memory(cost: Estimate, options: CompilerOptions) -> None:

@@ -50,6 +50,8 @@ class CompilerOptions:
     show_compilation_progress_bar: bool = True
     allow_out_of_memory: bool = False
     """Compile what, by the model, does not fit into a tile's memory (Poplar's debug.allowOutOfMemory; the name is ours)."""
+    only_ipu_operators: bool = False
+    """Refuse operators that the IPU's compiler lacks, which are only warned of otherwise (the option is ours)."""
 
     def __post_init__(self) -> None:
         for name, allowed in _SUPPORTED_VALUES.items():

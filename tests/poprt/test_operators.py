@@ -1,0 +1,167 @@
+"""What the IPU's own compiler lacks is said once at compile time, by the first node's name; an option refuses it."""
+
+import logging
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from poprt import Compiler, CompilerOptions, Converter, operators
+from poprt.cli import main
+from sample_models import make_model
+from simipu import CompileError
+
+F, U8, I64 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64
+SCALE = {"scale": np.float32(0.5), "zero": np.uint8(3)}
+INDICES = {"at": np.array([[0, 1], [1, 2]])}
+SMALL = (F, [2, 4])
+
+LACKED = {
+    "DynamicQuantizeLinear": (["x"], {"y": (U8, [2, 4]), "s": (F, []), "z": (U8, [])}, {}),
+    "MatMulInteger": (["x", "w"], {"y": (TensorProto.INT32, [2, 3])}, {"w": np.ones((4, 3), np.uint8)}),
+    "QuantizeLinear": (["x", "scale", "zero"], {"y": (U8, [2, 4])}, SCALE),
+    "DequantizeLinear": (["x", "scale", "zero"], {"y": SMALL}, SCALE),
+    "GatherND": (["x", "at"], {"y": (F, [2])}, INDICES),
+    "GatherElements": (["x", "at"], {"y": (F, [2, 2])}, INDICES),
+    "ScatterND": (["x", "at", "new"], {"y": SMALL}, {**INDICES, "new": np.zeros(2, np.float32)}),
+}
+"""For each operator of the issue: its inputs, outputs and weights."""
+
+
+def model_of(operator: str) -> onnx.ModelProto:
+    inputs, outputs, weights = LACKED[operator]
+    kind = U8 if operator in ("MatMulInteger", "DequantizeLinear") else F
+    node = helper.make_node(operator, inputs, list(outputs), name="culprit")
+    return make_model([node], {"x": (kind, [2, 4])}, outputs, weights)
+
+
+def warnings_of(caplog, model: onnx.ModelProto, **options) -> list[str]:
+    """What the compiler warns of concerning operators."""
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "poprt"):
+        Compiler.compile(model, None, CompilerOptions(**options))
+    return [record.getMessage() for record in caplog.records if "runs here only" in record.getMessage()]
+
+
+@pytest.mark.parametrize("operator", LACKED)
+def test_each_operator_that_the_chips_compiler_lacks_is_warned_of_once(operator, caplog):
+    converted = Converter().convert(model_of(operator))
+    expected = f"runs here only; the IPU's compiler has no {operator} (node 'culprit')"
+    assert warnings_of(caplog, converted) == [expected]
+    with pytest.raises(CompileError, match=f"has no {operator} .node 'culprit'.*only_ipu_operators"):
+        Compiler.compile(converted, None, CompilerOptions(only_ipu_operators=True))
+
+
+def test_the_command_refuses_them_on_demand(tmp_path, capsys):
+    onnx.save(model_of("GatherND"), tmp_path / "m.onnx")
+    arguments = ["--input_model", str(tmp_path / "m.onnx"), "--export_popef", "--output_dir", str(tmp_path)]
+    assert main([*arguments, "--only_ipu_operators"]) == 1
+    assert "poprt: error: the IPU's compiler has no GatherND (node 'culprit')" in capsys.readouterr().err
+    assert main(arguments) == 0
+
+
+def spec_of(name, shape=None):
+    return helper.make_tensor_value_info(name, F, shape)
+
+
+def test_one_warning_counts_them_all_those_in_bodies_too():
+    """Range and NonZero have static shapes in a body only, of which nobody asks how large what is in it is."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Xor", ["yes", "yes"], ["no"], name="inner"),
+            helper.make_node("NonZero", ["no"], ["where"], name="find"),
+            helper.make_node("Range", ["zero", "count", "one"], ["numbers"], name="count_up"),
+            helper.make_node("Abs", ["x"], ["r"], name="fine"),
+        ],
+        "b",
+        [],
+        [
+            spec_of("r", [2, 4]),
+            helper.make_tensor_value_info("where", I64, None),
+            helper.make_tensor_value_info("numbers", I64, None),
+        ],
+    )
+    other = onnx.GraphProto()
+    other.CopyFrom(body)
+    nodes = [
+        helper.make_node("Hardmax", ["x"], ["a"], name="first"),
+        helper.make_node("If", ["yes"], ["y", "p", "q"], name="choose", then_branch=body, else_branch=other),
+        helper.make_node("Hardmax", ["a"], ["z"], name="second"),
+    ]
+    inputs = {"x": SMALL, "yes": (TensorProto.BOOL, []), "count": (I64, [])}
+    graph = make_model(nodes, inputs, {"y": SMALL, "z": SMALL}, {"zero": np.int64(0), "one": np.int64(1)}).graph
+    assert operators.describe_missing(graph) == (
+        "Hardmax (node 'first' and 1 more), Xor (node 'inner' and 1 more), NonZero (node 'find' and 1 more), "
+        "Range (node 'count_up' and 1 more)"
+    )
+
+
+def test_nothing_is_said_of_what_is_folded_away(caplog):
+    nodes = [
+        helper.make_node("Range", ["start", "stop", "step"], ["numbers"]),
+        helper.make_node("GatherND", ["table", "at"], ["picked"]),
+        helper.make_node("Add", ["x", "numbers"], ["sum"]),
+        helper.make_node("Mul", ["sum", "picked"], ["y"]),
+    ]
+    table = np.arange(8, dtype=np.float32).reshape(2, 4)
+    weights = {"start": np.float32(0), "stop": np.float32(4), "step": np.float32(1), "table": table, "at": np.array([[1]])}
+    converted = Converter().convert(make_model(nodes, {"x": SMALL}, {"y": SMALL}, weights))
+    assert warnings_of(caplog, converted, only_ipu_operators=True) == []
+
+
+def convolution_net() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+        helper.make_node("BatchNormalization", ["a", "one", "zero", "zero", "one"], ["b"]),
+        helper.make_node("HardSwish", ["b"], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["d"], ["e"]),
+        helper.make_node("Flatten", ["e"], ["f"]),
+        helper.make_node("Gemm", ["f", "v"], ["g"]),
+        helper.make_node("Softmax", ["g"], ["y"]),
+    ]
+    weights = {"w": np.ones((4, 3, 3, 3), np.float32), "one": np.ones(4, np.float32), "zero": np.zeros(4, np.float32)}
+    weights["v"] = np.ones((4, 5), np.float32)
+    return make_model(nodes, {"x": (F, ["n", 3, 8, 8])}, {"y": (F, ["n", 5])}, weights)
+
+
+def attention_net() -> onnx.ModelProto:
+    """Embedding, layer normalisation, a mask, one head, Gelu and an int64 input, as BERT has them."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["e"]),
+        helper.make_node("LayerNormalization", ["e", "gain"], ["n"]),
+        helper.make_node("Transpose", ["n"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["n", "t"], ["scores"]),
+        helper.make_node("GreaterOrEqual", ["scores", "least"], ["seen"]),
+        helper.make_node("Where", ["seen", "scores", "least"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["p"]),
+        helper.make_node("MatMul", ["p", "n"], ["mixed"]),
+        helper.make_node("Einsum", ["mixed", "w"], ["wide"], equation="bij,jk->bik"),
+        helper.make_node("Erf", ["wide"], ["erf"]),
+        helper.make_node("Mul", ["wide", "erf"], ["y"]),
+    ]
+    weights = {"table": np.ones((9, 4), np.float32), "gain": np.ones(4, np.float32), "least": np.float32(-9)}
+    weights["w"] = np.ones((4, 8), np.float32)
+    return make_model(nodes, {"ids": (I64, ["n", 3])}, {"y": (F, ["n", 3, 8])}, weights)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
+@pytest.mark.parametrize("make", [convolution_net, attention_net])
+def test_plain_networks_are_not_warned_of(make, precision, caplog):
+    converted = Converter(batch_size=2, precision=precision).convert(make())
+    assert warnings_of(caplog, converted, only_ipu_operators=True) == []
+
+
+def test_the_tables_name_operators_of_the_standard_once():
+    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
+    assert known >= operators.REGISTERED | set(operators.REWRITTEN) | set(operators.PARTLY)
+    assert not operators.REGISTERED & set(operators.REWRITTEN)
+    assert not set(operators.PARTLY) & (operators.REGISTERED | set(operators.REWRITTEN))
+
+
+def test_an_operator_that_onnx_runtime_takes_apart_is_folded_after_that():
+    weights = {"gain": np.ones(4, np.float32), "bias": np.zeros(4, np.float32)}
+    node = helper.make_node("GroupNormalization", ["x", "gain", "bias"], ["y"], num_groups=2)
+    shape = (F, ["n", 4, 3, 3])
+    converted = Converter(batch_size=2).convert(make_model([node], {"x": shape}, {"y": shape}, weights, opset=21))
+    assert {"Shape", "GroupNormalization"}.isdisjoint(node.op_type for node in converted.graph.node)
