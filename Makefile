@@ -1,4 +1,4 @@
-# make serve | demo | test | check | bench | validation | fuzz | models | clean
+# make serve | demo | test | check | bench | validation | fuzz | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check bench validation fuzz proto clean
+.PHONY: serve demo models test test-fast test-server check bench validation fuzz docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -51,6 +51,9 @@ FUZZ_SECONDS ?= 600
 
 fuzz: .venv/dev
 	$(BIN)/python tests/popef/fuzz_reader.py --seconds $(FUZZ_SECONDS)
+
+docs: .venv/dev
+	$(BIN)/python docs/make_operators.py
 
 # protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
 proto: .venv/python

@@ -1,0 +1,54 @@
+"""docs/operators.md says what the tables say, and promises nothing that ONNX Runtime lacks."""
+
+import make_operators
+import onnx
+import onnxruntime
+import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state as runtime
+from poprt.checks import SHAPED_BY
+
+_OPEN_ENDED = 2**31 - 1
+
+needs_schemas = pytest.mark.skipif(
+    onnx.defs.onnx_opset_version() < make_operators.NEWEST_OPSET, reason="this onnx knows only some of the operators"
+)
+
+
+@needs_schemas
+def test_the_file_is_what_the_tables_make():
+    assert make_operators.FILE.read_text() == make_operators.make_table(), "run `make docs`"
+
+
+@needs_schemas
+def test_the_tables_name_operators_of_the_standard():
+    known = {schema.name for _, schema in make_operators.iter_schemas()}
+    tables = (make_operators.REFUSED, make_operators.LAST_OPSET, make_operators.TAKEN_APART, make_operators.FURTHER, SHAPED_BY)
+    assert set().union(*tables) <= known
+
+
+def has_kernel(name: str, version: int) -> bool:
+    """Whether ONNX Runtime computes that version of an operator on the CPU. Without an end a kernel is for one version only."""
+    return any(
+        first == version if last == _OPEN_ENDED else first <= version <= last
+        for kernel in runtime.get_all_opkernel_def()
+        if (kernel.op_name, kernel.domain, kernel.provider) == (name, "", "CPUExecutionProvider")
+        for first, last in [kernel.version_range]
+    )
+
+
+@needs_schemas
+@pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31), reason="the table is of ONNX Runtime 1.31"
+)
+def test_what_is_said_to_run_has_a_kernel_or_a_definition():
+    for _, newest in make_operators.iter_schemas():
+        name = newest.name
+        if name in make_operators.REFUSED or name == "Constant":
+            continue
+        if name in make_operators.TAKEN_APART:
+            assert newest.has_function or newest.has_context_dependent_function, name
+            continue
+        last = make_operators.LAST_OPSET.get(name)
+        version = newest.since_version if last is None else onnx.defs.get_schema(name, last).since_version
+        assert has_kernel(name, version), name
+        assert last is None or not has_kernel(name, newest.since_version) or newest.since_version <= last, name
