@@ -1,0 +1,55 @@
+"""A configuration sent with a load request, as the README documents it."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+from sample_models import linear_model
+from triton_clients import infer
+from triton_poplar.server import TritonServer
+from tritonclient.utils import InferenceServerException
+
+from .conftest import write_model
+
+MODEL = "mine"
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.fixture(scope="module")
+def http(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("overrides")
+    write_model(folder / "repository" / MODEL, linear_model())
+    options = ["--model-control-mode=explicit", f"--load-model={MODEL}"]
+    with (
+        TritonServer(folder / "repository", options=options, log=folder / "log") as server,
+        httpclient.InferenceServerClient(server.http_url) as client,
+    ):
+        yield client
+
+
+def documented_config():
+    """What the README's load request has in its body."""
+    body = re.search(rf"models/{MODEL}/load \\\n +-d '(.*)'\n", README.read_text())[1]
+    return json.loads(json.loads(body)["parameters"]["config"])
+
+
+def test_one_field_without_the_backend_is_refused_and_the_model_serves_on(http):
+    config = {name: value for name, value in documented_config().items() if name != "backend"}
+    assert config == {"max_batch_size": "16"}
+    with pytest.raises(InferenceServerException, match="failed to poll from model repository"):
+        http.load_model(MODEL, config=json.dumps(config))
+    assert http.get_model_config(MODEL)["max_batch_size"] == 4000
+
+
+def test_the_documented_request_overrides_one_field_and_drops_the_parameters(http):
+    http.load_model(MODEL, config=json.dumps(documented_config()))
+    found = http.get_model_config(MODEL)
+    assert (found["max_batch_size"], found["parameters"]) == (16, {})
+    assert [value["name"] for value in found["input"]] == ["x"]
+    x = np.ones((16, 4), np.float32)
+    np.testing.assert_array_equal(infer(http, MODEL, {"x": x})["z"], 2 * x)
+    with pytest.raises(InferenceServerException, match="batch-size must be <= 16"):
+        infer(http, MODEL, {"x": np.ones((17, 4), np.float32)})
