@@ -204,21 +204,27 @@ def _find_invalid(
     constants: dict[str, TensorProto],
     judge: Judge,
 ) -> tuple[onnx.NodeProto, str, str] | None:
-    """`graph` is the main one or a branch; `types` and `constants` are those of the graphs around it, by name."""
+    """`graph` is the main one or a body; `types` and `constants` are those of the graphs around it, by name."""
     own = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     inferred = infer_shapes(own).graph
     types = {**types, **{value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}}
     constants = {**constants, **_small_constants(graph)}
     for node in graph.node:
-        for name in BRANCHES.values() if node.op_type == "If" else ():
-            branch = _as_model(model, attribute(node, name), types, constants)
-            found = _find_invalid(model, branch.graph, types, constants, judge)
+        for name, body in _iter_bodies(node):
+            inner = _as_model(model, body, types, constants)
+            found = _find_invalid(model, inner.graph, types, constants, judge)
             if found is not None:
                 return found
-            reason = judge(branch)
+            reason = judge(inner) if node.op_type == "If" else None
             if reason is not None:
                 return node, name.replace("_", " "), reason
     return None
+
+
+def _iter_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """The bodies of a node with their names, then_branch first."""
+    bodies = {each.name: each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH}
+    yield from sorted(bodies.items(), reverse=True)
 
 
 def _small_constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
@@ -237,10 +243,11 @@ def _as_model(
     types: Mapping[str, onnx.ValueInfoProto],
     constants: Mapping[str, TensorProto],
 ) -> onnx.ModelProto:
-    """A branch with what it takes from outside: small constants, and inputs of the types that are known."""
+    """A body with what it takes from outside: small constants, and inputs of the types that are known."""
     captured = used_names(branch) - set(_iter_defined(branch))
     given = [constants[name] for name in sorted(captured) if name in constants]
-    inputs = [types[name] for name in sorted(captured) if name in types and name not in constants]
+    outer = [types[name] for name in sorted(captured) if name in types and name not in constants]
+    inputs = [*branch.input, *outer]
     graph = helper.make_graph(branch.node, branch.name or "branch", inputs, branch.output, [*branch.initializer, *given])
     return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
 

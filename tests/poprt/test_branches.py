@@ -102,6 +102,23 @@ def test_branches_in_branches_and_those_that_shapes_decide_are_taken():
         assert "If" not in [node.op_type for body in bodies for node in body.node]
 
 
+def test_a_branch_in_a_loop_is_named_and_taken():
+    branches = {a.name: a.g for a in invalid_model().graph.node[1].attribute}
+    nodes = [
+        helper.make_node("Identity", ["going"], ["on"]),
+        helper.make_node("If", ["yes"], ["each"], name="inside", **branches),
+    ]
+    numbers = [helper.make_tensor_value_info("i", I64, []), helper.make_tensor_value_info("going", BOOL, [])]
+    body = helper.make_graph(nodes, "body", numbers, [helper.make_tensor_value_info("on", BOOL, []), spec_of("each", [2, 3])])
+    loop = helper.make_node("Loop", ["trips", ""], ["y"], name="around", body=body)
+    weights = {"trips": np.int64(5), "w": np.ones((4, 3), np.float32)}
+    model = make_model([loop], {"x": (F, [2, 4]), "yes": (BOOL, [])}, {"y": (F, [5, 2, 3])}, weights)
+    with pytest.raises(CompileError, match=r"node 'inside' \(If\): its else branch .* depends on input 'yes'"):
+        Converter().convert(model)
+    (left,) = Converter(fix_inputs={"yes": True}).convert(model).graph.node
+    assert "If" not in [node.op_type for body in iter_subgraphs(left) for node in body.node]
+
+
 @pytest.mark.parametrize(
     ("kind", "given", "reason"),
     [
