@@ -15,7 +15,7 @@ from poprt.checks import SELECTING, SHAPED_BY
 from poprt.half import _has_half
 from simipu.cost.operators import _FORMULAS, VIEWS
 from simipu.numerics.lowering import BOUNDED_OPERATORS, EXACT_OPERATORS, PRODUCTS
-from simipu.rows import _RULES
+from simipu.rows.rules import RULES, WHOLE_BATCH
 
 FILE = Path(__file__).with_name("operators.md")
 NEWEST_OPSET = 24
@@ -59,7 +59,7 @@ are two questions: what runs here only is warned of when it is compiled (`--only
 - **here**: computed by ONNX Runtime's CPU kernels (1.31), in opsets up to {newest}. *Taken apart*: ONNX Runtime has no kernel
   and puts the standard's definition in its place. An input after "known:" must be known at compile time where the shape of the
   result depends on its values: a constant, or computed of shapes; `--fix_input` makes a constant of a graph's input.
-- **rows**: whether only the real rows of an incomplete batch are computed (`backend/simipu/rows.py`); with one operator in the
+- **rows**: whether only the real rows of an incomplete batch are computed (`backend/simipu/rows`); with one operator in the
   way of the rows that has no rule, the whole compiled batch always is.
 - **cycles**: whether the cost model has a formula, or makes a conservative guess that `poplar-triton profile` names
   (`backend/simipu/cost/operators.py`).
@@ -106,7 +106,9 @@ def _cells(schema: onnx.defs.OpSchema) -> tuple[str, str, str, str, str]:
         return here, "", "", "", ipu
     if name in TAKEN_APART:
         return here, "of its parts", "of its parts", "of its parts", ipu
-    rows = "yes" if name in _RULES else "no" if schema.inputs else "has no input"
+    rows = "yes" if name in RULES else "no" if schema.inputs else "has no input"
+    if name in WHOLE_BATCH:
+        rows = f"no: {WHOLE_BATCH[name]}"
     return here, rows, _describe_cost(name), _describe_half(schema), ipu
 
 
