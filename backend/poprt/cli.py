@@ -23,11 +23,13 @@ from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
 from poprt.frontend import get_frontend
+from poprt.memory import check_weights
 from poprt.options import CompilerOptions
 from poprt.profile.model import make_profile
 from poprt.profile.table import make_console, print_profile
 from poprt.shapes import describe_shape
 from poprt.triton_model import write_triton_model
+from poprt.weights import inline
 
 STEPS = 9
 """Steps that the converter and the compiler announce together."""
@@ -49,25 +51,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, console: Console) -> None:
     compiler_options = _compiler_options(options)
     input_shape = _parse_shapes(options.input_shape)
-    model = get_frontend(options.input_model, options.framework).load_model()
+    model = get_frontend(options.input_model, options.framework).open_model()
     if options.show:
         _show(model)
     output_dir = Path(options.output_dir)
     compiling = options.export_popef or options.triton_model_dir
+    target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
+    if compiling and not options.remove_outputs:
+        check_weights(model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory)
     with _progress(console, options.disable_compilation_progress_bar) as on_step:
         converted = _converter(options, input_shape, on_step).convert(model)
         compiled = _compile(converted, options, compiler_options, on_step) if compiling else None
     output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
         path = output_dir / (options.output_model or f"{Path(options.input_model).name}.optimized.onnx")
-        onnx.save(converted, path)
+        _save(converted, path)
         print(f"wrote {path}")
     if compiled is not None:
         _write(compiled, options, output_dir)
     if options.show_profile:
-        target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
         name = Path(options.input_model).stem
         print_profile(make_profile(name, options.precision, converted, target, cost_options(compiler_options)), make_console())
+
+
+def _save(model: onnx.ModelProto, path: Path) -> None:
+    """Weights of more than protobuf can hold go into a file beside it."""
+    for tensor in model.graph.initializer:
+        inline(tensor)
+    external = model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF
+    onnx.save(model, path, save_as_external_data=external, location=f"{path.name}.data")
 
 
 def _compile(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import simipu
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto
 from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.numerics import name_nodes
@@ -27,9 +27,11 @@ from simipu.target import find_target
 import popef
 from poprt.calibration import Overflow, find_overflows, report
 from poprt.checks import check_static
+from poprt.frontend import OnnxFrontend
+from poprt.memory import check_weights
 from poprt.operators import describe_missing
 from poprt.options import CompilerOptions
-from poprt.weights import has_data
+from poprt.weights import has_data, read_array, without_weights
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
@@ -71,7 +73,8 @@ class Executable:
         with popef.Writer(filename) as writer:
             writer.writeMetadata(self.metadata)
             with writer.createExecutable(self.executable.name) as blob:
-                blob.write(self.executable.serialize())
+                for piece in self.executable.iter_serialized():
+                    blob.write(piece)
             blobs = {popef.ROWS_BLOB: self.rows.encode(), **self.opaque_blobs}
             for name, payload in sorted(blobs.items()):
                 with writer.createOpaqueBlob(name, self.executable.name) as blob:
@@ -109,11 +112,17 @@ class Compiler:
         warned of. Raises CompileError naming the node, its operator and why.
         """
         options = options or CompilerOptions()
-        model = _load(model)
+        loaded = _load(model)
+        missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
+        if missing is not None:
+            raise CompileError(f"weight {missing!r} has no data; a model without its weights can be profiled, but not compiled")
+        target = find_target(options.ipu_version or "ipu2", options.num_ipus)
+        check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
+        light, weights = _take_weights(loaded, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
         if outputs is not None:
-            _keep_outputs(model.graph, outputs)
-        check_static(model)
-        return _compile(model, options, batch_axis, calibration_data, on_step)
+            _keep_outputs(light.graph, outputs)
+        check_static(light)
+        return _compile(light, weights, options, batch_axis, calibration_data, on_step)
 
     @staticmethod
     def compile_and_export(
@@ -127,11 +136,10 @@ class Compiler:
 
 
 def _load(model: onnx.ModelProto | bytes | str | Path) -> onnx.ModelProto:
-    if isinstance(model, onnx.ModelProto):
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        return copy
-    return onnx.load_model_from_string(model) if isinstance(model, bytes) else onnx.load(model)
+    """A model of one's own, but for its large weights, which are read from where they are."""
+    if isinstance(model, (str, Path)):
+        return OnnxFrontend(model).open_model()
+    return onnx.load_model_from_string(model) if isinstance(model, bytes) else model
 
 
 def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
@@ -146,6 +154,7 @@ def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
 
 def _compile(
     model: onnx.ModelProto,
+    weights: Mapping[str, npt.NDArray[Any]],
     options: CompilerOptions,
     batch_axis: int,
     calibration_data: Mapping[str, npt.NDArray[Any]] | None,
@@ -157,9 +166,6 @@ def _compile(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
             f"found {options.num_io_tiles}"
         )
-    missing = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
-    if missing is not None:
-        raise CompileError(f"weight {missing!r} has no data; a model without its weights can be profiled, but not compiled")
     on_step("plan operators")
     name_nodes(model.graph)
     _check_operators(model.graph, options)
@@ -169,10 +175,10 @@ def _compile(
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
     on_step("prove rows independent")
-    graph, streams, dependence = take_rows(model, _make_streams(model.graph), batch_axis)
+    graph, streams, dependence = take_rows(model, _make_streams(model.graph), batch_axis, weights)
     if dependence:
         _log.info("the compiled batch is always computed whole: %s", dependence)
-    weights = _take_weights(graph.graph, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
+    weights = {tensor.name: weights[tensor.name] for tensor in graph.graph.initializer if tensor.name in weights}
     streamed = {} if options.constant_weights else weights
     on_step("build executable")
     main = Program(
@@ -256,21 +262,22 @@ def _make_constant(name: str, value: npt.NDArray[Any]) -> Constant:
     return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).view(np.uint8).data.cast("B"))
 
 
-def _take_weights(graph: onnx.GraphProto, least_bytes: int) -> dict[str, npt.NDArray[Any]]:
-    """Move the floating-point weights of that size out of the graph, so that they can be streamed, or mapped where they lie."""
-    weights = {}
-    for tensor in graph.initializer:
-        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and _size_bytes(tensor) >= least_bytes:
-            weights[tensor.name] = _codes(tensor) if tensor.data_type in QUARTERS else numpy_helper.to_array(tensor)
-            stub = TensorProto(
-                name=tensor.name,
-                data_type=tensor.data_type,
-                dims=tensor.dims,
-                data_location=TensorProto.EXTERNAL,
-                external_data=[onnx.StringStringEntryProto(key="location", value="device")],
-            )
-            tensor.CopyFrom(stub)
-    return weights
+def _take_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
+    """A copy of the model without its floating-point weights of that size, and those: they are streamed, or mapped where they
+    lie."""
+    taken = {
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and _size_bytes(tensor) >= least_bytes
+    }
+    light = without_weights(model, set(taken), as_inputs=False)
+    for tensor in taken.values():
+        stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL)
+        stub.external_data.add(key="location", value="device")
+        light.graph.initializer.append(stub)
+    return light, {
+        name: _codes(tensor) if tensor.data_type in QUARTERS else read_array(tensor) for name, tensor in taken.items()
+    }
 
 
 def _codes(tensor: TensorProto) -> npt.NDArray[np.uint8]:

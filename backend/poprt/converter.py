@@ -17,6 +17,7 @@ from poprt.half import float_to_half, half_to_float, has_halves, is_half
 from poprt.integers import int64_to_int32
 from poprt.quarter import Fp8Params, float_to_fp8
 from poprt.shapes import fix_input_shapes
+from poprt.weights import is_outlined, without_weights
 
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 MINIMUM_IR_VERSION = 8
@@ -122,7 +123,15 @@ def _names(names: Collection[str] | str | None) -> frozenset[str]:
 
 
 def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """The converter of onnx would carry weights to and fro: the large ones wait outside, as inputs."""
+    outlined = {tensor.name: tensor for tensor in model.graph.initializer if is_outlined(tensor)}
+    given = {value.name for value in model.graph.input}
     try:
-        return onnx.version_converter.convert_version(model, version)
+        converted = onnx.version_converter.convert_version(without_weights(model, set(outlined)), version)
     except (onnx.version_converter.ConvertError, RuntimeError) as error:
         raise CompileError(f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}") from error
+    inputs = [value for value in converted.graph.input if value.name in given or value.name not in outlined]
+    del converted.graph.input[:]
+    converted.graph.input.extend(inputs)
+    converted.graph.initializer.extend(outlined.values())
+    return converted

@@ -19,7 +19,7 @@ from simipu.numerics import iter_subgraphs
 from poprt import weights
 from poprt.branches import raise_for_branch, take_known_branches
 from poprt.origins import OF_SHAPES
-from poprt.weights import drop_weights, has_data, used_names, without_weights
+from poprt.weights import drop_weights, has_data, inline, used_names, without_weights
 
 TIMEOUT_SECONDS = 1_800
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
@@ -75,6 +75,8 @@ def fold(model: onnx.ModelProto) -> None:
 
 
 def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
+    for tensor in model.graph.initializer:
+        inline(tensor)
     with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
         source, result = Path(folder, "source.onnx"), Path(folder, "folded.onnx")
         onnx.save(model, source)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
 from simipu import CompileError
 
-from poprt.weights import LARGE, is_whole, without_weights
+from poprt.opening import open_model
+from poprt.weights import inline, is_outlined, without_weights
 
 
 class OnnxFrontend:
@@ -32,12 +32,18 @@ class OnnxFrontend:
 
     def load_model(self) -> onnx.ModelProto:
         """The model, checked against the ONNX standard. Raises CompileError when it is not a valid one."""
+        model = self.open_model()
+        for tensor in model.graph.initializer:
+            inline(tensor)
+        return model
+
+    def open_model(self) -> onnx.ModelProto:
+        """The same with large weights left where they are (ours): for `Converter` and `Compiler` of this process only."""
         file = self.get_onnx_name()
         try:
-            model = onnx.load(file)
+            model = open_model(file)
             # The checker writes and reads what it checks, and cannot with more than 2 GiB.
-            large = {tensor.name for tensor in model.graph.initializer if math.prod(tensor.dims) >= LARGE and is_whole(tensor)}
-            onnx.checker.check_model(without_weights(model, large))
+            onnx.checker.check_model(without_weights(model, {t.name for t in model.graph.initializer if is_outlined(t)}))
         except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
         return model

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from simipu.numerics import iter_subgraphs
 from simipu.shapes import infer_shapes
 
-from poprt.weights import drop_weights, has_data, used_names
-
-HALF_MAX = 65_504.0
+from poprt.weights import drop_weights, retype, used_names
 
 
 def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = ()) -> None:
@@ -49,7 +46,7 @@ def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: di
             _convert_graph(subgraph, conversion, dict(in_float))
         nodes += _convert(node, conversion, kept, added, in_float)
     for tensor in kept.values():
-        _narrow(tensor)
+        retype(tensor, TensorProto.FLOAT16)
     del graph.value_info[:]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -99,12 +96,8 @@ def _widen_graph(graph: onnx.GraphProto) -> None:
 
 
 def _widen(tensor: TensorProto) -> None:
-    if tensor.data_type != TensorProto.FLOAT16:
-        return
-    if has_data(tensor):
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float32), tensor.name))
-    else:
-        tensor.data_type = TensorProto.FLOAT
+    if tensor.data_type == TensorProto.FLOAT16:
+        retype(tensor, TensorProto.FLOAT)
 
 
 def _find_floats(graph: onnx.GraphProto) -> set[str]:
@@ -112,22 +105,6 @@ def _find_floats(graph: onnx.GraphProto) -> set[str]:
     floats = {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     floats |= {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
     return floats.union(*(_find_floats(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))
-
-
-def _narrow(tensor: onnx.TensorProto) -> None:
-    """Turn a tensor to half, in place: nearest, finite values clamped to the finite range."""
-    if not has_data(tensor):
-        tensor.data_type = TensorProto.FLOAT16
-        return
-    value = numpy_helper.to_array(tensor)
-    with np.errstate(over="ignore"):
-        half = value.astype(np.float16)
-    infinite = np.isinf(half)
-    if infinite.any():
-        half = np.where(infinite & np.isfinite(value), np.copysign(np.float16(HALF_MAX), half), half)
-    tensor.ClearField("float_data")
-    tensor.data_type = TensorProto.FLOAT16
-    tensor.raw_data = half.astype("<f2", copy=False).tobytes()
 
 
 def _convert(
@@ -157,7 +134,7 @@ def _convert(
     if not in_float:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT:
-                _narrow(attribute.t)
+                retype(attribute.t, TensorProto.FLOAT16)
         _retype_attribute(node, "dtype")
         return [*before, node]
     after = []

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QuarterFormat, encode
 
-from poprt.weights import drop_weights, has_data, used_names
+from poprt.weights import drop_weights, has_data, read_array, used_names
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 
@@ -100,7 +100,7 @@ class _Narrowing:
         self._done.add(wide)
         tensor = TensorProto(name=f"{name}/fp8", data_type=quarter.data_type, dims=weights[name].dims)
         if has_data(weights[name]):
-            tensor.raw_data = encode(numpy_helper.to_array(weights[name]), quarter, scale).astype(np.uint8).tobytes()
+            tensor.raw_data = encode(read_array(weights[name]), quarter, scale).astype(np.uint8).tobytes()
         self.tensors.append(tensor)
         return [_cast(tensor.name, wide, TensorProto.FLOAT16, scale)]
 

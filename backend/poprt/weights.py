@@ -1,19 +1,32 @@
-"""The weights of a model, which may be gigabytes: looked after without copying them."""
+"""The weights of a model, which may be gigabytes: looked after without copying them.
+
+A weight may be outlined: its data lie in a file, from which `read_array` maps them, in the type that they have there, while the
+tensor may have become one of another precision.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+import secrets
+from pathlib import Path
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from simipu.numerics import iter_subgraphs
+from simipu.numerics.rounding import HALF_MAX
 
 LARGE = 1 << 18
 """Elements from which a weight is worth not copying."""
+LARGE_BYTES = 4 * LARGE
+OUTLINED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
+"""Those that all passes know how to leave where they are."""
+_TOKEN = secrets.token_hex(16)
+"""Marks what this process has outlined: no model that comes from elsewhere can have this process read a file."""
 _MOST_BESIDE_DATA = 1 << 16
 """Bytes that a tensor without data has at the most: its name and description, above all."""
-_SIZED = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
 
 
@@ -32,15 +45,15 @@ def drop_weights(graph: onnx.GraphProto, kept: set[str]) -> None:
             del graph.initializer[i]
 
 
-def without_weights(model: onnx.ModelProto, names: set[str]) -> onnx.ModelProto:
-    """A copy that has inputs in the place of those weights, which are not copied."""
+def without_weights(model: onnx.ModelProto, names: set[str], *, as_inputs: bool = True) -> onnx.ModelProto:
+    """A copy that has inputs in the place of those weights, unless not `as_inputs`; they are not copied."""
     light = _copy(model, "graph")
     light.graph.CopyFrom(_copy(model.graph, "initializer"))
     known = {value.name for value in light.graph.input}
     for tensor in model.graph.initializer:
         if tensor.name not in names:
             light.graph.initializer.append(tensor)
-        elif tensor.name not in known:
+        elif as_inputs and tensor.name not in known:
             light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
     return light
 
@@ -59,22 +72,75 @@ def _copy(message: _Message, left_out: str) -> _Message:
     return copy
 
 
+def outline(tensor: TensorProto, file: Path, offset: int) -> None:
+    """Have the data of `tensor`, in place, lie in `file`: there must be `count_bytes` of them."""
+    told = {"location": str(file), "offset": str(offset), "stored": str(tensor.data_type), "token": _TOKEN}
+    entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in told.items()]
+    kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, external_data=entries)
+    kept.data_location = TensorProto.EXTERNAL
+    tensor.CopyFrom(kept)
+
+
+def is_outlined(tensor: TensorProto) -> bool:
+    """Whether `outline` has been there."""
+    return any(entry.key == "token" and entry.value == _TOKEN for entry in tensor.external_data)
+
+
+def read_array(tensor: TensorProto) -> npt.NDArray[Any]:
+    """The values of a tensor; a view of the file where it is outlined and has kept its type."""
+    if not is_outlined(tensor):
+        return numpy_helper.to_array(tensor)
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    stored = helper.tensor_dtype_to_np_dtype(int(told["stored"]))
+    values = np.memmap(told["location"], stored, "r", int(told["offset"]), tuple(tensor.dims))
+    if int(told["stored"]) == tensor.data_type:
+        return np.asarray(values)
+    return round_to_half(values) if tensor.data_type == TensorProto.FLOAT16 else values.astype(np.float32)
+
+
+def retype(tensor: TensorProto, data_type: int) -> None:
+    """Turn a tensor of floats, in place, to half or float: to half to nearest, finite values clamped to the finite range."""
+    if tensor.data_type == data_type:
+        return
+    if is_outlined(tensor) or not has_data(tensor):
+        tensor.data_type = data_type
+        return
+    values = numpy_helper.to_array(tensor)
+    wanted = round_to_half(values) if data_type == TensorProto.FLOAT16 else values.astype(np.float32)
+    tensor.CopyFrom(numpy_helper.from_array(wanted, tensor.name))
+
+
+def round_to_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """The nearest halves; finite values beyond their range become the largest."""
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    infinite = np.isinf(half)
+    if infinite.any():
+        half = np.where(infinite & np.isfinite(values), np.copysign(np.float16(HALF_MAX), half), half)
+    return half
+
+
+def inline(tensor: TensorProto) -> None:
+    """Bring the data of an outlined tensor into it, in place."""
+    if is_outlined(tensor):
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(read_array(tensor)), tensor.name))
+
+
+def count_bytes(tensor: TensorProto) -> int:
+    """Bytes of the raw data of a tensor of that type and shape; -1 for a type or a shape that has none."""
+    sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
+    if not sized or min(tensor.dims, default=0) < 0:
+        return -1
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
 def has_data(tensor: TensorProto) -> bool:
-    """Whether a tensor brings its values, or none are needed."""
+    """Whether a tensor brings its values, or says where they are, or none are needed."""
+    if is_outlined(tensor):
+        return True
     if tensor.data_location == TensorProto.EXTERNAL:
         return False
     if tensor.ByteSize() > _MOST_BESIDE_DATA:
         return True  # to look at them would be to copy them
     fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
     return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
-
-
-def is_whole(tensor: TensorProto) -> bool:
-    """Whether a tensor of floats has as many bytes of values as its shape and type say. Nothing is copied to find out."""
-    if tensor.data_location == TensorProto.EXTERNAL or tensor.data_type not in _SIZED or min(tensor.dims, default=0) < 1:
-        return False
-    size = math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    beside = [name for name in ("name", "data_type", "doc_string", "data_location") if tensor.HasField(name)]
-    rest = TensorProto(dims=tensor.dims, **{name: getattr(tensor, name) for name in beside})
-    # A field's key, the length of what follows, and that.
-    return tensor.ByteSize() - rest.ByteSize() == 1 + math.ceil(size.bit_length() / 7) + size

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -145,6 +145,10 @@ class Executable:
 
     def serialize(self) -> bytes:
         """The payload of the poplarExecutable blob: same executable, same bytes."""
+        return b"".join(self.iter_serialized())
+
+    def iter_serialized(self) -> Iterator[bytes | memoryview]:
+        """The same piece by piece: constants, which may be gigabytes, are not copied."""
         offsets, size = _lay_out(constant.data for constant in self.constants)
         message = pb.Executable(
             package_hash=self.package_hash,
@@ -160,14 +164,16 @@ class Executable:
         )
         encoded = bytes(message.SerializeToString(deterministic=True))
         head = _MAGIC + b"%02d" % FORMAT_VERSION + len(encoded).to_bytes(8, "little") + encoded
+        yield head
         if not size:
-            return head
-        parts: list[bytes | memoryview] = [head, bytes(_align(len(head)) - len(head))]
+            return
+        yield bytes(_align(len(head)) - len(head))
         end = 0
         for constant, offset in zip(self.constants, offsets, strict=True):
-            parts += [bytes(offset - end), constant.data]
+            yield bytes(offset - end)
+            yield constant.data
             end = offset + len(constant.data)
-        return b"".join([*parts, bytes(size - end)])
+        yield bytes(size - end)
 
     @staticmethod
     def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> Executable:

@@ -46,7 +46,9 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     for field in ("node", "input", "output", "value_info"):
         getattr(light.graph, field).extend(getattr(model.graph, field))
     for tensor in model.graph.initializer:
-        large = tensor.data_type in _FLOATS and math.prod(tensor.dims) > _LARGE
+        large = (
+            tensor.data_type in _FLOATS and math.prod(tensor.dims) > _LARGE
+        ) or tensor.data_location == TensorProto.EXTERNAL
         stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         light.graph.initializer.append(stub if large else tensor)
     inferred = onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)

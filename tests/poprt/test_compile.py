@@ -9,7 +9,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter, folding, weights
-from poprt.frontend import get_frontend
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower
@@ -270,31 +269,6 @@ def test_the_command_fails_with_one_line_and_a_status(linear, tmp_path, argument
     assert "Traceback" not in done.stderr
 
 
-def tensor(**fields):
-    return onnx.TensorProto(**{"name": "w", "data_type": F, "dims": [300, 2], **fields})
-
-
-@pytest.mark.parametrize(
-    ("held", "expected"),
-    [
-        (tensor(raw_data=bytes(2400)), True),
-        (tensor(raw_data=bytes(2400), doc_string="weights", data_location=TensorProto.DEFAULT), True),
-        (tensor(raw_data=bytes(2400), doc_string=""), True),
-        (tensor(raw_data=bytes(1200), data_type=H), True),
-        (tensor(raw_data=bytes(2399)), False),
-        (tensor(raw_data=bytes(2401)), False),
-        (tensor(raw_data=bytes(2404), dims=[300, 3]), False),
-        (tensor(float_data=[1] * 600), True),
-        (tensor(float_data=[1] * 599), False),
-        (tensor(), False),
-        (tensor(raw_data=bytes(8), dims=[-1, -2]), False),
-        (tensor(raw_data=bytes(2400), data_location=TensorProto.EXTERNAL), False),
-    ],
-)
-def test_a_weight_is_left_unchecked_only_with_as_many_bytes_as_its_shape_says(held, expected):
-    assert weights.is_whole(held) is expected
-
-
 def test_a_weight_without_data_is_converted_but_not_compiled():
     weightless = single("MatMul", {"x": (F, [1, 4]), "w": (F, [4, 4])}, {"y": (F, [1, 4])})
     del weightless.graph.input[1]
@@ -304,13 +278,3 @@ def test_a_weight_without_data_is_converted_but_not_compiled():
     assert (weight.name, weight.data_type, weights.has_data(weight)) == ("w", H, False)
     with pytest.raises(CompileError, match="weight 'w' has no data; a model without its weights can be profiled"):
         Compiler.compile(converted)
-
-
-def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, linear):
-    broken = onnx.ModelProto()
-    broken.CopyFrom(linear)
-    (weight,) = (t for t in broken.graph.initializer if t.name == "w")
-    weight.CopyFrom(onnx.TensorProto(name="w", data_type=F, dims=[1000, 1000], raw_data=bytes(3_999_996)))
-    onnx.save(broken, tmp_path / "broken.onnx")
-    with pytest.raises(CompileError, match=r"broken.onnx is not a valid ONNX model: .*'?w'?.*"):
-        get_frontend(tmp_path / "broken.onnx").load_model()

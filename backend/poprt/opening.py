@@ -1,0 +1,198 @@
+"""Opens ONNX files whose large weights stay where they are: in the file, or in the files of external data beside it.
+
+What comes back is the model with initializers that say where their data lie (`weights.outline`). Files are strangers' input: no
+path leaves the model's folder, and no weight reaches beyond its file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import TensorProto
+from simipu import CompileError
+
+from poprt.weights import LARGE_BYTES, OUTLINED_TYPES, count_bytes, inline, is_outlined, outline
+
+# Field numbers of onnx.proto, and the wire types of protobuf.
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def open_model(file: Path) -> onnx.ModelProto:
+    """The model in `file`. Raises DecodeError and OSError for what is no model, CompileError for external data that are not
+    there, not whole, or outside the model's folder."""
+    model = _read(file)
+    for tensor in model.graph.initializer:
+        if tensor.data_location == TensorProto.EXTERNAL and not is_outlined(tensor):
+            _find_external(tensor, file.parent)
+    for tensor in _iter_inner_tensors(model.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _find_external(tensor, file.parent)
+            inline(tensor)
+    return model
+
+
+def _read(file: Path) -> onnx.ModelProto:
+    """The model with the large weights of its main graph outlined; those of external data are as they are."""
+    with file.open("rb") as opened:
+        if not file.stat().st_size:
+            raise DecodeError("the file is empty")
+        with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            pieces = _Pieces(mapped)
+            weights = pieces.cut_weights()
+            model = onnx.ModelProto.FromString(pieces.join())
+    for index, (start, size) in weights.items():
+        tensor = model.graph.initializer[index]
+        if size != count_bytes(tensor):
+            raise CompileError(
+                f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes for shape {list(tensor.dims)}, found "
+                f"{size}; the file is damaged"
+            )
+        outline(tensor, file.resolve(), start)
+        if tensor.data_type not in OUTLINED_TYPES:
+            inline(tensor)
+    return model
+
+
+@dataclass(slots=True)
+class _Field:
+    """One field of a protobuf message: where it begins, where its value begins and ends."""
+
+    number: int
+    wire: int
+    start: int
+    value: int
+    end: int
+
+
+class _Pieces:
+    """The bytes of a serialised model, less the raw data of large weights."""
+
+    def __init__(self, content: mmap.mmap) -> None:
+        self._content = content
+
+    def cut_weights(self) -> dict[int, tuple[int, int]]:
+        """Where the raw data of large initializers lie, start and size by the initializer's index; `join` leaves them out."""
+        content = self._content
+        self._model = list(_iter_fields(content, 0, len(content)))
+        found = {}
+        self._cuts: dict[int, _Field] = {}
+        index = 0
+        for graph in self._model:
+            if (graph.number, graph.wire) != (_GRAPH, _BYTES):
+                continue
+            for field in _iter_fields(content, graph.value, graph.end):
+                if (field.number, field.wire) != (_INITIALIZER, _BYTES):
+                    continue
+                raw = self._find_raw(field) if field.end - field.value >= LARGE_BYTES else None
+                if raw is not None:
+                    self._cuts[field.start] = raw
+                    found[index] = (raw.value, raw.end - raw.value)
+                index += 1
+        return found
+
+    def _find_raw(self, tensor: _Field) -> _Field | None:
+        raws = [f for f in _iter_fields(self._content, tensor.value, tensor.end) if (f.number, f.wire) == (_RAW_DATA, _BYTES)]
+        return raws[0] if len(raws) == 1 and raws[0].end - raws[0].value >= LARGE_BYTES else None
+
+    def join(self) -> bytes:
+        """The model without them."""
+        return b"".join(self._iter_model())
+
+    def _iter_model(self) -> Iterator[bytes]:
+        for field in self._model:
+            if (field.number, field.wire) != (_GRAPH, _BYTES) or not self._cuts:
+                yield self._content[field.start : field.end]
+                continue
+            graph = b"".join(self._iter_graph(field))
+            yield _encode_key(_GRAPH) + _encode_varint(len(graph)) + graph
+
+    def _iter_graph(self, graph: _Field) -> Iterator[bytes]:
+        for field in _iter_fields(self._content, graph.value, graph.end):
+            raw = self._cuts.get(field.start)
+            if raw is None:
+                yield self._content[field.start : field.end]
+                continue
+            tensor = self._content[field.value : raw.start] + self._content[raw.end : field.end]
+            yield _encode_key(_INITIALIZER) + _encode_varint(len(tensor)) + tensor
+
+
+def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
+    """The fields of the message that stands from `start` to before `end`; DecodeError where they do not fill it."""
+    while start < end:
+        key, value = _read_varint(content, start, end)
+        wire = key & 7
+        if wire == _BYTES:
+            size, value = _read_varint(content, value, end)
+            stop = value + size
+        elif wire == _VARINT:
+            _, stop = _read_varint(content, value, end)
+        elif wire in (_FIXED32, _FIXED64):
+            stop = value + (4 if wire == _FIXED32 else 8)
+        else:
+            raise DecodeError(f"byte {start}: expected a field, found wire type {wire}")
+        if stop > end:
+            raise DecodeError(f"byte {start}: expected a field that ends by byte {end}, found one to byte {stop}")
+        yield _Field(key >> 3, wire, start, value, stop)
+        start = stop
+
+
+def _read_varint(content: mmap.mmap, start: int, end: int) -> tuple[int, int]:
+    """The number at `start`, and what comes after it."""
+    number = 0
+    for i, byte in enumerate(content[start : min(start + 10, end)]):
+        number |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return number, start + i + 1
+    raise DecodeError(f"byte {start}: expected a number of at most 10 bytes")
+
+
+def _encode_key(number: int) -> bytes:
+    return _encode_varint(number << 3 | _BYTES)
+
+
+def _encode_varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*encoded, number])
+
+
+def _iter_inner_tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
+    """Tensors in nodes, and those of the graphs inside them."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from inner.initializer
+                yield from _iter_inner_tensors(inner)
+
+
+def _find_external(tensor: TensorProto, folder: Path) -> None:
+    """Say in the tensor where its external data lie, or read them where they are small."""
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    location, size = told.get("location", ""), count_bytes(tensor)
+    file = Path(folder, location).resolve()
+    where = f"external data of weight {tensor.name!r}, location {location!r}"
+    if not location or not file.is_relative_to(folder.resolve()):
+        raise CompileError(f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside it")
+    if not file.is_file():
+        raise CompileError(f"{where}: there is no such file in {folder}; put it beside the model")
+    try:
+        offset, length = int(told.get("offset", 0)), int(told.get("length", size))
+    except ValueError:
+        raise CompileError(f"{where}: expected numbers for offset and length, found {told}") from None
+    if offset < 0 or length != size or offset + size > file.stat().st_size:
+        raise CompileError(
+            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} at offset {offset} of "
+            f"{file.stat().st_size} bytes; the data belong to another model, or are not whole"
+        )
+    outline(tensor, file, offset)
+    if size < LARGE_BYTES or tensor.data_type not in OUTLINED_TYPES:
+        inline(tensor)
