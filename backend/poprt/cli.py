@@ -60,8 +60,8 @@ def _run(options: argparse.Namespace, console: Console) -> None:
     if compiling and not options.remove_outputs:
         check_weights(model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory)
     with _progress(console, options.disable_compilation_progress_bar) as on_step:
-        converted = _converter(options, input_shape, on_step).convert(model)
-        compiled = _compile(converted, options, compiler_options, on_step) if compiling else None
+        converted, whole = _converter(options, input_shape, on_step).convert_beside_float(model)
+        compiled = _compile(converted, whole, options, compiler_options, on_step) if compiling else None
     output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
         path = output_dir / (options.output_model or f"{Path(options.input_model).name}.optimized.onnx")
@@ -84,13 +84,16 @@ def _save(model: onnx.ModelProto, path: Path) -> None:
 
 def _compile(
     converted: onnx.ModelProto,
+    whole: onnx.ModelProto | None,
     options: argparse.Namespace,
     compiler_options: CompilerOptions,
     on_step: Callable[[str], None],
 ) -> Executable:
     data = read_calibration_data(options.data_preprocess) if options.data_preprocess else None
     axis = options.batch_axis or 0
-    return Compiler.compile(converted, None, compiler_options, batch_axis=axis, calibration_data=data, on_step=on_step)
+    return Compiler.compile(
+        converted, None, compiler_options, batch_axis=axis, float_model=whole, calibration_data=data, on_step=on_step
+    )
 
 
 def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) -> None:
@@ -103,6 +106,8 @@ def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) 
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
     lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
+    if compiled.findings.comparison is not None:
+        lines.append(compiled.findings.comparison.describe())
     if compiled.rows.dependence:
         lines.append(
             f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The compiled batch is always "
@@ -138,6 +143,7 @@ def _converter(options: argparse.Namespace, input_shape: dict[str, list[int]], o
         convert_version=options.convert_version,
         precision=options.precision,
         fp16_skip_op_types=_split(options.fp16_skip_op_types),
+        fp16_skip_op_names=_split(options.fp16_skip_op_names),
         fp8_params=options.fp8_params,
         fp8_skip_op_names=_split(options.fp8_skip_op_names),
         batch_size=options.batch_size,
@@ -201,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch_axis", type=int, help="axis that holds the batch (default: 0)")
     add("--precision", choices=PRECISIONS, default="fp32", help="type of weights and arithmetic (default: %(default)s)")
     add("--fp16_skip_op_types", nargs="+", default=[], metavar="OP", help="operators that stay fp32 in an fp16 model")
+    add("--fp16_skip_op_names", nargs="+", default=[], metavar="NODE", help="nodes that stay fp32 in an fp16 model (ours)")
     add(
         "--fp8_params",
         default="F143,F143,-1,-1",

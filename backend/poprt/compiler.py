@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,18 @@ import simipu
 from onnx import TensorProto
 from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.cost import CostOptions, Estimate, estimate
-from simipu.numerics import name_nodes
+from simipu.errors import LoadTimeoutError
+from simipu.numerics import Numerics, name_nodes
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import take_rows
 from simipu.shapes import infer_shapes
 from simipu.target import find_target
 
 import popef
-from poprt.calibration import Overflow, find_overflows, report
+from poprt.calibration import Findings, Side, calibrate
 from poprt.checks import check_static
 from poprt.frontend import OnnxFrontend
+from poprt.half import float_to_half
 from poprt.memory import check_weights
 from poprt.operators import describe_missing
 from poprt.options import CompilerOptions
@@ -53,8 +55,8 @@ class Executable:
     metadata: popef.Metadata
     weights: dict[str, npt.NDArray[Any]]
     opaque_blobs: dict[str, bytes]
-    overflows: tuple[Overflow, ...] = ()
-    """The nodes whose results were too large for half in the calibration run."""
+    findings: Findings = field(default_factory=Findings)
+    """What half precision does to the outputs, and the nodes whose results it cannot hold."""
 
     @property
     def cycles(self) -> int:
@@ -102,14 +104,16 @@ class Compiler:
         options: CompilerOptions | None = None,
         *,
         batch_axis: int = 0,
+        float_model: onnx.ModelProto | None = None,
         calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> Executable:
         """Compile a converted model (every shape static), or the ONNX file or bytes of one.
 
-        `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A model in half
-        computes once, with `calibration_data` (rows by input name) or made-up inputs, and nodes whose results overflow are
-        warned of. Raises CompileError naming the node, its operator and why.
+        `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A model in half is
+        computed once, with `calibration_data` (rows by input name) or made-up inputs, beside `float_model`, the same before its
+        precision was converted (None: itself, rounded nowhere): nodes whose results overflow, and outputs that part, are warned
+        of. Raises CompileError naming the node, its operator and why.
         """
         options = options or CompilerOptions()
         loaded = _load(model)
@@ -122,7 +126,8 @@ class Compiler:
         if outputs is not None:
             _keep_outputs(light.graph, outputs)
         check_static(light)
-        return _compile(light, weights, options, batch_axis, calibration_data, on_step)
+        calibration = _Calibration(float_model, outputs, calibration_data)
+        return _compile(light, weights, options, batch_axis, calibration, on_step)
 
     @staticmethod
     def compile_and_export(
@@ -152,12 +157,48 @@ def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
     graph.output.extend(kept)
 
 
+@dataclass(frozen=True, slots=True)
+class _Calibration:
+    """What the calibration run needs beside the model in half."""
+
+    float_model: onnx.ModelProto | None
+    outputs: Collection[str] | None
+    data: Mapping[str, npt.NDArray[Any]] | None
+
+    def run(self, half: Side, main: Program) -> Findings:
+        """Compare `half` with the model in float; `main` is its program."""
+        inputs = [stream for stream in main.streams if stream.direction is Direction.HOST_TO_DEVICE]
+        try:
+            if self.float_model is None:
+                return calibrate(half, None, inputs, main.batch_size, self.data)
+            whole = self._split(self.float_model, None)
+            in_quarters = any(tensor.data_type in QUARTERS for tensor in half.model.graph.initializer)
+            renarrow = None if in_quarters else lambda types: self._narrow(half, types)
+            return calibrate(half, whole, inputs, main.batch_size, self.data, renarrow)
+        except LoadTimeoutError as error:
+            raise CompileError(f"the model would not be ready to serve in time: {error}") from error
+
+    def _split(self, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
+        light, weights = _take_weights(model, _LEAST_CONSTANT_BYTES)
+        if self.outputs is not None:
+            _keep_outputs(light.graph, self.outputs)
+        return Side(light, weights, numerics)
+
+    def _narrow(self, half: Side, types: Collection[str]) -> Side:
+        """The model in half with operators of those types in float."""
+        assert self.float_model is not None
+        model = onnx.ModelProto()
+        model.CopyFrom(self.float_model)
+        float_to_half(model, types)
+        return self._split(model, half.numerics)
+
+
 def _compile(
     model: onnx.ModelProto,
-    weights: Mapping[str, npt.NDArray[Any]],
+    given: Mapping[str, npt.NDArray[Any]],
     options: CompilerOptions,
     batch_axis: int,
-    calibration_data: Mapping[str, npt.NDArray[Any]] | None,
+    calibration: _Calibration,
     on_step: Callable[[str], None],
 ) -> Executable:
     target = find_target(options.ipu_version or "ipu2", options.num_ipus)
@@ -175,10 +216,10 @@ def _compile(
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
     on_step("prove rows independent")
-    graph, streams, dependence = take_rows(model, _make_streams(model.graph), batch_axis, weights)
+    graph, streams, dependence = take_rows(model, _make_streams(model.graph), batch_axis, given)
     if dependence:
         _log.info("the compiled batch is always computed whole: %s", dependence)
-    weights = {tensor.name: weights[tensor.name] for tensor in graph.graph.initializer if tensor.name in weights}
+    weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
     streamed = {} if options.constant_weights else weights
     on_step("build executable")
     main = Program(
@@ -194,8 +235,7 @@ def _compile(
         dependence,
     )
     on_step("run once in half")
-    overflows = find_overflows(main, weights, calibration_data)
-    report(overflows, made_up=calibration_data is None)
+    findings = calibration.run(Side(model, given, options.numerics()), main)
     load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
     name = _hash_name(main.graph, weights, options)
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
@@ -207,7 +247,7 @@ def _compile(
         constants=constants,
         numerics=options.numerics(),
     )
-    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, overflows)
+    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, findings)
 
 
 def _check_operators(graph: onnx.GraphProto, options: CompilerOptions) -> None:

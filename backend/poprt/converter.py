@@ -31,11 +31,11 @@ class Converter:
 
     input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis (default 0), of
     the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of
-    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types: operators that stay in fp32 in an fp16
-    model. fp8_params: formats and scales, see Fp8Params. fp8_skip_op_names: products that stay in fp16. remove_outputs:
-    outputs to drop with all that only they need. fix_inputs (ours): values by name of inputs that become constants; of an If
-    that they decide only the branch taken is left. convert_version: target opset; None keeps the model's (the real tool's
-    PopART wants 11, ONNX Runtime takes any), but a model in half needs 11.
+    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types, fp16_skip_op_names (ours): operators
+    and nodes that stay in fp32 in an fp16 model. fp8_params: formats and scales, see Fp8Params. fp8_skip_op_names: products
+    that stay in fp16. remove_outputs: outputs to drop with all that only they need. fix_inputs (ours): values by name of inputs
+    that become constants; of an If that they decide only the branch taken is left. convert_version: target opset; None keeps
+    the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but a model in half needs 11.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Converter:
         convert_version: int | None = None,
         precision: str = "fp32",
         fp16_skip_op_types: Collection[str] | str | None = None,
+        fp16_skip_op_names: Collection[str] | str | None = None,
         fp8_params: str = "F143,F143,0,0",
         fp8_skip_op_names: Collection[str] | str | None = None,
         batch_size: int | None = None,
@@ -59,6 +60,7 @@ class Converter:
         self.convert_version = convert_version
         self.precision = precision
         self.fp16_skip_op_types = _names(fp16_skip_op_types)
+        self.fp16_skip_op_names = _names(fp16_skip_op_names)
         self.fp8_params = Fp8Params.parse(fp8_params)
         self.fp8_skip_op_names = _names(fp8_skip_op_names)
         self.batch_size = batch_size
@@ -69,6 +71,21 @@ class Converter:
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and why."""
+        prepared, narrow = self._prepare(model)
+        return self._narrow(prepared) if narrow else self._check(prepared)
+
+    def convert_beside_float(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+        """The same, and what it was before its precision was converted, for `Compiler` to compare with (ours); None where it
+        computes in float."""
+        prepared, narrow = self._prepare(model)
+        if not narrow:
+            return self._check(prepared), None
+        whole = onnx.ModelProto()
+        whole.CopyFrom(prepared)
+        return self._narrow(prepared), whole
+
+    def _prepare(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
+        """A static model in float, folded and with all nodes named, and whether it is to be brought to half."""
         self._on_step("check operators")
         check_operators(model.graph)
         converted = onnx.ModelProto()
@@ -90,14 +107,19 @@ class Converter:
         name_nodes(converted.graph)
         self._on_step(f"convert to {self.precision}")
         int64_to_int32(converted)
-        if narrow:
-            float_to_half(converted, self.fp16_skip_op_types)
+        return converted, narrow
+
+    def _narrow(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        float_to_half(model, self.fp16_skip_op_types, self.fp16_skip_op_names)
         if self.precision in ("fp8", "fp8_weight"):
             weights_only = self.precision == "fp8_weight"
-            float_to_fp8(converted, self.fp8_params, self.fp8_skip_op_names, weights_only=weights_only)
+            float_to_fp8(model, self.fp8_params, self.fp8_skip_op_names, weights_only=weights_only)
+        return self._check(model)
+
+    def _check(self, model: onnx.ModelProto) -> onnx.ModelProto:
         self._on_step("infer shapes")
-        check_static(converted)
-        return converted
+        check_static(model)
+        return model
 
     def _version(self, model: onnx.ModelProto, narrow: bool) -> int | None:
         """The opset to convert to, None for the model's own."""

@@ -2,35 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx
 from onnx import TensorProto, helper
+from simipu import CompileError
 from simipu.numerics import iter_subgraphs
 from simipu.shapes import infer_shapes
 
 from poprt.weights import drop_weights, retype, used_names
 
 
-def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = ()) -> None:
+def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = (), skip_op_names: Collection[str] = ()) -> None:
     """Turn inputs, outputs, weights and operators of `model` to half, in place.
 
-    Operators of `skip_op_types` (fp16_skip_op_types) and those that have no half variant stay in float, between casts;
-    what one of them hands to another stays in float on the way.
+    Operators of `skip_op_types` (fp16_skip_op_types), nodes of `skip_op_names` and operators that have no half variant stay in
+    float, between casts; what one of them hands to another stays in float on the way.
     Finite weights beyond the range of half become its largest number, so that a mask of -FLT_MAX does not become -inf.
     """
     version = next(entry.version for entry in model.opset_import if not entry.domain)
-    _convert_graph(model.graph, _Conversion(_find_floats(infer_shapes(model).graph), version, skip_op_types), {})
+    unknown = sorted(set(skip_op_names) - set(_iter_node_names(model.graph)))
+    if unknown:
+        raise CompileError(
+            f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are called by their output)"
+        )
+    skipped = _Conversion(_find_floats(infer_shapes(model).graph), version, skip_op_types, skip_op_names)
+    _convert_graph(model.graph, skipped, {})
+
+
+def _iter_node_names(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield node.name
+        for subgraph in iter_subgraphs(node):
+            yield from _iter_node_names(subgraph)
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """What is known of the whole model: the names of its float tensors, its opset, the operators that stay in float."""
+    """What is known of the whole model: the names of its float tensors, its opset, operators and nodes that stay in float."""
 
     floats: set[str]
     version: int
     skip_op_types: Collection[str]
+    skip_op_names: Collection[str]
+
+    def keeps(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema) -> bool:
+        """Whether a node stays in float."""
+        return node.op_type in self.skip_op_types or node.name in self.skip_op_names or not _has_half(schema)
 
 
 def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: dict[str, str]) -> None:
@@ -119,7 +138,7 @@ def _convert(
         _retype_attribute(node, "to")
         return [node]
     schema = onnx.defs.get_schema(node.op_type, conversion.version)
-    in_float = node.op_type in conversion.skip_op_types or not _has_half(schema)
+    in_float = conversion.keeps(node, schema)
     before = []
     for index, name in enumerate(node.input):
         if name not in conversion.floats or not (in_float or _wants_float(schema, index)):

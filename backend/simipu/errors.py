@@ -21,6 +21,10 @@ class ForeignExecutableError(LoadError):
     """The executable was made by something else, such as the real Poplar."""
 
 
+class LoadTimeoutError(LoadError):
+    """An executable could not be made ready to run within its limit of time."""
+
+
 class RunError(SimIpuError):
     """A program run failed: a stream is not connected or delivered something else than its shape, or an operator refused
     its values. The device is as it was."""

@@ -145,7 +145,18 @@ def lower_program(program: Program, weights: Weights, numerics: Numerics | None)
             f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the device; "
             "run the load program with the weights' tensor data first"
         )
+    lowered, values = lower_model(model, weights, numerics)
+    return lowered.SerializeToString(), values
+
+
+def lower_model(
+    model: onnx.ModelProto, weights: Weights, numerics: Numerics | None
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The same for a model whose initializers without data are all among `weights`."""
     lowered = lower(model, numerics)
+    if lowered is model:
+        lowered = onnx.ModelProto()
+        lowered.CopyFrom(model)
     quarters = {t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS}
     mapped = _find_mappable(lowered.graph)
     values = {}
@@ -162,7 +173,7 @@ def lower_program(program: Program, weights: Weights, numerics: Numerics | None)
             tensor.external_data[0].CopyFrom(onnx.StringStringEntryProto(key="location", value=_NO_FILE.name))
         else:
             tensor.CopyFrom(numpy_helper.from_array(value.astype(dtype), name))
-    return lowered.SerializeToString(), values
+    return lowered, values
 
 
 def _find_mappable(graph: onnx.GraphProto) -> set[str]:

@@ -105,22 +105,22 @@ def test_older_models_are_brought_to_the_opset_that_rounding_needs(network):
 
 
 def test_a_node_that_overflows_in_half_is_named_at_compile_time(caplog):
-    converted = Converter(precision="fp16", batch_size=2).convert(overflowing(60_000))
+    converted = Converter(precision="fp16", batch_size=16).convert(overflowing(60_000))
     compiled = Compiler.compile(converted)
-    (overflow,) = compiled.overflows
+    (overflow,) = compiled.findings.overflows
     assert (overflow.node, overflow.op_type) == ("loud", "Mul")
     assert overflow.largest > 65_520
     assert "node 'loud' (Mul): with made-up inputs its result reaches" in caplog.text
-    assert not Compiler.compile(Converter(precision="fp16", batch_size=2).convert(overflowing(100))).overflows
-    assert not Compiler.compile(Converter(batch_size=2).convert(overflowing(1e30))).overflows
+    assert not Compiler.compile(Converter(precision="fp16", batch_size=16).convert(overflowing(100))).findings.overflows
+    assert not Compiler.compile(Converter(batch_size=16).convert(overflowing(1e30))).findings.overflows
 
 
 def test_calibration_data_decide_what_overflows():
     converted = Converter(precision="fp16", batch_size=2).convert(overflowing(1_000))
     rows = np.full((3, 4), 10.0)
-    assert not Compiler.compile(converted, calibration_data={"x": rows}).overflows
+    assert not Compiler.compile(converted, calibration_data={"x": rows}).findings.overflows
     rows[2] = 100  # in the second batch, which is filled up
-    (overflow,) = Compiler.compile(converted, calibration_data={"x": rows}).overflows
+    (overflow,) = Compiler.compile(converted, calibration_data={"x": rows}).findings.overflows
     assert overflow.largest == 100_000
     for data in ({}, {"x": rows[:, :3]}, {"x": rows[0]}, {"x": rows[:0]}):
         with pytest.raises(CompileError, match="calibration data for input 'x': expected rows of shape"):
@@ -131,7 +131,7 @@ def test_a_mask_of_infinities_is_no_overflow():
     nodes = [helper.make_node("Add", ["x", "mask"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
     mask = {"mask": np.array([[0, 0, -np.inf, -np.inf]], np.float32)}
     model = make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, mask)
-    assert not Compiler.compile(Converter(precision="fp16", batch_size=2).convert(model)).overflows
+    assert not Compiler.compile(Converter(precision="fp16", batch_size=2).convert(model)).findings.overflows
 
 
 def test_calibration_data_are_read_from_archives_and_pickles_that_hold_arrays_only(tmp_path):

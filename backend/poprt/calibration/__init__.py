@@ -1,0 +1,14 @@
+"""The calibration run: a model in half is computed at compile time, beside itself in float, to say what it is worth.
+
+`inputs` has what it is computed of, `overflow` the nodes whose results half cannot hold, `comparison` what becomes of the
+outputs, and `parting` the first nodes where half and float part, with the option that mends it. Nothing here changes what is
+compiled.
+"""
+
+from poprt.calibration.comparison import LIMIT, Comparison
+from poprt.calibration.inputs import read_calibration_data
+from poprt.calibration.overflow import Overflow
+from poprt.calibration.run import Findings, calibrate
+from poprt.calibration.sides import Side
+
+__all__ = ["LIMIT", "Comparison", "Findings", "Overflow", "Side", "calibrate", "read_calibration_data"]

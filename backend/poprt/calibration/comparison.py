@@ -1,0 +1,145 @@
+"""What half precision makes of a model's final outputs, in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+Array = npt.NDArray[Any]
+
+LIMIT = 0.02
+"""Share of an output's largest value by which half may differ before it is warned of: what the demo allows, too."""
+_PASSING = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+_LOGITS = frozenset("Add Gemm MatMul".split())
+_CLASSES = frozenset("LogSoftmax Softmax".split())
+_COUNTS = ("labels", "agreeing", "misled", "lost")
+
+
+@dataclass(slots=True)
+class _Output:
+    """Sums over the runs of one output."""
+
+    largest: float = 0.0
+    error: float = 0.0
+    lost: int = 0
+    labels: int = 0
+    agreeing: int = 0
+    misled: int = 0
+
+    @property
+    def relative(self) -> float:
+        """The largest error over the largest value."""
+        if self.largest:
+            return self.error / self.largest
+        return float("inf") if self.error else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A model's outputs in half beside those in float, over all runs.
+
+    `error` is the largest difference over the largest value of that output, of the output where this is largest. `labels` are
+    the answers that look like classes, of which `agreeing` name the same one; `misled` others do so although float is not
+    undecided between the two. `lost` counts values that half has as NaN or infinity where float has a number.
+    """
+
+    error: float
+    output: str
+    labels: int
+    agreeing: int
+    misled: int
+    lost: int
+    made_up: bool
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the user is to be warned."""
+        return self.error > LIMIT or self.lost > 0 or self.misled > 0
+
+    def describe(self) -> str:
+        """One line."""
+        parts = [f"largest error {self.error:.2g} of the largest value (output {self.output!r})"]
+        if self.labels:
+            parts.append(f"labels agree in {self.agreeing} of {self.labels}")
+        parts.append(f"{self.lost} values lost to NaN or infinity" if self.lost else "no NaN or infinity")
+        return f"beside float, on {'made-up inputs' if self.made_up else 'the calibration data'}: {', '.join(parts)}"
+
+
+@dataclass(slots=True)
+class Comparer:
+    """Collects what runs give."""
+
+    names: Sequence[str]
+    classes: frozenset[str]
+    outputs: dict[str, _Output] = field(default_factory=dict)
+
+    def add(self, half: Sequence[Array], whole: Sequence[Array]) -> float:
+        """Take the outputs of one run; the largest error of this run over each output's largest value."""
+        worst = 0.0
+        for name, ours, theirs in zip(self.names, half, whole, strict=True):
+            run = _Output()
+            if theirs.dtype.kind == "f":
+                is_label = name in self.classes or _are_shares(theirs)
+                _compare_floats(run, ours.astype(np.float64), theirs.astype(np.float64), is_label=is_label)
+            else:
+                run.labels, run.agreeing = theirs.size, int((ours == theirs).sum())
+                run.misled = run.labels - run.agreeing
+            worst = max(worst, run.relative, float(bool(run.lost or run.misled)))
+            self._merge(self.outputs.setdefault(name, _Output()), run)
+        return worst
+
+    def result(self, *, made_up: bool) -> Comparison:
+        """Of all runs."""
+        outputs = self.outputs
+        worst = max(outputs, key=lambda name: outputs[name].relative)
+        counts = {kind: sum(getattr(each, kind) for each in outputs.values()) for kind in _COUNTS}
+        return Comparison(outputs[worst].relative, worst, made_up=made_up, **counts)
+
+    @staticmethod
+    def _merge(total: _Output, run: _Output) -> None:
+        total.largest, total.error = max(total.largest, run.largest), max(total.error, run.error)
+        for kind in _COUNTS:
+            setattr(total, kind, getattr(total, kind) + getattr(run, kind))
+
+
+def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool) -> None:
+    known = np.isfinite(theirs)
+    lost = known & ~np.isfinite(ours)
+    run.lost = int(lost.sum())
+    run.largest = float(np.abs(theirs[known]).max(initial=0))
+    both = known & ~lost
+    run.error = float(np.abs(ours[both] - theirs[both]).max(initial=0))
+    if is_label and theirs.size:
+        rows, others = theirs.reshape(-1, theirs.shape[-1]), ours.reshape(-1, ours.shape[-1])
+        chosen, found = rows.argmax(-1), np.nan_to_num(others, nan=-np.inf).argmax(-1)
+        margin = np.take_along_axis(rows, chosen[:, None], -1) - np.take_along_axis(rows, found[:, None], -1)
+        run.labels, run.agreeing = len(rows), int((chosen == found).sum())
+        run.misled = int((margin > LIMIT * run.largest).sum())
+
+
+def _are_shares(values: Array) -> bool:
+    """Whether rows are probabilities of several classes."""
+    if values.ndim < 2 or values.shape[-1] < 2 or not values.size:
+        return False
+    return bool((values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3))
+
+
+def find_classes(model: onnx.ModelProto) -> frozenset[str]:
+    """Outputs whose last axis looks like classes: a softmax's, or two axes of a last linear layer."""
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output}
+    found = set()
+    for value in graph.output:
+        sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        name = value.name
+        while name in makers and makers[name].op_type in _PASSING:
+            name = makers[name].input[0]
+        maker = makers[name].op_type if name in makers else ""
+        if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and len(sizes) == 2)):
+            found.add(value.name)
+    return frozenset(found)

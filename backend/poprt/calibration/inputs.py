@@ -1,0 +1,156 @@
+"""What the calibration run is computed of: the user's data, or made-up ones that are varied and in range."""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from simipu import CompileError, Stream
+
+from poprt.calibration.ranges import Range, find_range
+
+Array = npt.NDArray[Any]
+
+LEAST_ROWS = 4
+"""Rows that are made up at least: one of each kind."""
+
+
+def read_calibration_data(path: str | Path) -> dict[str, Array]:
+    """Arrays by input name: of an .npz file, or of a pickled dict as `--data_preprocess` takes it.
+
+    A pickle may hold arrays and plain values, nothing else. Raises CompileError for another file.
+    """
+    content = Path(path).read_bytes()
+    try:
+        if content[:2] == b"PK":
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                return dict(arrays)
+        found = _ArrayUnpickler(io.BytesIO(content)).load()
+        return {str(name): np.asarray(value) for name, value in found.items()}
+    except (pickle.UnpicklingError, AttributeError, EOFError, IndexError, ValueError, ImportError) as error:
+        raise CompileError(f"{path}: expected arrays by input name, an .npz file or a pickled dict; found {error}") from error
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Loads what arrays are made of; anything else could run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        wanted = (module.replace("numpy._core", "numpy.core"), name)
+        if wanted in {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy.core.multiarray", "_reconstruct")} | {
+            ("numpy.core.numeric", "_frombuffer"),
+            ("numpy.core.multiarray", "scalar"),
+        }:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"{module}.{name}, which is no array")
+
+
+def iter_given(inputs: Sequence[Stream], data: Mapping[str, Array], batch_size: int) -> Iterator[dict[str, Array]]:
+    """The rows of `data` in batches of the compiled size, the last filled up with the first rows; floats are not narrowed.
+
+    Raises CompileError for data that do not fit the inputs.
+    """
+    for stream in inputs:
+        found, wanted = np.shape(data.get(stream.tensor, ())), stream.row_shape if batch_size else stream.shape[1:]
+        if len(found) != 1 + len(wanted) or found[1:] != wanted or 0 in found:
+            raise CompileError(
+                f"calibration data for input {stream.tensor!r}: expected rows of shape {list(wanted)}, found "
+                f"{list(found) if found else 'none'}; the inputs are {', '.join(each.tensor for each in inputs)}"
+            )
+    rows = max(len(data[stream.tensor]) for stream in inputs)
+    step = batch_size or inputs[0].shape[0]
+    for start in range(0, rows, step):
+        taken = {
+            s.tensor: data[s.tensor][np.arange(start, start + s.shape[s.batch_axis]) % len(data[s.tensor])] for s in inputs
+        }
+        yield {stream.tensor: _place(taken[stream.tensor], stream) for stream in inputs}
+
+
+def iter_made_up(model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int) -> Iterator[dict[str, Array]]:
+    """Batches of rows of all kinds: normally distributed, between 0 and 1, waves, quiet; indices all over their tables; whole
+    numbers of 8 and 16 bits over all that these hold; masks of everything and of beginnings."""
+    random = np.random.default_rng(0)
+    ranges = {stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iu"}
+    for first in range(0, LEAST_ROWS, batch_size or 1):
+        batch = {}
+        for stream in inputs:
+            shape = stream.row_shape if batch_size else stream.shape
+            rows = [
+                _make_row(random, stream, shape, ranges.get(stream.tensor, Range()), first + row)
+                for row in range(batch_size or 1)
+            ]
+            batch[stream.tensor] = _place(np.stack(rows), stream) if batch_size else rows[0].astype(_dtype(stream))
+        yield batch
+
+
+def _place(rows: Array, stream: Stream) -> Array:
+    return np.ascontiguousarray(np.moveaxis(rows, 0, stream.batch_axis)).astype(_dtype(stream))
+
+
+def _dtype(stream: Stream) -> npt.DTypeLike:
+    """Floats come in float: what becomes of them in half is what is looked for."""
+    return np.float32 if stream.dtype.kind == "f" else stream.dtype
+
+
+def _make_row(random: np.random.Generator, stream: Stream, shape: tuple[int, ...], found: Range, row: int) -> Array:
+    kind, name = stream.dtype.kind, stream.tensor.lower()
+    if found.is_known and kind in "iu":
+        lowest, highest = _limits(stream)
+        least, greatest = max(int(found.least), lowest), min(int(found.greatest), highest)
+        return _make_indices(random, shape, least, max(least, greatest), row)
+    if kind == "b" or "mask" in name or (kind in "iu" and found.is_truth and stream.dtype.itemsize > 2):
+        return _make_mask(shape, row)
+    if kind in "iu":
+        return _make_whole(random, stream, shape)
+    return _make_floats(random, shape, row)
+
+
+def _make_indices(random: np.random.Generator, shape: tuple[int, ...], least: int, greatest: int, row: int) -> Array:
+    """All over the range; from a narrow part of it, as words and letters come; counting; and a few, again and again."""
+    count, kind = greatest - least + 1, row % LEAST_ROWS
+    if kind == 0:
+        return random.integers(least, greatest, shape, endpoint=True)
+    if kind == 1:
+        return least + random.integers(count // 8, max(count // 8 + 1, count // 2), shape)
+    if kind == 2:
+        return least + np.arange(math.prod(shape)).reshape(shape) % count
+    few: Array = random.integers(least, greatest, 5, endpoint=True)
+    return few.take(random.integers(0, len(few), shape))
+
+
+def _make_mask(shape: tuple[int, ...], row: int) -> Array:
+    """Everything in every other row, and beginnings of several lengths."""
+    length = shape[-1] if shape else 1
+    kept = length if row % 2 == 0 else max(1, length * (1 + row // 2 % 3) // 4)
+    return np.broadcast_to(np.arange(length) < kept, shape) if shape else np.ones(())
+
+
+def _make_whole(random: np.random.Generator, stream: Stream, shape: tuple[int, ...]) -> Array:
+    if stream.dtype.itemsize > 2:
+        return np.ones(shape)  # a length, a rate or a count, of which nothing is known
+    return random.integers(*_limits(stream), shape, endpoint=True)
+
+
+def _limits(stream: Stream) -> tuple[int, int]:
+    """What whole numbers of the stream's type reach from and to."""
+    bits = 8 * stream.dtype.itemsize
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if stream.dtype.kind == "i" else (0, 2**bits - 1)
+
+
+def _make_floats(random: np.random.Generator, shape: tuple[int, ...], row: int) -> Array:
+    noise: Array = np.asarray(random.standard_normal(shape))
+    if row % LEAST_ROWS == 0:
+        return noise
+    if row % LEAST_ROWS == 1:
+        return random.random(shape)
+    if row % LEAST_ROWS == 2:
+        steps = np.arange(shape[-1] if shape else 1) * 2 * math.pi * random.uniform(0.005, 0.2)
+        wave: Array = (np.sin(steps) if shape else np.sin(1)) / 2 + noise / 100
+        return wave
+    return noise / 100

@@ -1,0 +1,91 @@
+"""Computes a model in half and in float on the same inputs, and reports what half made of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto
+from simipu import LoadError, RunError, Stream
+from simipu.errors import DeviceLostError, LoadTimeoutError
+from simipu.numerics import Numerics, iter_subgraphs
+
+from poprt.calibration import parting
+from poprt.calibration.comparison import Comparer, Comparison, find_classes
+from poprt.calibration.inputs import iter_given, iter_made_up
+from poprt.calibration.overflow import Overflow, Watch, report
+from poprt.calibration.sides import Feeds, Side
+
+Array = npt.NDArray[Any]
+Renarrow = Callable[[frozenset[str]], Side]
+"""Makes the half side anew, with operators of those types kept in float."""
+
+_log = logging.getLogger("poprt")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the calibration run found: nothing where the model computes in float, or could not be computed here."""
+
+    comparison: Comparison | None = None
+    overflows: tuple[Overflow, ...] = ()
+
+
+def calibrate(
+    half: Side,
+    whole: Side | None,
+    streams: Sequence[Stream],
+    batch_size: int,
+    data: Mapping[str, Array] | None = None,
+    renarrow: Renarrow | None = None,
+) -> Findings:
+    """Compare a model in half with the same in float (None: itself, rounded nowhere); warn of overflow and outputs that part.
+
+    `streams` are the inputs, `data` rows by input name (None: made up). With `renarrow` the option that brings the two
+    together again is looked for. Raises CompileError for data that do not fit, and LoadTimeoutError for a model that cannot be
+    made ready in time.
+    """
+    if not _has_halves(half.model.graph):
+        return Findings()
+    made = iter_made_up(half.model, streams, batch_size) if data is None else iter_given(streams, data, batch_size)
+    batches = list(made)
+    whole = whole or Side(half.model, half.weights, None)
+    try:
+        overflows, ours = _compute(half, batches)
+        comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
+        errors = [comparer.add(*pair) for pair in zip(ours, whole.run(batches), strict=False)]
+        comparison = comparer.result(made_up=data is None)
+        report(overflows, made_up=data is None)
+        if comparison.is_bad:
+            worst = batches[int(np.argmax(errors))]
+            _log.warning("%s. %s", comparison.describe(), parting.explain(half, whole, worst, renarrow))
+    except LoadTimeoutError:
+        raise
+    except (LoadError, RunError, DeviceLostError, ValueError) as error:
+        _log.warning("the calibration run failed, so nothing is known of what half precision does: %s", error)
+        return Findings()
+    return Findings(comparison, overflows)
+
+
+def _has_halves(graph: onnx.GraphProto) -> bool:
+    types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    types |= {tensor.data_type for tensor in graph.initializer}
+    types |= {each.i for node in graph.node if node.op_type == "Cast" for each in node.attribute if each.name == "to"}
+    return TensorProto.FLOAT16 in types or any(_has_halves(body) for node in graph.node for body in iter_subgraphs(node))
+
+
+def _compute(half: Side, batches: Sequence[Feeds]) -> tuple[tuple[Overflow, ...], list[list[Array]]]:
+    """The nodes that overflow, and the outputs as they will be served; one graph does both where sums are kept in float."""
+    floats = Numerics(half_partials=False)
+    watches: list[Watch] = []
+    results = list(Side(half.model, half.weights, floats).run(batches, change=lambda graph: watches.append(Watch(graph))))
+    count = len(half.model.graph.output)
+    for values in results:
+        watches[0].add(values[count:])
+    ours = [values[:count] for values in results] if half.numerics == floats else list(half.run(batches))
+    return watches[0].overflows(), ours

@@ -1,0 +1,66 @@
+"""A model ready to be computed in the calibration run: in half as it will be served, or in float beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+from simipu import GraphOptions
+from simipu.graph import lower_model, make_graph
+from simipu.numerics import Numerics
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+ENOUGH_SECONDS = 30.0
+"""After which no further batch is computed."""
+MOST_SECONDS = 120.0
+"""The longest that one batch may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A static model, the values of the initializers that it holds without data, and what is rounded in it (None: nothing)."""
+
+    model: onnx.ModelProto
+    weights: Mapping[str, Array]
+    numerics: Numerics | None
+
+    def run(
+        self,
+        batches: Sequence[Feeds],
+        names: Sequence[str] | None = None,
+        *,
+        change: Callable[[onnx.GraphProto], None] = lambda graph: None,
+    ) -> Iterator[list[Array]]:
+        """The values of `names` (default: the outputs) for each batch, until enough time has passed.
+
+        `change` may add outputs to the lowered graph. Raises LoadError and RunError.
+        """
+        # In the type that the graph takes they need not be written into it and read again.
+        wide = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in self.weights.items()}
+        lowered, values = lower_model(self.model, wide, self.numerics)
+        change(lowered.graph)
+        wanted = list(names) if names is not None else [value.name for value in lowered.graph.output]
+        known = {value.name for value in lowered.graph.output}
+        added = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted if name not in known]
+        lowered.graph.output.extend(added)
+        options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS)
+        with closing(make_graph(lowered.SerializeToString(), values, options, "of the calibration run")) as graph:
+            start = time.monotonic()
+            for feeds in batches:
+                yield graph.run(wanted, self._cast(feeds))
+                if time.monotonic() - start > ENOUGH_SECONDS:
+                    return
+
+    def _cast(self, feeds: Feeds) -> dict[str, Array]:
+        types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.input}
+        with np.errstate(over="ignore"):
+            return {name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind)) for name, kind in types.items()}

@@ -1,0 +1,240 @@
+"""What a compilation to half says of its worth: how far outputs part from float, where, why, and what mends it."""
+
+import logging
+import re
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from poprt import Compiler, CompilerOptions, Converter, cli
+from poprt.calibration.inputs import iter_made_up
+from poprt.calibration.ranges import find_range
+from sample_models import make_model
+from simipu import CompileError, Direction, Stream
+
+F, I64, I32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+random = np.random.default_rng(0)
+
+
+def node(operator, inputs, outputs, **attributes):
+    return helper.make_node(operator, inputs.split(), outputs.split(), name=f"the_{outputs.split()[0]}", **attributes)
+
+
+def compile_half(model, caplog, batch=4, options=None, **convert):
+    """The compiled model and what was warned of."""
+    converter = Converter(precision="fp16", batch_size=batch, **convert)
+    half, whole = converter.convert_beside_float(model)
+    with caplog.at_level(logging.WARNING, "poprt"):
+        compiled = Compiler.compile(half, None, CompilerOptions(**(options or {})), float_model=whole)
+    return compiled, "\n".join(record.getMessage() for record in caplog.records)
+
+
+def simple(nodes, weights, shape=(8,), outputs=None):
+    return make_model(nodes, {"x": (F, ["n", *shape])}, {"y": (F, outputs or ["n", *shape])}, weights)
+
+
+def overflowing_norm():
+    """A layer normalisation spelt out, whose sum of squares is beyond half, between operators that are not."""
+    nodes = [
+        node("Mul", "x loud", "l"),
+        node("Mul", "l l", "square"),
+        node("ReduceSum", "square axes", "sum"),
+        node("Sqrt", "sum", "size"),
+        node("Div", "l size", "norm"),
+        node("Gemm", "norm w", "logits"),
+        node("Softmax", "logits", "y", axis=-1),
+    ]
+    weights = {"loud": np.float32(200), "axes": np.array([1]), "w": random.standard_normal((8, 8)).astype(np.float32) * 5}
+    return simple(nodes, weights)
+
+
+def quiet_power():
+    """The logarithm of a power, as audio front ends take it: most of it is below what half can hold."""
+    nodes = [node("Mul", "x small", "s"), node("Mul", "s s", "power"), node("Add", "power least", "p"), node("Log", "p", "y")]
+    return simple(nodes, {"small": np.float32(1e-4), "least": np.float32(1e-10)})
+
+
+def cancelling():
+    """What is left of large numbers that nearly agree."""
+    nodes = [node("Add", "x much", "large"), node("Sub", "large much", "y")]
+    return simple(nodes, {"much": np.full(8, 3000, np.float32)})
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "cause"),
+    [
+        (overflowing_norm(), "the_square", "overflow"),
+        (quiet_power(), "the_power", "underflow"),
+        (cancelling(), "the_y", "cancellation"),
+    ],
+)
+@pytest.mark.parametrize("partials", ["half", "float"])
+def test_outputs_that_part_are_told_of_with_the_first_node_and_what_mends_it(model, first, cause, partials, caplog):
+    compiled, warned = compile_half(model, caplog, options={"partials_type": partials})
+    comparison = compiled.findings.comparison
+    assert comparison.is_bad
+    assert "beside float, on made-up inputs: largest error" in warned
+    assert re.search(rf"They first part at node '{first}' \(\w+\): {cause}", warned)
+    types = re.search(r"--fp16_skip_op_types (\S+) brings the error to (\S+)", warned)
+    caplog.clear()
+    mended, warned = compile_half(model, caplog, options={"partials_type": partials}, fp16_skip_op_types=types[1])
+    assert not mended.findings.comparison.is_bad
+    assert "beside float" not in warned
+
+
+def test_a_model_that_half_does_no_harm_is_not_warned_of(caplog):
+    weights = {"w": random.standard_normal((8, 5)).astype(np.float32)}
+    model = simple([node("Gemm", "x w", "l"), node("Softmax", "l", "y")], weights, outputs=["n", 5])
+    compiled, warned = compile_half(model, caplog)
+    comparison = compiled.findings.comparison
+    assert not warned
+    assert 0 < comparison.error < 0.002
+    assert (comparison.labels, comparison.agreeing, comparison.lost) == (4, 4, 0)
+    assert comparison.describe() == (
+        f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest value (output 'y'), "
+        "labels agree in 4 of 4, no NaN or infinity"
+    )
+
+
+def test_weights_count_that_half_cannot_hold(caplog):
+    """Beside the model as it was: beside itself it would lose nothing."""
+    model = simple(
+        [node("Mul", "x tiny", "t"), node("Mul", "t huge", "y")], {"tiny": np.float32(1e-9), "huge": np.float32(1e4)}
+    )
+    compiled, warned = compile_half(model, caplog)
+    assert compiled.findings.comparison.error == 1
+    assert "underflow" in warned
+    caplog.clear()
+    alone = Compiler.compile(Converter(precision="fp16", batch_size=4).convert(model))
+    assert alone.findings.comparison.error < 0.01
+
+
+def test_lost_values_are_counted(caplog):
+    model = simple([node("Mul", "x loud", "l"), node("Sub", "l l", "y")], {"loud": np.float32(1e6)})
+    options = {"engine_options": {"debug.nanOverflowException": "true"}}
+    compiled, warned = compile_half(model, caplog, options=options)
+    assert compiled.findings.comparison.lost
+    assert f"{compiled.findings.comparison.lost} values lost to NaN or infinity" in warned
+
+
+def test_single_nodes_stay_in_float_by_their_names(caplog):
+    names = "the_square,the_sum,the_size,the_norm"
+    compiled, _ = compile_half(overflowing_norm(), caplog, fp16_skip_op_names=names)
+    assert not compiled.findings.comparison.is_bad
+    with pytest.raises(CompileError, match="the model has no node 'nobody'"):
+        compile_half(overflowing_norm(), caplog, fp16_skip_op_names=["nobody"])
+
+
+def test_models_in_float_are_not_compared(linear):
+    assert Compiler.compile(Converter(batch_size=4).convert(linear)).findings.comparison is None
+
+
+def test_8_bit_models_are_compared_too(caplog):
+    weights = {"w": random.standard_normal((8, 8)).astype(np.float32)}
+    model = simple([node("Gemm", "x w", "y")], weights)
+    half, whole = Converter(precision="fp8", batch_size=4).convert_beside_float(model)
+    compiled = Compiler.compile(half, None, CompilerOptions(ipu_version="ipu21"), float_model=whole)
+    assert 0.005 < compiled.findings.comparison.error < 0.2
+
+
+def test_the_command_says_it_in_one_line(tmp_path, capsys):
+    onnx.save(overflowing_norm(), tmp_path / "m.onnx")
+    arguments = ["--input_model", str(tmp_path / "m.onnx"), "--batch_size", "4", "--precision", "fp16", "--export_popef"]
+    assert cli.main([*arguments, "--output_dir", str(tmp_path)]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("beside float"))
+    assert re.fullmatch(
+        r".*largest error .* of the largest value \(output 'y'\), labels agree in \d of 4, no NaN or infinity", line
+    )
+
+
+def indices(*nodes, weights=None, kind=I64, name="ids"):
+    return make_model(list(nodes), {name: (kind, [4, 6])}, {"y": (F, None)}, weights or {})
+
+
+TABLE = {"table": np.zeros((10, 3), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("model", "least", "greatest"),
+    [
+        (indices(node("Gather", "table ids", "y"), weights=TABLE), 0, 9),
+        (indices(node("Gather", "table ids", "y", axis=1), weights=TABLE), 0, 2),
+        (
+            indices(node("Add", "ids two", "i"), node("Gather", "table i", "y"), weights={**TABLE, "two": np.array(2)}),
+            -2,
+            7,
+        ),
+        (
+            indices(
+                node("Unsqueeze", "ids axes", "u"),
+                node("Cast", "u", "c", to=I32),
+                node("Gather", "table c", "a"),
+                node("Gather", "short ids", "y"),
+                weights={**TABLE, "axes": np.array([0]), "short": np.zeros((7, 2), np.float32)},
+            ),
+            0,
+            6,
+        ),
+        (
+            indices(
+                node("OneHot", "ids depth values", "y"), weights={"depth": np.array(5), "values": np.array([0, 1], np.float32)}
+            ),
+            0,
+            4,
+        ),
+        (
+            indices(
+                node("Unsqueeze", "ids axes", "u"),
+                node("Equal", "u range", "e"),
+                node("Cast", "e", "y", to=F),
+                weights={"axes": np.array([2]), "range": np.arange(257)},
+            ),
+            0,
+            256,
+        ),
+    ],
+)
+def test_indices_are_made_up_all_over_their_table_and_not_beyond(model, least, greatest):
+    found = find_range(model, "ids")
+    assert (found.least, found.greatest) == (least, greatest)
+    values = made_up(model, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(np.int64), (4, 6)))
+    assert least <= values.min() <= values.max() <= greatest
+    assert len(np.unique(values)) > 2
+
+
+def made_up(model, stream, batch=4):
+    (batch,) = iter_made_up(model, [stream], batch)
+    assert batch[stream.tensor].shape == stream.shape
+    return batch[stream.tensor]
+
+
+def test_masks_keep_everything_and_beginnings():
+    nodes = [node("Cast", "mask", "c", to=F), node("Sub", "one c", "s"), node("Mul", "s far", "y")]
+    model = indices(*nodes, weights={"one": np.float32(1), "far": np.float32(-10000)}, name="mask")
+    for dtype in (np.int64, np.int32, bool, np.float32):
+        values = made_up(model, Stream("mask", "mask", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6)))
+        np.testing.assert_array_equal(values, [[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(("dtype", "least", "greatest"), [(np.uint8, 0, 255), (np.int16, -32768, 32767), (np.int8, -128, 127)])
+def test_bytes_and_sounds_are_made_up_over_all_they_hold(dtype, least, greatest):
+    model = make_model([node("Cast", "x", "y", to=F)], {"x": (TensorProto.UINT8, [4, 500])}, {"y": (F, [4, 500])}, {})
+    values = made_up(model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 500)))
+    assert values.dtype == dtype
+    assert values.min() < least + (greatest - least) / 50
+    assert values.max() > greatest - (greatest - least) / 50
+
+
+def test_floats_are_loud_quiet_and_between_0_and_1(linear):
+    values = made_up(linear, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float16), (4, 500)))
+    assert values.dtype == np.float32
+    spread = values.std(axis=1)
+    assert spread[0] > 0.9
+    assert values[1].min() >= 0
+    assert spread[3] < 0.05
+
+
+def test_a_small_batch_is_made_up_several_times(linear):
+    stream = Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float16), (1, 4))
+    assert len(list(iter_made_up(linear, [stream], 1))) == 4
