@@ -22,7 +22,8 @@ Array = npt.NDArray[Any]
 HALF_LIMIT = 65_520.0
 """The least float that rounds to more than the largest half, 65,504."""
 
-_ZERO = "calibration/zero"
+_ZERO, _ONE = "calibration/zero", "calibration/one"
+_MOST_JOINED = 256
 
 _log = logging.getLogger("poprt")
 
@@ -37,22 +38,38 @@ class Overflow:
 
 
 class Watch:
-    """Outputs added to a lowered graph, in place: the largest magnitude of each result that is about to be rounded."""
+    """An output added to a lowered graph, in place: the largest magnitudes of all results that are about to be rounded.
+
+    One output, and each node behind the one that it watches: ONNX Runtime takes a time for others that grows with the square of
+    their number.
+    """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._nodes = unrounded_results(graph)
-        before = len(graph.output)
+        self._largest = np.zeros(len(self._nodes))
         if self._nodes:
             graph.initializer.append(numpy_helper.from_array(np.zeros((), np.float32), _ZERO))
-        for name, node in self._nodes.items():
-            _watch(graph, name, growing=node.op_type in GROWING_OPERATORS)
-        self.names = [value.name for value in graph.output[before:]]
-        """The outputs, all scalars."""
-        self._largest = np.zeros(len(self.names))
+            graph.initializer.append(numpy_helper.from_array(np.ones(1, np.int64), _ONE))
+        nodes, found = [], {}
+        for node in graph.node:
+            nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            for name in self._nodes.keys() & set(node.output):
+                chain = Chain(f"{name}/watched")
+                found[name] = _watch(chain, name, growing=node.op_type in GROWING_OPERATORS)
+                nodes += chain.nodes
+        chain = Chain("calibration")
+        watched = [found[name] for name in self._nodes]
+        while len(watched) > 1:
+            parts = [watched[i : i + _MOST_JOINED] for i in range(0, len(watched), _MOST_JOINED)]
+            watched = [chain.add("Concat", *part, axis=0) for part in parts]
+        del graph.node[:]
+        graph.node.extend([*nodes, *chain.nodes])
+        graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [len(self._nodes)]) for name in watched)
 
     def add(self, values: Sequence[Array]) -> None:
-        """Take what a run gave for `names`."""
-        self._largest = np.fmax(self._largest, np.array(values, float).reshape(-1))
+        """Take what a run gave for the outputs that were added."""
+        for found in values:
+            self._largest = np.fmax(self._largest, found)
 
     def overflows(self) -> tuple[Overflow, ...]:
         """The nodes whose results were too large in any run, in order."""
@@ -74,12 +91,9 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
         )
 
 
-def _watch(graph: onnx.GraphProto, name: str, *, growing: bool) -> None:
-    """Add an output: the largest magnitude of tensor `name`. An infinity that another went into is not one of its own."""
-    chain = Chain(f"{name}/watched")
+def _watch(chain: Chain, name: str, *, growing: bool) -> str:
+    """The largest magnitude of tensor `name`, one element. An infinity that another went into is not one of its own."""
     size = chain.add("Abs", name)
     if not growing:
         size = chain.add("Where", chain.add("IsInf", name), _ZERO, size)
-    largest = chain.add("ReduceMax", size, keepdims=0)
-    graph.node.extend(chain.nodes)
-    graph.output.append(helper.make_tensor_value_info(largest, onnx.TensorProto.FLOAT, []))
+    return chain.add("Reshape", chain.add("ReduceMax", size, keepdims=0), _ONE)
