@@ -7,6 +7,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+_WAKE_NS = 20_000_000
+"""The last of a wait is slept, which is to the microsecond, and cannot be cancelled; an Event's wait is not that sharp."""
+
 
 class DeviceClock:
     """Modelled time of one device, for which wall time waits: runs follow one another, each takes its modelled duration.
@@ -20,6 +23,7 @@ class DeviceClock:
         self.free_at_ns = 0
         """When the device, modelled, has room for more than it was given so far."""
         self._sharpened = 0
+        self._cancelled = threading.Event()
 
     def start(self, ready_ns: int) -> None:
         """What the device is given next has been ready since then; it begins when the device is free."""
@@ -36,8 +40,15 @@ class DeviceClock:
         remaining_ns = done_ns - time.perf_counter_ns()
         if remaining_ns <= 0:
             return -remaining_ns
-        time.sleep(remaining_ns / 1e9)
+        if remaining_ns > _WAKE_NS and not self._cancelled.wait(min((remaining_ns - _WAKE_NS) / 1e9, threading.TIMEOUT_MAX)):
+            remaining_ns = done_ns - time.perf_counter_ns()
+        if not self._cancelled.is_set():
+            time.sleep(max(0, remaining_ns) / 1e9)
         return 0
+
+    def cancel(self) -> None:
+        """Have nobody wait for the device any more, from any thread."""
+        self._cancelled.set()
 
     def skip(self, seconds: float) -> None:
         """The device has no room for so long; nobody waits."""

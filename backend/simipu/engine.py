@@ -70,6 +70,7 @@ class Engine:
         self._writes: dict[str, WriteCallback] = {}
         self._variables: dict[str, Array] = {}
         self._mains: dict[int, _LoadedMain] = {}
+        self._cancelled = False
 
     @property
     def batches_per_run(self) -> int:
@@ -100,6 +101,8 @@ class Engine:
         numerics = self.executable.numerics if self._graph_options.exact else None
         timing = iteration_timing(program, self.device.target, self.replication_factor)
         self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics), timing)
+        if self._cancelled:
+            self.cancel()
 
     def unload(self) -> None:
         """Give up the built programs and the device variables; streams stay connected."""
@@ -107,6 +110,17 @@ class Engine:
             main.graph.close()
         self._mains.clear()
         self._variables.clear()
+
+    def cancel(self) -> None:
+        """End the run in flight, from any thread, without waiting for its end: it raises RunCancelledError, as all that follow.
+
+        A graph that the onnx reference computes takes no signal: its run goes on to its end.
+        """
+        self._cancelled = True
+        if self._clock is not None:
+            self._clock.cancel()
+        for main in self._mains.copy().values():
+            main.graph.cancel()
 
     def run(self, index: int, ready_ns: Callable[[], int] = time.perf_counter_ns) -> int:
         """Run program `index` once and return how many rows it computed (0 for a LOAD or SAVE program).

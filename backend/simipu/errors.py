@@ -36,3 +36,7 @@ class DeviceLostError(SimIpuError):
 
 class RunTimeoutError(DeviceLostError):
     """A run took longer than its limit and was ended."""
+
+
+class RunCancelledError(SimIpuError):
+    """A run was ended, or not begun, because nobody wants its rows any more: its session is stopped. Nothing runs after it."""

@@ -20,11 +20,11 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.errors import LoadError, RunError, RunTimeoutError
+from simipu.errors import LoadError, RunCancelledError, RunError, RunTimeoutError
 from simipu.executable import Program
 from simipu.numerics import Numerics, iter_subgraphs, lower
 from simipu.numerics.quarter import QUARTERS, decode
-from simipu.watchdog import Watchdog
+from simipu.watchdog import WATCHDOG
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
@@ -66,6 +66,9 @@ class Graph(Protocol):
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """The outputs called `names`; RunError when values are refused, DeviceLostError when the run did not end well."""
 
+    def cancel(self) -> None:
+        """End the run in flight, from any thread: it raises RunCancelledError, as all that follow do."""
+
     def close(self) -> None:
         """Give up everything that the graph holds."""
 
@@ -79,31 +82,39 @@ class OrtGraph:
         self._session = onnxruntime.InferenceSession(
             model, _session_options(self._weights, options), providers=["CPUExecutionProvider"]
         )
-        self._watchdog = Watchdog(options.limit_seconds, self._end_run)
+        self._limit_seconds = options.limit_seconds
         self._run_options = onnxruntime.RunOptions()
+        self._cancelled = False
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute; the values are ONNX Runtime's, in its rounding."""
-        self._watchdog.begin()
+        # Its own for each run: what ends one, too late, must not end the next.
+        options = self._run_options = onnxruntime.RunOptions()
+        WATCHDOG.begin(options, self._limit_seconds)
         try:
-            results: list[Array] = self._session.run(names, feeds, self._run_options)
+            self._check_cancelled()
+            results: list[Array] = self._session.run(names, feeds, options)
         except ORT_ERRORS as error:
-            if self._run_options.terminate:
-                raise RunTimeoutError(describe_limit(self._watchdog.limit_seconds)) from error
+            self._check_cancelled()
+            if options.terminate:
+                raise RunTimeoutError(describe_limit(self._limit_seconds)) from error
             raise RunError(str(error)) from error
         finally:
-            self._watchdog.end()
-            # A limit that passed during the last operator ended nothing, and must not end the next run.
-            if self._run_options.terminate:
-                self._run_options.terminate = False
+            WATCHDOG.end(options)
         return results
 
-    def close(self) -> None:
-        """End the watchdog; the session goes with the last reference."""
-        self._watchdog.close()
-
-    def _end_run(self) -> None:
+    def cancel(self) -> None:
+        """End the run at its next operator."""
+        # In this order: a run that has not seen the first yet has shown its options before it looked.
+        self._cancelled = True
         self._run_options.terminate = True
+
+    def close(self) -> None:
+        """Nothing to do: the session goes with the last reference."""
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise RunCancelledError(CANCELLED)
 
 
 class ReferenceGraph:
@@ -117,8 +128,14 @@ class ReferenceGraph:
         results = self._evaluator.run(list(names), dict(feeds))
         return list(results)
 
+    def cancel(self) -> None:
+        """Nothing to end: the evaluator takes no signal, its run goes on to its end."""
+
     def close(self) -> None:
         """Nothing to give up."""
+
+
+CANCELLED = "the run was ended: its session was stopped"
 
 
 def describe_limit(seconds: float) -> str:
@@ -227,7 +244,8 @@ def make_graph(model: bytes, weights: Weights, options: GraphOptions, label: str
 def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions) -> onnxruntime.SessionOptions:
     session = onnxruntime.SessionOptions()
     session.intra_op_num_threads = options.num_threads
-    session.log_severity_level = 3
+    # Fatal: errors are raised, and that a run was ended is no error at exit.
+    session.log_severity_level = 4
     # Worker threads keep ONNX Runtime's default: they spin for some 50 ms after a run and then sleep, so that a run in a series
     # finds them awake. Stopping them with the run costs up to a sixth of the speed, never letting them spin up to half.
     if not options.prepack:

@@ -12,15 +12,17 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from simipu.errors import DeviceLostError, LoadError, RunError, RunTimeoutError, SimIpuError
+from simipu.errors import DeviceLostError, LoadError, RunCancelledError, RunError, RunTimeoutError, SimIpuError
 from simipu.executable import Program
-from simipu.graph import Array, GraphOptions, Weights, describe_limit, lower_program, make_graph
+from simipu.graph import CANCELLED, Array, GraphOptions, Weights, describe_limit, lower_program, make_graph
 from simipu.numerics import Numerics
+from simipu.watchdog import WATCHDOG
 
 _LOST = (EOFError, ConnectionError)
 _LOAD_SECONDS = 600.0
@@ -35,11 +37,13 @@ class IsolatedGraph:
         self._model, self._values = lower_program(program, weights, numerics)
         self._options = options
         self._loaded = False
+        self._cancelled = False
         self._start()
         self._load()
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be killed."""
+        self._check_cancelled()
         if self._process.poll() is not None:
             # It died between two runs: no row is lost.
             self._replace()
@@ -48,8 +52,14 @@ class IsolatedGraph:
         results: list[Array] = self._ask(("run", names, feeds), self._options.limit_seconds)
         return results
 
+    def cancel(self) -> None:
+        """End the child, and with it the run; none takes its place."""
+        self._cancelled = True
+        self._process.kill()
+
     def close(self) -> None:
-        """End the child."""
+        """End the child. A graph that is dropped without does it too, some time later."""
+        self._finalizer.detach()
         self._connection.close()
         with suppress(ProcessLookupError):
             self._process.kill()
@@ -61,6 +71,7 @@ class IsolatedGraph:
         return self._process.pid
 
     def _start(self) -> None:
+        WATCHDOG.start()
         self._connection, theirs = Pipe()
         isolated = ["-I"] if sys.flags.isolated else []
         self._process = subprocess.Popen(
@@ -69,6 +80,9 @@ class IsolatedGraph:
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        self._finalizer = weakref.finalize(self, _abandon, self._connection, self._process, os.getpid())
+        # At exit the child ends with the pipe; a thread that is frozen in a run must not find it closed before.
+        self._finalizer.atexit = False
 
     def _load(self) -> None:
         self._ask(("load", self._model, self._values, self._options, self._label), _LOAD_SECONDS)
@@ -78,10 +92,12 @@ class IsolatedGraph:
         try:
             self._connection.send(question)
             if not self._connection.poll(limit_seconds):
+                self._check_cancelled()
                 self._replace()
                 raise RunTimeoutError(f"program {self._label}: {describe_limit(limit_seconds)}")
             answer = self._connection.recv()
         except _LOST:
+            self._check_cancelled()
             status = self._replace()
             raise DeviceLostError(
                 f"program {self._label}: the engine's process died ({_describe(status)}); a new one takes its place"
@@ -93,6 +109,7 @@ class IsolatedGraph:
     def _replace(self) -> int:
         """Start another child; how the old one ended."""
         self._loaded = False
+        self._finalizer.detach()
         self._connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0.1)
@@ -100,6 +117,18 @@ class IsolatedGraph:
         status = self._process.wait()
         self._start()
         return status
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled:
+            raise RunCancelledError(CANCELLED)
+
+
+def _abandon(connection: Connection[Any, Any], process: subprocess.Popen[bytes], owner_pid: int) -> None:
+    """A finalizer: waits for nothing. Somebody else buries the child; in a fork of its parent it is somebody else's child."""
+    if os.getpid() == owner_pid:
+        connection.close()
+        process.kill()
+        WATCHDOG.soon(process.wait)
 
 
 def _describe(status: int) -> str:

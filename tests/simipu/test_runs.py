@@ -3,6 +3,8 @@
 import dataclasses
 import functools
 import mmap
+import queue
+import threading
 import time
 
 import numpy as np
@@ -169,6 +171,16 @@ def test_pacing_includes_the_host():
     assert time.monotonic() - began >= 100 * 100e-6
 
 
+def test_a_cancelled_clock_has_nobody_wait():
+    clock = DeviceClock()
+    clock.start(time.perf_counter_ns())
+    began = time.monotonic()
+    threading.Timer(0.1, clock.cancel).start()
+    clock.advance(1e30, 1e30)
+    clock.advance(1e30, 1e30)
+    assert 0.1 <= time.monotonic() - began < 10
+
+
 def test_nobody_waits_for_what_a_clock_skips():
     clock = DeviceClock()
     clock.start(time.perf_counter_ns())
@@ -177,20 +189,124 @@ def test_nobody_waits_for_what_a_clock_skips():
     assert time.monotonic() - began < 100
 
 
-def test_a_watchdog_barks_once_for_a_run_that_is_too_long():
-    barks = []
-    watchdog = Watchdog(0.05, lambda: barks.append(1))
-    for _ in range(3):
-        watchdog.begin()
-        watchdog.end()
-    watchdog.begin()
-    deadline = time.monotonic() + 10
-    while not barks and time.monotonic() < deadline:
-        time.sleep(0.01)
-    watchdog.end()
-    time.sleep(0.1)
-    assert barks == [1]
+class Run:
+    terminate = False
+
+
+@pytest.fixture
+def watchdog():
+    watchdog = Watchdog()
+    yield watchdog
     watchdog.close()
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 10
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_a_watchdog_ends_runs_that_are_too_long_and_no_others(watchdog):
+    stuck, other, over = [Run() for _ in range(2)], Run(), Run()
+    watchdog.begin(other, 300)
+    for run in (*stuck, over):
+        watchdog.begin(run, 0.05)
+    watchdog.end(over)
+    wait_until(lambda: all(run.terminate for run in stuck))
+    time.sleep(0.1)
+    assert not other.terminate
+    assert not over.terminate
+    for run in (*stuck, other):
+        watchdog.end(run)
+
+
+def test_a_short_limit_is_kept_while_a_long_one_is_watched(watchdog):
+    runs = [Run() for _ in range(3)]
+    for run, limit_seconds in zip(runs, (1e300, 300, 0.05), strict=True):
+        watchdog.begin(run, limit_seconds)
+    wait_until(lambda: runs[2].terminate)
+    for run in runs:
+        watchdog.end(run)
+
+
+def test_a_watchdog_is_woken_once_by_many_runs(watchdog):
+    woken = []
+
+    class Errands(queue.SimpleQueue):
+        def put(self, errand):
+            woken.append(errand)
+            super().put(errand)
+
+    watchdog._errands = Errands()
+    for _ in range(100):
+        run = Run()
+        watchdog.begin(run, 300)
+        watchdog.end(run)
+        time.sleep(0.001)
+    assert woken == [pytest.approx(time.monotonic() + 300, abs=10)]
+
+
+def test_a_closed_watchdog_has_ended_all_runs_and_lets_only_its_closer_run():
+    watchdog = Watchdog()
+    ended, started = [], threading.Event()
+
+    def work():
+        try:
+            while True:
+                run = Run()
+                watchdog.begin(run, 300)
+                started.set()
+                while not run.terminate:
+                    time.sleep(0.001)
+                watchdog.end(run)
+        except SystemExit as end:
+            ended.append(end)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait(10)
+    watchdog.close()
+    assert not watchdog._runs
+    assert not watchdog._thread.is_alive()
+    thread.join(10)
+    assert len(ended) == 1
+    run = Run()
+    watchdog.begin(run, 0.0)
+    watchdog.end(run)
+    assert not run.terminate
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_watchdog_whose_start_is_interrupted_can_be_closed_and_watches_the_next_run(monkeypatch, watchdog, runs):
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        if runs:
+            start(thread)
+        raise KeyboardInterrupt
+
+    closed = Watchdog()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        for each in (watchdog, closed):
+            with pytest.raises(KeyboardInterrupt):
+                each.start()
+    closed.close()
+    run = Run()
+    watchdog.begin(run, 0.05)
+    wait_until(lambda: run.terminate)
+    watchdog.end(run)
+
+
+def test_errands_are_done_in_order_and_before_the_end():
+    watchdog = Watchdog()
+    done = []
+    watchdog.start()
+    for number in range(5):
+        watchdog.soon(lambda number=number: done.append(number))
+    watchdog.close()
+    assert done == [0, 1, 2, 3, 4]
 
 
 def test_constants_are_views_of_the_file(tmp_path):
