@@ -104,7 +104,8 @@ class DeviceManager:
 
     def __init__(self, num_ipus: int | None = None) -> None:
         self._num_ipus = num_ipus
-        self._attached = 0
+        # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation on the dict.
+        self._attached: dict[int, int] = {}
         self._lock = Lock()
 
     def getNumDevices(self) -> int | None:
@@ -164,28 +165,28 @@ class DeviceManager:
     def attach(self, target: Target, wait: DeviceWaitConfig) -> Device:
         """A device of exactly that target (ours: metadata cannot tell a Bow from the ipu2 that it is)."""
         deadline = time.monotonic() + wait.seconds()
-        while not self._take(target.num_ipus):
+        attachment = next(_ids)
+        while not self._take(attachment, target.num_ipus):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ModelRuntimeError(
                     f"No IPU can be attached: {target.num_ipus} of {target.name} wanted, the simulated machine has "
-                    f"{self._num_ipus}, of which {self._attached} are attached"
+                    f"{self._num_ipus}, of which {self._num_attached()} are attached"
                 )
             time.sleep(min(remaining, wait.sleep_seconds()))
-        device = Device(simipu.Device(target, id=next(_ids)))
-        weakref.finalize(device, self._release, target.num_ipus)
+        device = Device(simipu.Device(target, id=attachment))
+        weakref.finalize(device, self._attached.pop, attachment)
         return device
 
-    def _take(self, num_ipus: int) -> bool:
+    def _take(self, attachment: int, num_ipus: int) -> bool:
         with self._lock:
-            if self._num_ipus is not None and self._attached + num_ipus > self._num_ipus:
+            if self._num_ipus is not None and self._num_attached() + num_ipus > self._num_ipus:
                 return False
-            self._attached += num_ipus
+            self._attached[attachment] = num_ipus
             return True
 
-    def _release(self, num_ipus: int) -> None:
-        with self._lock:
-            self._attached -= num_ipus
+    def _num_attached(self) -> int:
+        return sum(self._attached.copy().values())
 
 
 def model_target(metadata: popef.Metadata) -> Target:
