@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simipu import DeviceLostError, RunError
+from simipu.watchdog import WATCHDOG
 
 from model_runtime.errors import ModelRuntimeError, StoppedError
+from model_runtime.exits import SessionThread, is_over
 from model_runtime.queues import Array, Callback, OutputSlot, Place, QueueManager
 from model_runtime.session import Session
 
@@ -52,6 +54,7 @@ class Pipeline:
         self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
         self._broken: Exception | None = None
         self._thread: threading.Thread | None = None
+        self._abandoned = False
 
     def enqueue_request(self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None) -> None:
         """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before anything else.
@@ -99,8 +102,13 @@ class Pipeline:
         return withdrawn
 
     def start(self, name: str = "session") -> None:
-        """Start the session thread."""
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        """Start the session thread, which ends with `stop`, `abandon` or the interpreter.
+
+        Raises StoppedError when the interpreter has come to its end.
+        """
+        if is_over():
+            raise StoppedError("the interpreter exits: a session thread would not end in order any more")
+        self._thread = SessionThread(self._serve, name, self.session)
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
@@ -108,18 +116,34 @@ class Pipeline:
         self.session.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
-        with self.queues.lock:
-            abandoned, self._requests = self._requests, deque()
-        for request in abandoned:
-            request.done(StoppedError("the session was stopped before the request was computed"))
+        self._answer_stopped()
+
+    def abandon(self) -> None:
+        """Have the session thread stop, with its run ended, answer what waits and unload the session; nobody waits for it.
+
+        A finalizer may call this: it takes no lock, at whatever point of whatever thread the garbage collector comes by.
+        """
+        self._abandoned = True
+        WATCHDOG.soon(self.session.cancel)
 
     def _waiting(self) -> list[_Request]:
         with self.queues.lock:
             return [request for request in self._requests if request.first_row >= self.queues.rows_read]
 
     def _serve(self) -> None:
-        while not self.queues.is_disconnected:
-            self._run()
+        try:
+            while not self.queues.is_disconnected:
+                self._run()
+        finally:
+            self._answer_stopped()
+        if self._abandoned:
+            self.session.unloadFromDevice()
+
+    def _answer_stopped(self) -> None:
+        with self.queues.lock:
+            stopped, self._requests = self._requests, deque()
+        for request in stopped:
+            request.done(StoppedError("the session was stopped before the request was computed"))
 
     def _enqueue(self, request: _Request) -> None:
         queues = self.queues
@@ -143,6 +167,9 @@ class Pipeline:
 
     def _recover(self, error: Exception) -> None:
         """Answer or run again the requests that had rows in the failed run; keep the others in their places."""
+        if self.queues.is_disconnected:
+            # It failed for want of places, or was ended: `_serve` answers all.
+            return
         with self.queues.lock:
             hit = [request for request in self._requests if request.first_row < self.queues.rows_read]
             waiting = list(self._requests)[len(hit) :]

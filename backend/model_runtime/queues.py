@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 import popef
 from model_runtime.errors import ModelRuntimeError
+from model_runtime.exits import endless_wait
 
 Array = npt.NDArray[Any]
 Callback = Callable[[], None]
@@ -365,7 +366,8 @@ class QueueManager:
                 if rows >= self.rows_per_run or (rows and self._may_run_incomplete()):
                     return True
                 if not rows or not self._timeout_ns:
-                    self.lock.wait()
+                    with endless_wait:
+                        self.lock.wait()
                     looked_ns = time.perf_counter_ns()
                     continue
                 idle_since_ns = max(looked_ns, *(queue.enqueued_at_ns for queue in self._inputs.values()))

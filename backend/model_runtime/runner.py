@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -16,7 +18,8 @@ import popef
 from model_runtime.descriptions import DataDesc, describe_anchor
 from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
-from model_runtime.errors import ModelRuntimeError
+from model_runtime.errors import ModelRuntimeError, StoppedError
+from model_runtime.exits import end_quietly, endless_wait
 from model_runtime.pipeline import Pipeline
 from model_runtime.queues import Array, OutputSlot, Place
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
@@ -102,27 +105,35 @@ class OutputMemory(dict[str, TensorMemory]):
     """Results by output name."""
 
 
+Promise = concurrent.futures.Future[OutputMemory]
+
+
 class OutputFutureMemory(Mapping[str, TensorMemory]):
     """Results that are on their way; looking at one waits for it."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], promise: Promise, runner: ModelRunner) -> None:
         self._names = list(names)
-        self._future: concurrent.futures.Future[OutputMemory] = concurrent.futures.Future()
+        self._future = promise
+        # Whoever holds this wants the results: the runner lives at least until they are looked at.
+        self._runner: ModelRunner | None = runner
 
     def wait(self, timeout: float | None = None) -> OutputMemory:
         """All results, once they are there. Raises what went wrong, TimeoutError after `timeout` seconds."""
-        return self._future.result(timeout)
+        try:
+            if timeout is not None:
+                return self._future.result(timeout)
+            with endless_wait:
+                return self._future.result()
+        except StoppedError:
+            end_quietly()
+            raise
+        finally:
+            if self._future.done():
+                self._runner = None
 
     def done(self) -> bool:
         """Whether the results or an error are there."""
         return self._future.done()
-
-    def settle(self, outputs: OutputMemory, error: Exception | None) -> None:
-        """Give the results or the error; once."""
-        if error is None:
-            self._future.set_result(outputs)
-        else:
-            self._future.set_exception(error)
 
     def __getitem__(self, name: str) -> TensorMemory:
         return self.wait()[name]
@@ -143,7 +154,10 @@ class PopefPaths(tuple[str, ...]):
 
 
 class ModelRunner:
-    """Runs a model for any number of threads. Keep it until the last result is there; `close` it, or use it in a `with`.
+    """Runs a model for any number of threads. `close` it, or use it in a `with`.
+
+    One that is dropped, with all results that it owes, ends by itself some time later; one that is alive when the interpreter
+    exits ends then. Either way the run in flight is ended, and nobody waits for it.
 
     `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError when it cannot be loaded, and
     ModelRuntimeError when no device is free in time.
@@ -176,6 +190,9 @@ class ModelRunner:
             auto_reset=config.auto_reset,
             num_buffers=config.ring_buffer_size_multiplier,
         )
+        # Before the thread is there: Ctrl-C may come while it starts.
+        self._finalizer = weakref.finalize(self, _abandon, self._pipeline, os.getpid())
+        self._finalizer.atexit = False
         self._pipeline.start("model_runtime session")
 
     @property
@@ -203,18 +220,24 @@ class ModelRunner:
         rows = self._count_rows(inputs)
         arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
         places = self._make_places(outputs, rows)
-        future = OutputFutureMemory(list(self._outputs))
+        promise: Promise = concurrent.futures.Future()
+        axes = self._axes if self._batched else None
 
+        # Holds neither the runner nor what the caller gets: the session thread has it, and would keep both alive.
         def done(error: Exception | None) -> None:
-            future.settle(self._collect(places) if error is None else OutputMemory(), error)
+            if error is None:
+                promise.set_result(_collect(places, axes))
+            else:
+                promise.set_exception(error)
 
         with self._pipeline.queues.lock:
             self._pipeline.enqueue_request(arrays, rows)
             self._pipeline.set_request_outputs(places, rows, done)
-        return future
+        return OutputFutureMemory(list(self._outputs), promise, self)
 
     def close(self) -> None:
-        """Stop and unload. Requests that have no results yet get a StoppedError."""
+        """Stop after the run in flight, and unload. Requests that have no results yet get a StoppedError."""
+        self._finalizer.detach()
         self._pipeline.stop()
         self._session.unloadFromDevice()
 
@@ -223,10 +246,6 @@ class ModelRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_pipeline"):
-            self.close()
 
     def _check_batching_dim(self) -> None:
         asked = self._config.batching_dim
@@ -282,13 +301,21 @@ class ModelRunner:
                 )
         return {name: self._rows_first(name, np.asarray(outputs[name])) if name in outputs else None for name in self._outputs}
 
-    def _collect(self, places: Mapping[str, Place]) -> OutputMemory:
-        memory = OutputMemory()
-        for name, place in places.items():
-            array = place.array if isinstance(place, OutputSlot) else place
-            if array is not None:
-                memory[name] = (np.moveaxis(array, 0, self._axes[name]) if self._batched else array[0]).view(TensorMemory)
-        return memory
+
+def _abandon(pipeline: Pipeline, owner_pid: int) -> None:
+    """A finalizer. In a fork the session is the parent's: its thread is not there, its engine's process not ours to end."""
+    if os.getpid() == owner_pid:
+        pipeline.abandon()
+
+
+def _collect(places: Mapping[str, Place], axes: Mapping[str, int] | None) -> OutputMemory:
+    """The results, with their rows along the given axes; None for a model without a batch."""
+    memory = OutputMemory()
+    for name, place in places.items():
+        array = place.array if isinstance(place, OutputSlot) else place
+        if array is not None:
+            memory[name] = (array[0] if axes is None else np.moveaxis(array, 0, axes[name])).view(TensorMemory)
+    return memory
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:

@@ -10,13 +10,14 @@ from enum import IntEnum
 from os import PathLike
 
 import numpy as np
-from simipu import Direction, Engine, Executable, GraphOptions, Program, ProgramKind, Stream
+from simipu import Direction, Engine, Executable, GraphOptions, Program, ProgramKind, RunCancelledError, Stream
 from simipu.engine import ReadCallback, WriteCallback, iteration_timing
 
 import popef
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, model_target
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError
+from model_runtime.exits import attend
 from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
 from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
 from model_runtime.queues import Array, QueueManager, TimeoutCallback
@@ -109,6 +110,7 @@ class Session:
         self.observer: Callable[[int, int, int, int], None] | None = None
         """Called after each run of the main programs, in the thread that ran them, with its start and end (on the clock of
         time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see Engine.lateness_ns)."""
+        attend(self)
         if self._config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
 
@@ -256,9 +258,12 @@ class Session:
         start_ns = time.perf_counter_ns()
         ready_ns = time.perf_counter_ns if queues is None else queues.ready_ns
         rows = lateness_ns = 0
-        for index in self._main:
-            rows = engine.run(index, ready_ns)
-            lateness_ns = max(lateness_ns, engine.lateness_ns)
+        try:
+            for index in self._main:
+                rows = engine.run(index, ready_ns)
+                lateness_ns = max(lateness_ns, engine.lateness_ns)
+        except RunCancelledError:
+            return 0
         if self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return rows
@@ -309,6 +314,13 @@ class Session:
         self._stopped = True
         if self._queues is not None:
             self._queues.disconnectAll()
+
+    def cancel(self) -> None:
+        """Stop, and end the run in flight, from any thread and without waiting for its end: its rows are lost."""
+        self.stop()
+        engine = self._engine
+        if engine is not None:
+            engine.cancel()
 
     def _make_plan(self) -> list[tuple[int, list[str], list[str]]]:
         """The main programs, with the anchors of their inputs and outputs in the order of their streams."""

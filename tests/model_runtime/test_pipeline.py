@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, StoppedError
-from onnx import TensorProto, helper
-from sample_models import make_model, write_handmade
+from sample_models import loop_model, write_handmade
 from simipu import DeviceLostError, RunError, RunTimeoutError
 
 BATCH = 4
@@ -233,30 +232,3 @@ def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(monkeypatch, tm
     with pytest.raises(RunTimeoutError, match=r"took longer than its limit of 0\.3 s"):
         session.compute({"turns": np.array([10**9], np.int64)})
     assert session.compute({"turns": np.array([3], np.int64)})["sum"].tolist() == [3]
-
-
-def loop_model():
-    """Turns a loop as often as its input says, and counts."""
-    int64 = TensorProto.INT64
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["again"], ["again_out"]),
-            helper.make_node("Add", ["carried", "one"], ["carried_out"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("turn", int64, []),
-            helper.make_tensor_value_info("again", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried", int64, []),
-        ],
-        [
-            helper.make_tensor_value_info("again_out", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("carried_out", int64, []),
-        ],
-    )
-    return make_model(
-        [helper.make_node("Loop", ["turns", "yes", "zero"], ["sum"], body=body)],
-        {"turns": (int64, [])},
-        {"sum": (int64, [])},
-        {"yes": np.array(True), "zero": np.array(0, np.int64), "one": np.array(1, np.int64)},
-    )

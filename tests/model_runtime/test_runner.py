@@ -126,18 +126,6 @@ def test_closing_answers_what_waits(file):
         runner.execute({"x": x(4)})
 
 
-def test_a_runner_that_is_dropped_ends_its_thread(file):
-    import gc
-    import threading
-
-    before = threading.active_count()
-    runner = ModelRunner(file)
-    runner.execute({"x": x(4)})
-    del runner
-    gc.collect()
-    assert threading.active_count() <= before + 1  # the watchdog's, until the engine is gone
-
-
 def test_a_model_without_batch_takes_whole_tensors(compile_popef):
     from onnx import TensorProto, helper
     from sample_models import make_model

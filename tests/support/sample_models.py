@@ -99,6 +99,33 @@ def steps_model(steps: int = 5) -> onnx.ModelProto:
     )
 
 
+def loop_model() -> onnx.ModelProto:
+    """Turns a loop as often as its input says, and counts."""
+    int64 = TensorProto.INT64
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["again"], ["again_out"]),
+            helper.make_node("Add", ["carried", "one"], ["carried_out"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", int64, []),
+            helper.make_tensor_value_info("again", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carried", int64, []),
+        ],
+        [
+            helper.make_tensor_value_info("again_out", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("carried_out", int64, []),
+        ],
+    )
+    return make_model(
+        [helper.make_node("Loop", ["turns", "yes", "zero"], ["sum"], body=body)],
+        {"turns": (int64, [])},
+        {"sum": (int64, [])},
+        {"yes": np.array(True), "zero": np.array(0, np.int64), "one": np.array(1, np.int64)},
+    )
+
+
 def write_handmade(path: Path, model: onnx.ModelProto) -> None:
     """A PopEF file whose main program is `model` as it is: any operator, any type, every shape fixed."""
     streams = tuple(

@@ -1,0 +1,183 @@
+"""Whatever a script leaves behind, its process ends, soon and quietly; what it drops before, ends before."""
+
+import contextlib
+import gc
+import os
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exit_scripts import SCRIPTS, Zygote, run_script
+from model_runtime import ModelRunner, ModelRunnerConfig, Pipeline, Session, SessionConfig, StoppedError, exits
+from sample_models import loop_model, write_handmade
+from simipu import RunCancelledError
+from simipu.watchdog import WATCHDOG
+
+
+@pytest.fixture(scope="module")
+def zygote():
+    zygote = Zygote()
+    yield zygote
+    zygote.close()
+
+
+@pytest.fixture
+def linear_file(linear, compile_popef):
+    return str(compile_popef(linear))
+
+
+@pytest.fixture
+def loop_file(tmp_path):
+    path = tmp_path / "loop.popef"
+    write_handmade(path, loop_model())
+    return str(path)
+
+
+@pytest.fixture
+def files(linear_file, loop_file):
+    return [linear_file, loop_file]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_ends(zygote, files, name):
+    assert zygote.run(SCRIPTS[name], files).find_fault(SCRIPTS[name]) is None
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_ends_in_an_interpreter_of_its_own(files, name):
+    assert run_script(SCRIPTS[name], files).find_fault(SCRIPTS[name]) is None
+
+
+def count_children():
+    return len(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition() and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert condition()
+
+
+@contextlib.contextmanager
+def held_by_another_thread(lock):
+    held, enough = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            held.set()
+            enough.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    yield
+    enough.set()
+    holder.join()
+
+
+def test_runners_that_are_dropped_leave_no_thread(linear_file):
+    x = {"x": np.ones((4, 4), np.float32)}
+    config = ModelRunnerConfig(num_threads=1)  # ONNX Runtime's own threads are not Python's, but would be many
+    ModelRunner(linear_file, config).execute(x)
+    threads = threading.active_count() - 1
+    for index in range(50):
+        runner = ModelRunner(linear_file, config)
+        if index % 2:
+            runner.execute(x)
+        if index % 3 == 0:
+            runner.itself = runner
+    del runner
+    wait_until(lambda: threading.active_count() <= threads)
+
+
+def test_a_dropped_runner_ends_its_run_and_gives_up_its_session(loop_file):
+    runner = ModelRunner(loop_file)
+    session = weakref.ref(runner.session)
+    runner.executeAsync({"turns": np.array(10**9, np.int64)})
+    time.sleep(0.1)
+    del runner
+    wait_until(lambda: session() is None)
+
+
+def test_a_runner_lives_as_long_as_somebody_holds_its_result(linear_file):
+    future = ModelRunner(linear_file, ModelRunnerConfig(timeout_ns=50_000_000, batching_dim=0)).executeAsync(
+        {"x": np.ones((1, 4), np.float32)}
+    )
+    gc.collect()
+    session = weakref.ref(future._runner.session)
+    assert future.wait(10)["z"].tolist() == [[2] * 4]
+    wait_until(lambda: session() is None)
+
+
+def test_dropping_a_runner_waits_for_nothing(loop_file):
+    """Not for the run in flight, and not for the lock of its queues, which a thread may hold that goes on when we return."""
+    runner = ModelRunner(loop_file)
+    runner.executeAsync({"turns": np.array(10**9, np.int64)})
+    with held_by_another_thread(runner._pipeline.queues.lock):
+        began = time.monotonic()
+        del runner
+        assert time.monotonic() - began < 1
+
+
+def test_isolated_sessions_that_are_dropped_leave_no_process(linear_file):
+    before = count_children()
+    for _ in range(5):
+        session = Session(linear_file, SessionConfig(isolated=True))
+        session.runLoadPrograms()
+    assert count_children() > before
+    del session
+    wait_until(lambda: count_children() == before)
+
+
+def test_a_cancelled_run_of_a_child_is_over_at_once_and_no_child_takes_its_place(loop_file):
+    before = count_children()
+    session = Session(loop_file, SessionConfig(isolated=True))
+    pipeline = Pipeline(session, timeout_ns=None)
+    answers = []
+    with pipeline.queues.lock:
+        pipeline.enqueue_request({"turns": np.array([10**9], np.int64)}, 1)
+        pipeline.set_request_outputs({"sum": None}, 1, answers.append)
+    pipeline.start()
+    time.sleep(0.5)
+    pipeline.abandon()
+    wait_until(lambda: answers)
+    assert isinstance(answers[0], StoppedError)
+    wait_until(lambda: count_children() == before)
+
+
+def test_a_run_cancelled_by_another_thread_returns_no_rows(loop_file):
+    session = Session(loop_file)
+    session.runLoadPrograms()
+    session.setUserInputHandler(lambda anchor: lambda array: array.fill(10**9))
+    threading.Timer(0.2, session.cancel).start()
+    assert session.runMainPrograms() == 0
+    assert session.runMainPrograms() == 0
+    with pytest.raises(RunCancelledError, match="its session was stopped"):
+        session.compute({"turns": np.array([1], np.int64)})
+
+
+def test_a_fork_leaves_its_parents_runners_alone(linear_file):
+    runner = ModelRunner(linear_file)
+    session = Session(linear_file, SessionConfig(isolated=True))
+    session.runLoadPrograms()
+    with held_by_another_thread(runner._pipeline.queues.lock):
+        pid = os.fork()
+        if not pid:
+            try:
+                session = runner = None
+                gc.collect()
+                exits._stop_all()
+                WATCHDOG.close()
+            finally:
+                os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    x = {"x": np.ones((4, 4), np.float32)}
+    np.testing.assert_array_equal(session.compute(x)["z"], runner.execute(x)["z"])
+    runner.close()
+    session.unloadFromDevice()

@@ -1,0 +1,319 @@
+"""Scripts that leave the interpreter in every state that runners, sessions and queues can be in, and how each must end.
+
+`run_script` runs one as `python -c` does. As a program this is a zygote, which has imported everything and runs scripts as
+forks of its own: a line of JSON on stdin has a script and its files, a line on stdout says how it ended. A fork leaves by the
+end of the interpreter, not by os._exit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import IO
+
+LIMIT_SECONDS = 20.0
+"""A script that has not ended by then hangs. The slowest takes a second on an idle machine."""
+
+IMPORTS = """
+import atexit
+at_last = []
+atexit.register(lambda: [each() for each in at_last])  # before ours is registered: called after it
+import gc, signal, sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from model_runtime import *
+"""
+
+BEGINNING = """
+LINEAR, LOOP = sys.argv[1:]
+four, one = {"x": np.ones((4, 4), np.float32)}, {"x": np.ones((1, 4), np.float32)}
+endless = {"turns": np.array(10**9, np.int64)}
+patient = ModelRunnerConfig(batching_dim=0, timeout_ns=0)
+
+def open_session(file, **config):
+    session = Session(file, SessionConfig(**config))
+    session.runLoadPrograms()
+    return session
+
+def serve(session):
+    while session.runMainPrograms():
+        pass
+
+def start(target, *arguments, daemon=False):
+    threading.Thread(target=target, args=arguments, daemon=daemon).start()
+
+def endless_request(session):
+    pipeline = Pipeline(session, timeout_ns=None)
+    pipeline.start()
+    with pipeline.queues.lock:
+        pipeline.enqueue_request({"turns": np.array([10**9], np.int64)}, 1)
+        pipeline.set_request_outputs({"sum": None}, 1, lambda error: None)
+    time.sleep(0.2)
+    return pipeline
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What follows the imports, and how it ends: its status, all that it prints, and the last line on stderr, the only one that
+    may follow a traceback."""
+
+    source: str
+    status: int = 0
+    stdout: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a script ended: the status as subprocess says it."""
+
+    status: int
+    seconds: float
+    stdout: str
+    stderr: str
+
+    def find_fault(self, script: Script) -> str | None:
+        """What is not as it must be; None if nothing."""
+        if self.status == -signal.SIGKILL:
+            return f"hung, and was killed after {self.seconds:.1f} s; stderr: {self.stderr}"
+        last = self.stderr.strip().splitlines()[-1:] or [""]
+        if (self.status, self.stdout.strip(), last[0]) != (script.status, script.stdout, script.error):
+            return f"ended with {self.status}, stdout {self.stdout!r}, stderr: {self.stderr}"
+        if self.stderr.count("Traceback") != bool(script.error) or (self.stderr and not script.error):
+            return f"wrote more to stderr than it should: {self.stderr}"
+        return None
+
+
+SCRIPTS = {
+    "runner alive": Script("runner = ModelRunner(LINEAR); runner.execute(four)"),
+    "runner alive, never used": Script("runner = ModelRunner(LINEAR)"),
+    "runner dropped": Script("ModelRunner(LINEAR).execute(four)"),
+    "runner dropped, never used": Script("ModelRunner(LINEAR)"),
+    "runner dropped a while before": Script("runner = ModelRunner(LINEAR); runner.execute(four); del runner; time.sleep(0.05)"),
+    "runner in a cycle": Script("runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner"),
+    "runner in a cycle, collected": Script(
+        "runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner; gc.collect()"
+    ),
+    "runner closed": Script("runner = ModelRunner(LINEAR); runner.execute(four); runner.close(); runner.close()"),
+    "runner closed by with": Script("with ModelRunner(LINEAR) as runner: runner.execute(four)"),
+    "result of a runner that is dropped": Script(
+        "print(ModelRunner(LINEAR).executeAsync(four).wait()['z'][0, 0])", stdout="2.0"
+    ),
+    "several runners": Script(
+        "runners = [ModelRunner(LINEAR) for _ in range(4)]\nfor each in runners: each.execute(four)\n"
+        "del runners[::2], each\nruns = [each.executeAsync(four) for each in runners]"
+    ),
+    "several runs": Script("runner = ModelRunner(LINEAR)\nfor _ in range(50): runner.execute(four)"),
+    "exception": Script(
+        "runner = ModelRunner(LINEAR); runner.execute(four); raise ValueError('expected')", 1, error="ValueError: expected"
+    ),
+    "exception holds the runner": Script(
+        "def fail():\n    runner = ModelRunner(LINEAR); runner.execute(four); raise ValueError('expected')\nfail()",
+        1,
+        error="ValueError: expected",
+    ),
+    "exception in with": Script(
+        "with ModelRunner(LINEAR) as runner: raise ValueError('expected')", 1, error="ValueError: expected"
+    ),
+    "sys.exit": Script("runner = ModelRunner(LINEAR); runner.execute(four); sys.exit(3)", 3),
+    "run in flight": Script("runner = ModelRunner(LOOP); run = runner.executeAsync(endless); time.sleep(0.2)"),
+    "run just begun": Script("runner = ModelRunner(LOOP); run = runner.executeAsync(endless)"),
+    "run in flight, runner dropped": Script(
+        "runner = ModelRunner(LOOP); runner.executeAsync(endless); time.sleep(0.2); del runner"
+    ),
+    "run in flight, exception": Script(
+        "runner = ModelRunner(LOOP); run = runner.executeAsync(endless); time.sleep(0.2); raise ValueError('expected')",
+        1,
+        error="ValueError: expected",
+    ),
+    "run in flight, Ctrl-C": Script(
+        "start(lambda: time.sleep(0.3) or signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))\n"
+        "runner = ModelRunner(LOOP); runner.execute(endless)",
+        -signal.SIGINT,
+        error="KeyboardInterrupt",
+    ),
+    "run in flight, another waits": Script(
+        "runner = ModelRunner(LOOP); runs = [runner.executeAsync(endless) for _ in range(3)]; time.sleep(0.2)"
+    ),
+    "request waits for ever": Script("runner = ModelRunner(LINEAR, patient); wait = runner.executeAsync(one)"),
+    "request waits for ever, runner dropped": Script("ModelRunner(LINEAR, patient).executeAsync(one)"),
+    "request waits for ever, after runs": Script(
+        "runner = ModelRunner(LINEAR, patient); runner.execute(four); wait = runner.executeAsync(one)"
+    ),
+    "thread waits for a request for ever": Script(
+        "runner = ModelRunner(LINEAR, patient)\n"
+        "def wait():\n    try: runner.execute(one)\n    except StoppedError: print('stopped')\n"
+        "start(wait)",
+        stdout="stopped",
+    ),
+    "pool waits for a request for ever": Script(
+        "runner = ModelRunner(LINEAR, patient); pool = ThreadPoolExecutor(2); pool.submit(runner.execute, one)"
+    ),
+    "daemon waits for a request for ever": Script(
+        "runner = ModelRunner(LINEAR, patient); start(runner.executeAsync(one).wait, 10**6, daemon=True)"
+    ),
+    "thread goes on after the main thread": Script(
+        "runner = ModelRunner(LINEAR)\n"
+        "def work():\n    for _ in range(8): time.sleep(0.1); last = runner.execute(four)\n    print(last['z'][0, 0])\n"
+        "start(work)",
+        stdout="2.0",
+    ),
+    "session's own thread": Script(
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, session)"
+    ),
+    "session's own thread, before it waits": Script(
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\n"
+        "start(lambda: time.sleep(0.3) or serve(session))"
+    ),
+    "session's own daemon": Script(
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, session, daemon=True)"
+    ),
+    "session's own daemon, rows wait": Script(
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\n"
+        "start(serve, session, daemon=True)\nqueues.inputQueue('x').enqueue(one['x']); queues.outputQueue('z').enqueue(None, 1)"
+    ),
+    "two threads of a session": Script(
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0); written = threading.Event()\n"
+        "def feed():\n    time.sleep(0.6)\n    with queues.lock:\n        queues.inputQueue('x').enqueue(four['x'])\n"
+        "        queues.outputQueue('y').enqueue(None, 4); queues.outputQueue('z').enqueue(None, 4, written.set)\n"
+        "    print(written.wait(5))\n"
+        "start(serve, session); start(feed)",
+        stdout="True",
+    ),
+    "daemon computes all the time": Script(
+        "session = open_session(LINEAR)\ndef compute():\n    while True: session.compute(four)\nstart(compute, daemon=True)\n"
+        "time.sleep(0.1)"
+    ),
+    "daemon in an endless run": Script(
+        "session = open_session(LOOP); start(session.compute, {'turns': np.array([10**9], np.int64)}, daemon=True)\n"
+        "time.sleep(0.2)"
+    ),
+    "session alive": Script("session = open_session(LINEAR); session.compute(four)"),
+    "session dropped": Script("open_session(LINEAR).compute(four)"),
+    "session never bound": Script("session = Session(LINEAR, SessionConfig(policy=LaunchPolicy.Deferred))"),
+    "pipeline alive": Script("pipeline = Pipeline(open_session(LINEAR), timeout_ns=0); pipeline.start()"),
+    "pipeline never started": Script("pipeline = Pipeline(open_session(LINEAR), timeout_ns=0)"),
+    "isolated, idle": Script("session = open_session(LINEAR, isolated=True); session.compute(four)"),
+    "isolated, dropped": Script("open_session(LINEAR, isolated=True).compute(four)"),
+    "isolated, in flight": Script("pipeline = endless_request(open_session(LOOP, isolated=True))"),
+    "isolated, in flight, exception": Script(
+        "pipeline = endless_request(open_session(LOOP, isolated=True)); raise ValueError('expected')",
+        1,
+        error="ValueError: expected",
+    ),
+    "isolated, in flight in a daemon": Script(
+        "session = open_session(LOOP, isolated=True)\n"
+        "start(session.compute, {'turns': np.array([10**9], np.int64)}, daemon=True); time.sleep(0.2)"
+    ),
+    "atexit runs a model before the end": Script(
+        "runner = ModelRunner(LINEAR); atexit.register(lambda: print(runner.execute(four)['z'][0, 0]))", stdout="2.0"
+    ),
+    "atexit runs a model a while after all threads ended": Script(
+        "runner = ModelRunner(LINEAR); start(time.sleep, 0.1)\n"
+        "atexit.register(lambda: time.sleep(0.7) or print(runner.execute(four)['z'][0, 0]))",
+        stdout="2.0",
+    ),
+    "atexit runs a model after the end": Script(
+        "session = open_session(LINEAR); at_last.append(lambda: print(session.compute(four)['z'][0, 0]))", stdout="2.0"
+    ),
+    "atexit asks a runner after the end": Script(
+        "runner = ModelRunner(LINEAR)\n"
+        "def ask():\n    try: runner.execute(four)\n    except StoppedError: print('stopped')\n"
+        "at_last.append(ask)",
+        stdout="stopped",
+    ),
+    "atexit makes a runner after the end": Script(
+        "def make():\n    try: ModelRunner(LINEAR)\n    except StoppedError: print('stopped')\nat_last.append(make)",
+        stdout="stopped",
+    ),
+    "finalizer runs a model": Script(
+        "class Last:\n    def __del__(self): self.session.compute(self.x)\n"
+        "last = Last(); last.session = open_session(LINEAR); last.x = four; del last"
+    ),
+}
+
+
+def run_script(script: Script, files: Sequence[str], python: str = sys.executable) -> Ended:
+    """Run a script in an interpreter of its own."""
+    began = time.monotonic()
+    command = [python, "-c", IMPORTS + BEGINNING + script.source, *files]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        # Not pipes, which an engine's process might hold open for a moment after the script has ended.
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        try:
+            status = process.wait(LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = process.wait()
+        return Ended(status, time.monotonic() - began, _read(out), _read(err))
+
+
+class Zygote:
+    """The process whose forks run scripts, one at a time."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end it would wait for.
+        environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
+        self._process = subprocess.Popen(
+            [python, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+
+    def run(self, script: Script, files: Sequence[str]) -> Ended:
+        """Run a script in a fork."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([script.source, *files]) + "\n")
+        self._process.stdin.flush()
+        return Ended(**json.loads(self._process.stdout.readline()))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def _fork_each(lines: IO[str]) -> str | None:
+    """Fork for each line and report; in a fork, what to run."""
+    for line in lines:
+        source, *files = json.loads(line)
+        with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+            began = time.monotonic()
+            pid = os.fork()
+            if not pid:
+                null = os.open(os.devnull, os.O_RDONLY)
+                for descriptor, replaced in ((null, 0), (out.fileno(), 1), (err.fileno(), 2)):
+                    os.dup2(descriptor, replaced)
+                sys.argv[1:] = files
+                return source
+            status = _wait(pid, began + LIMIT_SECONDS)
+            print(json.dumps(asdict(Ended(status, time.monotonic() - began, _read(out), _read(err)))), flush=True)
+    return None
+
+
+def _wait(pid: int, deadline: float) -> int:
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    exec(IMPORTS)
+    source = _fork_each(sys.stdin)
+    if source is not None:
+        exec(BEGINNING + source)
