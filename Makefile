@@ -1,4 +1,4 @@
-# make serve | demo | test | check | bench | validation | fuzz | docs | models | clean
+# make serve | demo | test | check | bench | validation | fuzz | exits-check | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check bench validation fuzz docs proto clean
+.PHONY: serve demo models test test-fast test-server check bench validation fuzz exits-check docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -54,6 +54,11 @@ fuzz: .venv/dev
 
 docs: .venv/dev
 	$(BIN)/python docs/make_operators.py
+
+EXITS ?= 1000
+
+exits-check: .venv/dev
+	$(BIN)/python tests/model_runtime/exits_check.py --count $(EXITS)
 
 # protoc 25 of grpcio-tools 1.62: code of that generation runs on every protobuf from 4.25 on.
 proto: .venv/python
