@@ -40,10 +40,7 @@ def make_rows(config: ModelConfig, num_rows: int) -> list[Row]:
 
 def write_inputs(folder: Path, config: ModelConfig, rows: Sequence[Row]) -> Path:
     """The rows as perf_analyzer's --input-data for the model with `config`, each a request of its own."""
-    data = [
-        {tensor.name: {"b64": _encode(array.astype(_dtype(tensor)))} for tensor, array in zip(config.input, row, strict=True)}
-        for row in rows
-    ]
+    data = [{tensor.name: _describe(tensor, array) for tensor, array in zip(config.input, row, strict=True)} for row in rows]
     file = folder / f"{config.name}.json"
     file.write_text(json.dumps({"data": data}))
     return file
@@ -67,15 +64,18 @@ def _ask(client: InferenceServerClient, row: Row, config: ModelConfig) -> list[A
     """The outputs in the order of `config`, as doubles."""
     inputs = []
     for tensor, array in zip(config.input, row, strict=True):
-        given = InferInput(tensor.name, [1, *tensor.dims], _type_name(tensor))
-        given.set_data_from_numpy(array.astype(_dtype(tensor))[None])
+        # Without a batch the row is the whole tensor.
+        shape = [1, *tensor.dims] if config.max_batch_size else list(array.shape)
+        given = InferInput(tensor.name, shape, _type_name(tensor))
+        given.set_data_from_numpy(array.astype(_dtype(tensor)).reshape(shape))
         inputs.append(given)
     answer = client.infer(config.name, inputs)
     return [answer.as_numpy(tensor.name).astype(np.float64) for tensor in config.output]
 
 
-def _encode(array: Array) -> str:
-    return base64.b64encode(array.tobytes()).decode()
+def _describe(tensor: Any, array: Array) -> dict[str, Any]:
+    data = {"b64": base64.b64encode(array.astype(_dtype(tensor)).tobytes()).decode()}
+    return {**data, "shape": list(array.shape)} if -1 in tensor.dims else data
 
 
 def _dtype(tensor: Any) -> np.dtype[Any]:

@@ -49,7 +49,7 @@ class TritonPythonModel:
     def execute(self, requests):
         responses = []
         for request in requests:
-            inputs = {{tensor.name(): tensor.as_numpy() for tensor in request.inputs()}}
+            inputs = {{tensor.name(): {array} for tensor in request.inputs()}}
             arrays = self.session.run({outputs!r}, inputs)
             tensors = [pb_utils.Tensor(name, array) for name, array in zip({outputs!r}, arrays)]
             responses.append(pb_utils.InferenceResponse(tensors))
@@ -142,7 +142,22 @@ def write_onnxruntime_model(folder: Path, like: ModelConfig, names: Mapping[str,
     given = config.parameters["sim_threads"].string_value if "sim_threads" in config.parameters else ""
     threads = int(given or max(1, len(os.sched_getaffinity(0)) // count_instances(config)))
     outputs = [tensor.name for tensor in config.output]
-    return write_python_model(folder, config, ONNXRUNTIME.format(threads=threads, file=str(file.resolve()), outputs=outputs))
+    array = _SCALARS.format(names=scalars) if (scalars := _find_scalars(file)) else "tensor.as_numpy()"
+    source = ONNXRUNTIME.format(threads=threads, file=str(file.resolve()), outputs=outputs, array=array)
+    return write_python_model(folder, config, source)
+
+
+_SCALARS = "tensor.as_numpy().reshape(()) if tensor.name() in {names} else tensor.as_numpy()"
+"""Triton sends a scalar as a tensor of one element."""
+
+
+def _find_scalars(file: Path) -> list[str]:
+    graph = onnx.load(file, load_external_data=False).graph
+    return [value.name for value in graph.input if value.type.tensor_type.HasField("shape") and not _rank(value)]
+
+
+def _rank(value: onnx.ValueInfoProto) -> int:
+    return len(value.type.tensor_type.shape.dim)
 
 
 def _tensor_types(file: Path) -> dict[str, int]:
