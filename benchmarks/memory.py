@@ -20,6 +20,7 @@ import report
 import repository
 import rounds
 import synthetic
+from children import find_children
 from rich.table import Table
 from rounds import Goal
 
@@ -40,12 +41,6 @@ class Visit:
     served: float
 
 
-def find_children(process: int) -> list[int]:
-    """The process ids of a process's children."""
-    tasks = Path(f"/proc/{process}/task").glob("*/children")
-    return sorted(int(child) for task in tasks for child in task.read_text().split())
-
-
 def find_stubs(server: int) -> list[int]:
     """The process ids of a server's instances."""
     return [child for child in find_children(server) if STUB in Path(f"/proc/{child}/cmdline").read_text()]
@@ -59,14 +54,19 @@ def read_private_bytes(process: int) -> int:
     return own + sum(map(read_private_bytes, find_children(process)))
 
 
-def read_instances(server: int, count: int) -> float:
-    """The mean over a server's `count` instances; waits for the stub that completed the configuration to go."""
-    deadline = time.monotonic() + SETTLE_SECONDS
+def wait_for_stubs(server: int, count: int, seconds: float = SETTLE_SECONDS) -> list[int]:
+    """The process ids of a server's `count` instances; waits for the stub that completed the configuration to go."""
+    deadline = time.monotonic() + seconds
     while len(stubs := find_stubs(server)) != count:
         if time.monotonic() > deadline:
             raise SystemExit(f"benchmarks: expected {count} processes {STUB} below {server}, found {len(stubs)}")
         time.sleep(0.1)
-    return statistics.mean(map(read_private_bytes, stubs))
+    return stubs
+
+
+def read_instances(server: int, count: int) -> float:
+    """The mean over a server's `count` instances."""
+    return statistics.mean(map(read_private_bytes, wait_for_stubs(server, count)))
 
 
 def visit(folder: Path, instances: int, options: argparse.Namespace) -> Visit:

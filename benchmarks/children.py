@@ -1,0 +1,70 @@
+"""Child processes with a time limit, and what they took."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LOOK_SECONDS = 0.02
+RESIDENT = re.compile(r"VmRSS:\s+(\d+) kB")
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that ended: its status (None: killed for taking too long), its output, and what it took."""
+
+    status: int | None
+    output: str
+    errors: str
+    seconds: float
+    peak_bytes: int
+
+
+def run_child(command: Sequence[str], seconds: float) -> Child:
+    """Run a command to its end, or for so long.
+
+    The peak is that of the process and those that it started together, looked at every LOOK_SECONDS. ru_maxrss of wait4
+    is that of the largest one alone, and counts this process's own memory before the exec.
+    """
+    environment = {**os.environ, "COLUMNS": "1000"}  # no log line is broken in two
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        start = time.monotonic()
+        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
+        peak = 0
+        try:
+            while process.poll() is None and time.monotonic() < start + seconds:
+                peak = max(peak, read_resident_bytes(process.pid))
+                time.sleep(LOOK_SECONDS)
+            took, status = time.monotonic() - start, process.poll()
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read())
+        return Child(status, *texts, took, peak)
+
+
+def read_resident_bytes(process: int) -> int:
+    """The resident memory of a process and of those that it started; 0 for one that is gone."""
+    try:
+        found = RESIDENT.search(Path(f"/proc/{process}/status").read_text())
+        children = find_children(process)
+    except OSError:
+        return 0
+    return (int(found[1]) * 1024 if found else 0) + sum(map(read_resident_bytes, children))
+
+
+def find_children(process: int) -> list[int]:
+    """The process ids of a process's children."""
+    tasks = Path(f"/proc/{process}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text().split())
