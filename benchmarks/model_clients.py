@@ -1,0 +1,143 @@
+"""Loads real models into a server and asks them, from several clients at once, what ONNX Runtime is asked, too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import memory
+import model_inputs
+import numpy as np
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from model_answers import Original
+from model_results import Result
+from triton_poplar.server import TritonServer
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype, triton_to_np_dtype
+
+CLIENTS = (grpcclient, httpclient, grpcclient, httpclient)
+"""One thread each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client asked and was told."""
+
+    feeds: dict[str, np.ndarray]
+    outputs: dict[str, np.ndarray]
+
+
+class Served:
+    """A loaded model: where the rows of its tensors lie, by what the server says of it."""
+
+    def __init__(self, client: grpcclient.InferenceServerClient, result: Result, stub: int) -> None:
+        config: ModelConfig = client.get_model_config(result.name).config
+        self.name = result.name
+        self.stub = stub
+        self.model = result.model
+        self.types = {tensor.name: _dtype(tensor) for tensor in config.input}
+        self.outputs = [tensor.name for tensor in config.output]
+        # Triton has no scalars: a row that is one is a row of one element, and without a batch so is a tensor.
+        self.scalars = {tensor.name for tensor in (*config.input, *config.output) if tensor.HasField("reshape")}
+        self.axes = find_axes(config)
+
+    @property
+    def sizes(self) -> list[int]:
+        """The rows of the requests."""
+        batch = self.model.batch
+        return sorted({1, 3, batch, 2 * batch + 1}) if self.axes is not None else [batch]
+
+
+def find_axes(config: ModelConfig) -> dict[str, int] | None:
+    """The axis that may have any number of rows, by tensor; None where the compiled shape is the only one."""
+    tensors = [*config.input, *config.output]
+    if config.max_batch_size:
+        return {tensor.name: 0 for tensor in tensors}
+    axes = {tensor.name: list(tensor.dims).index(-1) for tensor in tensors if -1 in tensor.dims}
+    return axes or None
+
+
+def _dtype(tensor: Any) -> np.dtype[Any]:
+    return np.dtype(triton_to_np_dtype(DataType.Name(tensor.data_type).removeprefix("TYPE_")))
+
+
+def load(client: grpcclient.InferenceServerClient, server: TritonServer, result: Result, seconds: float) -> Served | None:
+    """Load a model; None, with the reason in the result, if the server cannot."""
+    before = set(memory.find_stubs(server.pid))
+    start = time.monotonic()
+    try:
+        client.load_model(result.name, client_timeout=seconds)
+    except InferenceServerException as error:
+        result.failure = f"does not load: {error.message()}"
+        return None
+    result.load_seconds = time.monotonic() - start
+    (stub,) = set(memory.wait_for_stubs(server.pid, len(before) + 1)) - before
+    result.private_bytes = memory.read_private_bytes(stub)
+    return Served(client, result, stub)
+
+
+def ask(server: TritonServer, served: Served, types: dict[str, np.dtype[Any]], deadline: float) -> list[Answer]:
+    """Every client's answers; raises what a request that failed raised. `types` are those of the original's inputs."""
+    stop = threading.Event()
+
+    def run(number: int) -> list[Answer]:
+        module = CLIENTS[number]
+        answers = []
+        with _connect(module, server, deadline - time.monotonic()) as client:
+            for rows in served.sizes:
+                if time.monotonic() > deadline or stop.is_set():
+                    raise TimeoutError("the time for this model was over")
+                made = model_inputs.make_inputs(served.model.inputs, rows, (number, rows))
+                # What is sent is what ONNX Runtime gets: rounded to half where the served model takes halves.
+                sent = served.model.cast(made, served.types)
+                answers.append(Answer(served.model.cast(sent, types), _infer(module, client, served, sent, deadline)))
+        return answers
+
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:
+        futures = [pool.submit(run, number) for number in range(len(CLIENTS))]
+        try:
+            return [answer for future in futures for answer in future.result()]
+        finally:
+            stop.set()
+
+
+def _connect(module: Any, server: TritonServer, seconds: float) -> Any:
+    if module is grpcclient:
+        return grpcclient.InferenceServerClient(server.grpc_url)
+    return httpclient.InferenceServerClient(server.http_url, network_timeout=seconds)
+
+
+def _infer(module: Any, client: Any, served: Served, arrays: dict[str, np.ndarray], deadline: float) -> dict[str, np.ndarray]:
+    tensors = []
+    for name, array in arrays.items():
+        shaped = array.reshape(-1, 1) if name in served.scalars else np.atleast_1d(array)
+        tensor = module.InferInput(name, list(shaped.shape), np_to_triton_dtype(shaped.dtype))
+        tensor.set_data_from_numpy(shaped)
+        tensors.append(tensor)
+    options = {"client_timeout": deadline - time.monotonic()} if module is grpcclient else {}
+    answer = client.infer(served.name, tensors, **options)
+    found = {name: answer.as_numpy(name) for name in served.outputs}
+    return {name: array.reshape(-1) if name in served.scalars else array for name, array in found.items()}
+
+
+def check(server: TritonServer, served: Served, result: Result, seconds: float) -> None:
+    """Ask a model, and compare its answers."""
+    deadline = time.monotonic() + seconds
+    try:
+        original = Original(result.model.fetch(), served.axes)
+        answers = ask(server, served, original.types, deadline)
+        for answer in answers:
+            result.differences.add(original.run(answer.feeds, served.outputs), answer.outputs)
+        result.axis = find_axis(served.axes)
+        result.private_bytes = memory.read_private_bytes(served.stub)
+    except Exception as error:  # noqa: BLE001  one model's trouble, of whatever kind, is a line in the table
+        result.failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def find_axis(axes: dict[str, int] | None) -> int | None:
+    """One of the axes along which rows lie: the one that is not the first, if there is such."""
+    return max(axes.values()) if axes else None

@@ -1,0 +1,67 @@
+"""Compiles real models with the real command, and measures what that takes beside creating an ONNX Runtime session."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import model_inputs
+import numpy as np
+from children import Child, run_child
+from model_results import Result
+from rich.progress import Progress
+from triton_poplar.recipes import RecipeError
+
+PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
+CALIBRATION = 1_000_000
+"""Seed of the inputs that poprt gets; those of the clients count from 0."""
+CREATE_SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+WHOLE = "the compiled batch is always computed whole: "
+
+
+def compile_all(results: list[Result], repository: Path, seconds: float, progress: Progress) -> None:
+    """Compile everything, one after the other, and create a session on each file once."""
+    sessions: dict[str, Child] = {}
+    for result in progress.track(results, description="compiling"):
+        name = result.model.name
+        try:
+            compile_model(result, repository, seconds)
+        except RecipeError as error:
+            result.refusal = str(error)
+            continue
+        if not result.refusal and name not in sessions:
+            sessions[name] = run_child([sys.executable, "-c", CREATE_SESSION, str(result.model.fetch())], seconds)
+        result.session = sessions.get(name)
+
+
+def compile_model(result: Result, repository: Path, seconds: float) -> None:
+    """Compile into `repository` with the real command; fills in what it took, said and warned of."""
+    model = result.model
+    file = model.fetch()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "poprt", "--input_model", str(file), "--precision", result.precision]
+        command += [*model.arguments(), *PRECISION_OPTIONS.get(result.precision, ())]
+        command += ["--triton_model_dir", str(repository / result.name), "--output_dir", folder]
+        if result.precision != "fp32":
+            data = Path(folder, "inputs.npz")
+            np.savez(data, **model_inputs.make_inputs(model.inputs, model.batch, (CALIBRATION,)))
+            command += ["--data_preprocess", str(data)]
+        result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
+    result.warnings = [_message(line) for line in result.compiled.errors.splitlines() if "WARNING" in line]
+    said = [line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)]
+    result.rows = said[0] if said else "independent"
+    if result.compiled.status != 0:
+        result.refusal = _refusal(result.compiled)
+
+
+def _message(line: str) -> str:
+    """A line of the log without its time, level and place in the source."""
+    return line.split("WARNING", 1)[1].rsplit("  ", 1)[0].strip()
+
+
+def _refusal(child: Child) -> str:
+    if child.status is None:
+        return f"poprt took longer than {child.seconds:.0f} s"
+    lines = child.errors.strip().splitlines() or [f"poprt ended with status {child.status}"]
+    return lines[-1].removeprefix("poprt: error: ")

