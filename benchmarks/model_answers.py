@@ -10,9 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as states
 
-Arrays = Mapping[str, npt.NDArray[np.generic]]
+Array = npt.NDArray[np.generic]
+Arrays = Mapping[str, Array]
 
+ORIGINAL_ERRORS = (states.Fail, states.InvalidArgument, states.InvalidGraph, states.NotImplemented, states.RuntimeException)
+"""What ONNX Runtime raises for a file or an input that it cannot take."""
 FLOAT_TOLERANCE = 1e-4
 """Of max(1, largest value)."""
 HALF_TOLERANCE = 0.02
@@ -44,7 +48,7 @@ class Difference:
         """The error over max(1, largest value)."""
         return float("inf") if self.misplaced else self.error / max(1.0, self.largest)
 
-    def add(self, name: str, right: npt.NDArray[np.generic], found: npt.NDArray[np.generic]) -> None:
+    def add(self, name: str, right: Array, found: Array) -> None:
         """Count an answer in; both of one shape."""
         wanted, given = right.astype(np.float64), found.astype(np.float64)
         finite = np.isfinite(wanted) & np.isfinite(given)
@@ -93,7 +97,7 @@ class Differences:
         return sum(each.agreeing for each in self.outputs.values()) / labels if labels else None
 
 
-def looks_like_classes(name: str, values: npt.NDArray[np.generic]) -> bool:
+def looks_like_classes(name: str, values: Array) -> bool:
     """Whether the last axis has a number for each of several classes: it is called so, or it sums to one."""
     if values.ndim == 0 or values.shape[-1] < 2 or values.dtype.kind != "f" or not np.isfinite(values).all():
         return False
@@ -113,7 +117,7 @@ class Original:
         self._axes = axes
         self.types = {each.name: _dtype(each.type) for each in self._session.get_inputs()}
 
-    def run(self, feeds: Arrays, outputs: list[str]) -> dict[str, npt.NDArray[np.generic]]:
+    def run(self, feeds: Arrays, outputs: list[str]) -> dict[str, Array]:
         """What is right."""
         if self._axes is None:
             return self._run(feeds, outputs)
@@ -125,10 +129,17 @@ class Original:
             taken = np.arange(start, start + chunk) % rows
             part = {k: array.take(taken, self._axes[k]) if k in self._axes else array for k, array in feeds.items()}
             parts.append(self._run(part, outputs))
-        joined = {name: np.concatenate([np.atleast_1d(part[name]) for part in parts], self._axes[name]) for name in outputs}
-        return {name: array.take(np.arange(rows), self._axes[name]) for name, array in joined.items()}
+        return {name: self._join([part[name] for part in parts], name, rows) for name in outputs}
 
-    def _run(self, feeds: Arrays, outputs: list[str]) -> dict[str, npt.NDArray[np.generic]]:
+    def _join(self, parts: list[Array], name: str, rows: int) -> Array:
+        """The rows of an output; one that has none is the same in all parts."""
+        assert self._axes is not None
+        if name not in self._axes:
+            return parts[0]
+        axis = self._axes[name]
+        return np.concatenate([np.atleast_1d(part) for part in parts], axis).take(np.arange(rows), axis)
+
+    def _run(self, feeds: Arrays, outputs: list[str]) -> dict[str, Array]:
         return dict(zip(outputs, self._session.run(outputs, dict(feeds)), strict=True))
 
     def _chunk(self) -> int:

@@ -13,7 +13,7 @@ import model_inputs
 import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from model_answers import Original
+from model_answers import ORIGINAL_ERRORS, Original
 from model_results import Result
 from triton_poplar.server import TritonServer
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
@@ -121,6 +121,8 @@ def _infer(module: Any, client: Any, served: Served, arrays: dict[str, np.ndarra
     options = {"client_timeout": deadline - time.monotonic()} if module is grpcclient else {}
     answer = client.infer(served.name, tensors, **options)
     found = {name: answer.as_numpy(name) for name in served.outputs}
+    if missing := [name for name, array in found.items() if array is None]:
+        raise ValueError(f"the answer lacks {', '.join(missing)}")
     return {name: array.reshape(-1) if name in served.scalars else array for name, array in found.items()}
 
 
@@ -134,7 +136,7 @@ def check(server: TritonServer, served: Served, result: Result, seconds: float) 
             result.differences.add(original.run(answer.feeds, served.outputs), answer.outputs)
         result.axis = find_axis(served.axes)
         result.private_bytes = memory.read_private_bytes(served.stub)
-    except Exception as error:  # noqa: BLE001  one model's trouble, of whatever kind, is a line in the table
+    except (InferenceServerException, OSError, ValueError, *ORIGINAL_ERRORS) as error:
         result.failure = f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 

@@ -129,6 +129,18 @@ def test_the_original_computes_rows_in_chunks_that_its_file_allows(tmp_path, lea
     assert np.array_equal(Original(file, {"x": 1, "y": 1}).run({"x": x}, ["y"])["y"], -x)
 
 
+def test_an_output_without_rows_is_that_of_any_row(tmp_path):
+    file = tmp_path / "model.onnx"
+    shapes = {"x": ["n"], "s": [], "y": ["n"], "t": []}
+    x, s, y, t = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    nodes = [helper.make_node("Add", ["x", "s"], ["y"]), helper.make_node("Neg", ["s"], ["t"])]
+    graph = helper.make_graph(nodes, "g", [x, s], [y, t])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
+    feeds = {"x": np.arange(3, dtype=np.float32), "s": np.array(4, np.float32)}
+    right = Original(file, {"x": 0, "y": 0}).run(feeds, ["y", "t"])
+    assert (right["y"].tolist(), right["t"].tolist()) == ([4, 5, 6], -4)
+
+
 def test_a_result_is_judged_by_its_precision():
     wrong = Differences()
     wrong.add({"y": np.array([2.0])}, {"y": np.array([2.1])})
