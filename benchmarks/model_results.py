@@ -39,6 +39,8 @@ def judge(result: Result) -> str:
         return "" if result.refusal else "is expected to be refused, and compiles"
     if problem := result.refusal or result.failure or result.differences.problem:
         return problem
+    if not result.differences.requests:
+        return "was never asked"
     if result.precision == "fp32":
         error = result.differences.scaled
         return "" if error <= FLOAT_TOLERANCE else f"differs by {error:.2g} of max(1, largest value)"

@@ -145,6 +145,7 @@ def test_a_result_is_judged_by_its_precision():
     wrong = Differences()
     wrong.add({"y": np.array([2.0])}, {"y": np.array([2.1])})
     assert judge(Result(model(), "fp32", differences=wrong)) == "differs by 0.05 of max(1, largest value)"
+    assert judge(Result(model(), "fp32")) == "was never asked"
     assert "no warning" in judge(Result(model(), "fp16", differences=wrong))
     assert judge(Result(model(), "fp16", differences=wrong, warnings=["overflows"])) == ""
 
