@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,5 +67,8 @@ def read_resident_bytes(process: int) -> int:
 
 def find_children(process: int) -> list[int]:
     """The process ids of a process's children."""
-    tasks = Path(f"/proc/{process}/task").glob("*/children")
-    return sorted(int(child) for task in tasks for child in task.read_text().split())
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # a thread that is gone by now
+            found += map(int, task.read_text().split())
+    return sorted(found)

@@ -11,6 +11,7 @@ import argparse
 import statistics
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,14 @@ class Visit:
 
 def find_stubs(server: int) -> list[int]:
     """The process ids of a server's instances."""
-    return [child for child in find_children(server) if STUB in Path(f"/proc/{child}/cmdline").read_text()]
+    return [child for child in find_children(server) if STUB in _read_command(child)]
+
+
+def _read_command(process: int) -> str:
+    """Nothing for one that is gone by now."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/cmdline").read_text()
+    return ""
 
 
 def read_private_bytes(process: int) -> int:

@@ -82,8 +82,8 @@ def main() -> int:
         with Progress(console=Console(stderr=True), transient=True) as progress:
             compile_all(results, repository, options.seconds, progress)
             serve_all(results, repository, folder / "log", options.seconds, progress)
-        compared = model_throughput.compare(results, repository, folder, options.rounds, console) if options.throughput else []
         (folder / "results.json").write_text(json.dumps([_to_json(result) for result in results], indent=1))
+        compared = model_throughput.compare(results, repository, folder, options.rounds, console) if options.throughput else []
     problems = {result.name: problem for result in results if (problem := judge(result))}
     tables = model_report.make_tables(results, compared)
     for table in tables:
