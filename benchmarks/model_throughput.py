@@ -34,12 +34,13 @@ def compare(
     chosen = [each for each in chosen if not judge(each)]
     if not chosen:
         return []
-    models = folder / "throughput"
+    models, requests = folder / "throughput", folder / "requests"
+    requests.mkdir(exist_ok=True)
     comparisons, checks = [], []
     for result in chosen:
         configs = _write_pair(result, compiled, models)
         rows = [make_row(result, configs[1], number) for number in range(NUM_ROWS)]
-        subjects = tuple(Subject(each.name, inputs.write_inputs(folder, each, rows)) for each in configs)
+        subjects = tuple(Subject(each.name, inputs.write_inputs(requests, each, rows)) for each in configs)
         comparisons += [Comparison(result.model.name, each, subjects) for each in CONCURRENCIES]
         checks.append((rows[0], configs))
     with repository.serve(models, folder / "throughput.log") as server:
