@@ -94,7 +94,9 @@ def ask(server: TritonServer, served: Served, types: dict[str, np.dtype[Any]], d
                 made = model_inputs.make_inputs(served.model.inputs, rows, (number, rows))
                 # What is sent is what ONNX Runtime gets: rounded to half where the served model takes halves.
                 sent = served.model.cast(made, served.types)
-                answers.append(Answer(served.model.cast(sent, types), _infer(module, client, served, sent, deadline)))
+                answers.append(
+                    Answer(served.model.cast({**made, **sent}, types), _infer(module, client, served, sent, deadline))
+                )
         return answers
 
     with ThreadPoolExecutor(len(CLIENTS)) as pool:

@@ -17,7 +17,7 @@ PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
 CALIBRATION = 1_000_000
 """Seed of the inputs that poprt gets; those of the clients count from 0."""
 CREATE_SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
-WHOLE = "the compiled batch is always computed whole: "
+WHOLE = "the rows of a batch are not proven to be independent: "
 
 
 def compile_all(results: list[Result], repository: Path, seconds: float, progress: Progress) -> None:
@@ -45,11 +45,13 @@ def compile_model(result: Result, repository: Path, seconds: float) -> None:
         command += ["--triton_model_dir", str(repository / result.name), "--output_dir", folder]
         if result.precision != "fp32":
             data = Path(folder, "inputs.npz")
-            np.savez(data, **model_inputs.make_inputs(model.inputs, model.batch, (CALIBRATION,)))
+            made = model_inputs.make_inputs(model.inputs, model.batch, (CALIBRATION,))
+            np.savez(data, **{name: array for name, array in made.items() if name not in model.settings})
             command += ["--data_preprocess", str(data)]
         result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
     result.warnings = [_message(line) for line in result.compiled.errors.splitlines() if "WARNING" in line]
-    said = [line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)]
+    told = [line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)]
+    said = [line.split(". The compiled batch")[0] for line in told]
     result.rows = said[0] if said else "independent"
     if result.compiled.status != 0:
         result.refusal = _refusal(result.compiled)

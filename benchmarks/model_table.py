@@ -79,14 +79,25 @@ class Model:
         return file
 
     def arguments(self) -> list[str]:
-        """poprt's arguments that fix the shapes."""
-        shapes = [f"{name}={','.join(map(str, each.sizes(self.batch)))}" for name, each in self.inputs.items() if each.shape]
-        leading = all(each.axis == 0 for each in self.inputs.values())
-        return ["--input_shape", *shapes, *(["--batch_size", str(self.batch)] if leading else [])]
+        """poprt's arguments that fix shapes, batch axis and settings."""
+        fed = {name: each for name, each in self.inputs.items() if name not in self.settings}
+        arguments = ["--input_shape", *(f"{name}={','.join(map(str, each.sizes(self.batch)))}" for name, each in fed.items())]
+        axes = {each.axis for each in fed.values()}
+        if len(axes) == 1 and None not in axes:
+            arguments += ["--batch_size", str(self.batch), "--batch_axis", str(axes.pop())]
+        if self.settings:
+            arguments += ["--fix_input", *(f"{name}={value}" for name, value in self.settings.items())]
+        return arguments
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Scalars that are always the same, and are fixed when the model is compiled: their values by name."""
+        constant = {name: each.kind.split() for name, each in self.inputs.items() if not each.shape}
+        return {name: words[1] for name, words in constant.items() if words[0] == "constant"}
 
     def cast(self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
-        """The inputs in other types."""
-        return {name: arrays[name].astype(types[name]) for name in self.inputs}
+        """The inputs that have a type, in it."""
+        return {name: arrays[name].astype(types[name]) for name in self.inputs if name in types}
 
 
 def read_models(only: Sequence[str] = ()) -> list[Model]:

@@ -36,7 +36,8 @@ class ModelRunnerConfig:
     device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe either way).
     timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params: check names, shapes and
     types. check_package_hash: refuse another generation's executable. batching_dim: the dimension along which a request may
-    have any size, which must be the one that the model was compiled for; by default a request holds whole compiled batches.
+    have any size, which must be the one that the model was compiled for (of one input, where they have axes of their own); by
+    default a request holds whole compiled batches.
     ring_buffer_size_multiplier, request_tracepoints_buffer_size, flush_on_waiting_outputs: accepted; rows are read where the
     caller has them, and dummy data are never run without a request. auto_reset: after a lost device, go on with a new one.
     batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted for an incomplete batch and for replicas
@@ -249,13 +250,13 @@ class ModelRunner:
 
     def _check_batching_dim(self) -> None:
         asked = self._config.batching_dim
-        for anchor in self._session.getUserInputAnchors():
-            axis = self._axes[anchor.name()]
-            if asked not in (axis, NO_BATCHING_DIM):
-                raise ModelRuntimeError(
-                    f"batching_dim {asked}: expected {axis}, along which the rows of input {anchor.name()!r} lie; compile with "
-                    "--batch_axis for another, or leave it out for requests of whole compiled batches"
-                )
+        axes = {anchor.name(): self._axes[anchor.name()] for anchor in self._session.getUserInputAnchors()}
+        if asked not in (*axes.values(), NO_BATCHING_DIM):
+            name, axis = next(iter(axes.items()))
+            raise ModelRuntimeError(
+                f"batching_dim {asked}: expected {axis}, along which the rows of input {name!r} lie; compile with --batch_axis "
+                "for another, or leave it out for requests of whole compiled batches"
+            )
 
     def _rows_first(self, name: str, array: Array) -> Array:
         """The rows along a leading axis; a model without a batch has one, the whole tensor."""

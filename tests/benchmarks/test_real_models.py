@@ -168,11 +168,11 @@ def test_rows_lie_where_the_configuration_leaves_a_size_open():
     assert find_axes(config) == {"x": 0, "h": 0, "y": 0}
 
 
-def test_poprt_is_told_every_shape_and_the_batch_where_it_comes_first():
-    inputs = {"x": Input((BATCH, 3), "normal"), "s": Input((), "constant 1")}
-    assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3"]
+def test_poprt_is_told_every_shape_every_setting_and_where_the_batch_lies_if_in_one_place():
+    inputs = {"x": Input((BATCH, 3), "normal"), "h": Input((2, BATCH), "normal"), "s": Input((), "constant 1")}
+    assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3", "h=2,4", "--fix_input", "s=1"]
     inputs = {"x": Input((BATCH, 3), "normal"), "y": Input((BATCH,), "normal")}
-    assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3", "y=4", "--batch_size", "4"]
+    assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3", "y=4", "--batch_size", "4", "--batch_axis", "0"]
 
 
 def test_a_child_is_measured_and_stopped_when_its_time_is_over():

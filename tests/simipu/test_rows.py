@@ -5,7 +5,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from simipu.rows import NotIndependent, make_row_independent
+from simipu import Direction, Stream
+from simipu.rows import NotIndependent, make_row_independent, take_rows
 
 BATCH = 4
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
@@ -291,3 +292,44 @@ DEPENDENT = {
 def test_what_mixes_rows_is_not_proven_and_named(name):
     with pytest.raises(NotIndependent, match=r"the_|output"):
         make_row_independent(build(*DEPENDENT[name]), BATCH)
+
+
+def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
+    """As recurrent networks are exported that are called step by step: x [batch, 2], state [1, batch, 3]."""
+    nodes = [
+        node("Unsqueeze", "x zero", "steps"),
+        node("RNN", "steps w r - - state", "- next", hidden_size=3),
+        node("Squeeze", "next zero", "y"),
+    ]
+    weights = {"w": random(1, 3, 2), "r": random(1, 3, 3), "zero": np.array([0])}
+    graph = helper.make_graph(
+        nodes,
+        "rows",
+        [helper.make_tensor_value_info("x", F, [BATCH, 2]), helper.make_tensor_value_info("state", F, [1, BATCH, 3])],
+        [helper.make_tensor_value_info("y", F, [BATCH, 3]), helper.make_tensor_value_info("next", F, [1, BATCH, 3])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    streams = tuple(
+        Stream(
+            value.name,
+            value.name,
+            direction,
+            np.dtype(np.float32),
+            tuple(d.dim_value for d in value.type.tensor_type.shape.dim),
+        )
+        for direction, values in ((Direction.HOST_TO_DEVICE, graph.input), (Direction.DEVICE_TO_HOST, graph.output))
+        for value in values
+    )
+    rewritten, placed, reason = take_rows(model, streams)
+    assert not reason
+    assert {stream.tensor: stream.batch_axis for stream in placed} == {"x": 0, "state": 1, "y": 0, "next": 1}
+    session, whole = (
+        onnxruntime.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"])
+        for each in (rewritten, model)
+    )
+    feeds = {"x": random(BATCH, 2), "state": random(1, BATCH, 3)}
+    expected = whole.run(["y", "next"], feeds)
+    y, following = session.run(["y", "next"], {"x": feeds["x"][1:3], "state": feeds["state"][:, 1:3]})
+    np.testing.assert_allclose(y, expected[0][1:3], atol=1e-6)
+    np.testing.assert_allclose(following, expected[1][:, 1:3], atol=1e-6)

@@ -56,20 +56,29 @@ def iter_given(inputs: Sequence[Stream], data: Mapping[str, Array], batch_size: 
 
     Raises CompileError for data that do not fit the inputs.
     """
-    for stream in inputs:
-        found, wanted = np.shape(data.get(stream.tensor, ())), stream.row_shape if batch_size else stream.shape[1:]
-        if len(found) != 1 + len(wanted) or found[1:] != wanted or 0 in found:
-            raise CompileError(
-                f"calibration data for input {stream.tensor!r}: expected rows of shape {list(wanted)}, found "
-                f"{list(found) if found else 'none'}; the inputs are {', '.join(each.tensor for each in inputs)}"
-            )
-    rows = max(len(data[stream.tensor]) for stream in inputs)
-    step = batch_size or inputs[0].shape[0]
-    for start in range(0, rows, step):
-        taken = {
-            s.tensor: data[s.tensor][np.arange(start, start + s.shape[s.batch_axis]) % len(data[s.tensor])] for s in inputs
-        }
-        yield {stream.tensor: _place(taken[stream.tensor], stream) for stream in inputs}
+    rows = {stream.tensor: _to_rows(stream, data.get(stream.tensor), batch_size, inputs) for stream in inputs}
+    for start in range(0, max(map(len, rows.values())), batch_size or 1):
+        numbers = np.arange(start, start + (batch_size or 1))
+        taken = {stream.tensor: rows[stream.tensor].take(numbers % len(rows[stream.tensor]), 0) for stream in inputs}
+        yield {s.tensor: _place(taken[s.tensor], s) if batch_size else taken[s.tensor][0].astype(_dtype(s)) for s in inputs}
+
+
+def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Sequence[Stream]) -> Array:
+    """An input's data as rows along the leading axis: they may be given so, or as they are in the compiled shape."""
+    row = stream.row_shape if batch_size else stream.shape
+    found = None if given is None else np.shape(given)
+    if found is not None and 0 not in found:
+        array, axis = np.asarray(given), stream.batch_axis
+        if found[1:] == row and len(found) == 1 + len(row):
+            return array
+        if not batch_size and found == row:
+            return array[None]
+        if batch_size and len(found) == len(stream.shape) and (*found[:axis], *found[axis + 1 :]) == row:
+            return np.moveaxis(array, axis, 0)
+    raise CompileError(
+        f"calibration data for input {stream.tensor!r}: expected rows of shape {list(row)}, found "
+        f"{'none' if found is None else list(found)}; the inputs are {', '.join(each.tensor for each in inputs)}"
+    )
 
 
 def iter_made_up(model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int) -> Iterator[dict[str, Array]]:

@@ -25,24 +25,45 @@ def take_rows(
 ) -> tuple[onnx.ModelProto, tuple[Stream, ...], str]:
     """The graph of any number of rows, its streams with their batch axes, and ""; or what was given, and why not.
 
-    `batch_axis` is the axis of the batch in all inputs; in outputs it lies where the rows end up. `weights` has the values of
-    initializers that the graph holds without.
+    `batch_axis` is the axis of the batch in the inputs; where they do not share it, as the states of a recurrent network that
+    are inputs do not, it is looked for. In outputs it lies where the rows end up. `weights` has the values of initializers that
+    the graph holds without.
     """
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
-    sizes = {stream.shape[batch_axis] if len(stream.shape) > batch_axis else 0 for stream in inputs}
-    batch = sizes.pop() if len(sizes) == 1 else 0
-    if not batch:
-        return model, streams, f"its inputs do not share a batch dimension (axis {batch_axis})"
-    try:
-        if batch == 1:
-            # Every run has one row: where its outputs hold it is all there is to know.
-            graph, axes = model, {s.tensor: _only_row(s, batch_axis) for s in streams if s not in inputs}
-        else:
-            graph, axes = _prove(model, batch, batch_axis, weights)
-    except NotIndependent as reason:
-        return model, streams, str(reason)
-    axes |= {stream.tensor: batch_axis for stream in inputs}
-    return graph, tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams), ""
+    given = {stream.tensor: stream.shape for stream in inputs}
+    reason = f"its inputs do not share a batch dimension (axis {batch_axis})"
+    for batch, axes in _find_batches(given, batch_axis):
+        try:
+            if batch == 1:
+                # Every run has one row: where its outputs hold it is all there is to know.
+                graph, outputs = model, {s.tensor: _only_row(s, batch_axis) for s in streams if s not in inputs}
+            else:
+                graph, outputs = _prove(model, batch, axes, weights)
+        except NotIndependent as found:
+            reason = str(found)
+            continue
+        axes = axes | outputs
+        return graph, tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams), ""
+    return model, streams, reason
+
+
+def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tuple[int, dict[str, int]]]:
+    """Sizes that can be a batch, each with its axis in every input. Where an input has another size along `batch_axis`, its
+    batch may lie along the only axis that is as large as that of another input."""
+    sizes = {shape[batch_axis] if len(shape) > batch_axis else 0: None for shape in shapes.values()}
+    if len(sizes) == 1 and 0 not in sizes:
+        yield next(iter(sizes)), dict.fromkeys(shapes, batch_axis)
+        return
+    for size in sorted(sizes, reverse=True):
+        axes = {}
+        for name, shape in shapes.items():
+            found = [axis for axis, each in enumerate(shape) if each == size]
+            if shape[batch_axis : batch_axis + 1] == (size,):
+                axes[name] = batch_axis
+            elif len(found) == 1:
+                axes[name] = found[0]
+        if size > 1 and len(axes) == len(shapes):
+            yield size, axes
 
 
 def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0) -> onnx.ModelProto:
@@ -51,7 +72,7 @@ def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0
     The result computes for n rows exactly what the compiled batch computes for those n rows and any others. Raises
     NotIndependent, with the node and the reason, when that cannot be proven.
     """
-    return _prove(model, batch, batch_axis, {})[0]
+    return _prove(model, batch, {value.name: batch_axis for value in model.graph.input}, {})[0]
 
 
 def _only_row(stream: Stream, batch_axis: int) -> int:
@@ -62,9 +83,9 @@ def _only_row(stream: Stream, batch_axis: int) -> int:
 
 
 def _prove(
-    model: onnx.ModelProto, batch: int, batch_axis: int, weights: Mapping[str, Array]
+    model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """The rewritten model, and the axis of the rows of each output."""
+    """The rewritten model, and the axis of the rows of each output; `inputs` has that of each input."""
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
     graph = rewritten.graph
@@ -72,7 +93,7 @@ def _prove(
         batch,
         {name: value.shape for name, value in collect_values(model).items()},
         _Constants(graph.initializer, weights),
-        {value.name: Rows(batch_axis) for value in graph.input},
+        {name: Rows(axis) for name, axis in inputs.items()},
         next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
     )
     nodes = [traced for node in graph.node for traced in tracer.trace(node)]
@@ -82,7 +103,7 @@ def _prove(
     graph.initializer.extend(tracer.added)
     _drop_unused_initializers(graph)
     for value in (*graph.input, *graph.output):
-        value.type.tensor_type.shape.dim[axes.get(value.name, batch_axis)].dim_param = "rows"
+        value.type.tensor_type.shape.dim[(axes | dict(inputs))[value.name]].dim_param = "rows"
     del graph.value_info[:]
     return rewritten, axes
 
