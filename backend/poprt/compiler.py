@@ -16,9 +16,10 @@ import numpy.typing as npt
 import onnx
 import simipu
 from onnx import TensorProto
-from simipu import CompileError, Constant, Direction, OutOfMemoryError, Program, ProgramKind, Stream
+from simipu import CompileError, Constant, Direction, GraphOptions, LoadError, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.errors import LoadTimeoutError
+from simipu.graph import build_graph
 from simipu.numerics import Numerics, name_nodes
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import take_rows
@@ -26,7 +27,7 @@ from simipu.shapes import infer_shapes
 from simipu.target import find_target
 
 import popef
-from poprt.calibration import Findings, Side, calibrate
+from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
 from poprt.checks import check_static
 from poprt.frontend import OnnxFrontend
 from poprt.half import float_to_half
@@ -41,6 +42,8 @@ LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 """PopART's program indices: WeightsFromHost and Program."""
 
 _WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
+_LEAST_NODES_TO_TRY = 1_000
+"""Smaller graphs are ready in no time, unless they are in half."""
 _LEAST_CONSTANT_BYTES = 1024
 """Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
 
@@ -176,7 +179,7 @@ class _Calibration:
             renarrow = None if in_quarters else lambda types: self._narrow(half, types)
             return calibrate(half, whole, inputs, main.batch_size, self.data, renarrow)
         except LoadTimeoutError as error:
-            raise CompileError(f"the model would not be ready to serve in time: {error}") from error
+            raise _not_ready(error) from error
 
     def _split(self, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
         light, weights = _take_weights(model, _LEAST_CONSTANT_BYTES)
@@ -236,6 +239,8 @@ def _compile(
     )
     on_step("run once in half")
     findings = calibration.run(Side(model, given, options.numerics()), main)
+    if findings.comparison is None:
+        _check_ready(main, weights, options)
     load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
     name = _hash_name(main.graph, weights, options)
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
@@ -258,6 +263,25 @@ def _check_operators(graph: onnx.GraphProto, options: CompilerOptions) -> None:
         )
     if missing:
         _log.warning("runs here only; the IPU's compiler has no %s", missing)
+
+
+def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions) -> None:
+    """Refuse a graph so large that ONNX Runtime would not have it ready in time; the calibration run has tried it already."""
+    if sum(1 for _ in onnx.load_model_from_string(main.graph).graph.node) < _LEAST_NODES_TO_TRY:
+        return
+    try:
+        build_graph(main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()).close()
+    except LoadTimeoutError as error:
+        raise _not_ready(error) from error
+    except LoadError as error:
+        raise CompileError(str(error)) from error
+
+
+def _not_ready(error: LoadTimeoutError) -> CompileError:
+    return CompileError(
+        f"the model would not be ready to serve in time: {error}; in half, partials_type=float has fewer nodes to make ready, "
+        "and fp32 the fewest"
+    )
 
 
 def _check_memory(cost: Estimate, options: CompilerOptions) -> None:

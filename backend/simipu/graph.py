@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.errors import LoadError, RunCancelledError, RunError, RunTimeoutError
+from simipu.errors import LoadError, LoadTimeoutError, RunCancelledError, RunError, RunTimeoutError
 from simipu.executable import Program
 from simipu.numerics import Numerics, iter_subgraphs, lower
 from simipu.numerics.quarter import QUARTERS, decode
@@ -36,6 +36,7 @@ ORT_ERRORS = (
     ort_errors.InvalidGraph,
     ort_errors.InvalidProtobuf,
     ort_errors.RuntimeException,
+    *((ort_errors.ModelLoadCanceled,) if hasattr(ort_errors, "ModelLoadCanceled") else ()),
 )
 """What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
 
@@ -52,12 +53,14 @@ class GraphOptions:
 
     num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights for speed,
     into memory of its own; without, all weights stay where they are mapped. limit_seconds: the longest that one run may take.
+    ready_seconds: the longest that ONNX Runtime may take to make the graph ready.
     """
 
     num_threads: int = 0
     prepack: bool = True
     limit_seconds: float = 300.0
     exact: bool = True
+    ready_seconds: float = 300.0
 
 
 class Graph(Protocol):
@@ -73,15 +76,44 @@ class Graph(Protocol):
         """Give up everything that the graph holds."""
 
 
+class _Loading:
+    """The making of a session, as the watchdog sees it: setting `terminate` ends it. Before ONNX Runtime 1.21 nothing does."""
+
+    def __init__(self, options: onnxruntime.SessionOptions) -> None:
+        self._options = options
+        self._ended = False
+
+    @property
+    def terminate(self) -> bool:
+        """Whether it was ended."""
+        return self._ended
+
+    @terminate.setter
+    def terminate(self, value: bool) -> None:
+        self._ended = value
+        if hasattr(self._options, "set_load_cancellation_flag"):
+            self._options.set_load_cancellation_flag(value)
+
+
 class OrtGraph:
     """A graph in ONNX Runtime. A run that exceeds its limit is ended at the next operator."""
 
     def __init__(self, model: bytes, weights: Weights, options: GraphOptions) -> None:
         # ONNX Runtime reads the arrays where they are, so they must live as long as the session.
         self._weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()}
-        self._session = onnxruntime.InferenceSession(
-            model, _session_options(self._weights, options), providers=["CPUExecutionProvider"]
-        )
+        session_options = _session_options(self._weights, options)
+        loading = _Loading(session_options)
+        WATCHDOG.begin(loading, options.ready_seconds)
+        try:
+            self._session = onnxruntime.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
+        except ORT_ERRORS as error:
+            if loading.terminate:
+                raise LoadTimeoutError(
+                    f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s and was stopped"
+                ) from error
+            raise
+        finally:
+            WATCHDOG.end(loading)
         self._limit_seconds = options.limit_seconds
         self._run_options = onnxruntime.RunOptions()
         self._cancelled = False
@@ -228,9 +260,11 @@ def build_graph(program: Program, weights: Weights, options: GraphOptions, numer
 
 
 def make_graph(model: bytes, weights: Weights, options: GraphOptions, label: str) -> Graph:
-    """The same for a graph that is lowered already; `label` names the program in messages."""
+    """The same for a graph that is lowered already; `label` names the program in messages. LoadTimeoutError after too long."""
     try:
         return OrtGraph(model, weights, options)
+    except LoadTimeoutError as error:
+        raise LoadTimeoutError(f"program {label}: {error}") from error
     except ort_errors.NotImplemented as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
         return ReferenceGraph(_inline(model, weights))

@@ -9,6 +9,6 @@ from poprt.calibration.comparison import LIMIT, Comparison
 from poprt.calibration.inputs import read_calibration_data
 from poprt.calibration.overflow import Overflow
 from poprt.calibration.run import Findings, calibrate
-from poprt.calibration.sides import Side
+from poprt.calibration.sides import READY_SECONDS, Side
 
-__all__ = ["LIMIT", "Comparison", "Findings", "Overflow", "Side", "calibrate", "read_calibration_data"]
+__all__ = ["LIMIT", "READY_SECONDS", "Comparison", "Findings", "Overflow", "Side", "calibrate", "read_calibration_data"]

@@ -23,6 +23,8 @@ ENOUGH_SECONDS = 30.0
 """After which no further batch is computed."""
 MOST_SECONDS = 120.0
 """The longest that one batch may take."""
+READY_SECONDS = 150.0
+"""The longest that a compiled model may take to be made ready: half of what a server allows, which may be slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class Side:
         known = {value.name for value in lowered.graph.output}
         added = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted if name not in known]
         lowered.graph.output.extend(added)
-        options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS)
+        options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS)
         with closing(make_graph(lowered.SerializeToString(), values, options, "of the calibration run")) as graph:
             start = time.monotonic()
             for feeds in batches:

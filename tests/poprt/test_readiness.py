@@ -1,0 +1,62 @@
+"""A model that compiles is ready to serve in time: what would not be is refused when it is compiled."""
+
+import time
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from poprt import Compiler, Converter, calibration, compiler
+from poprt.calibration import sides
+from sample_models import make_model
+from simipu import CompileError, GraphOptions
+from simipu.errors import LoadTimeoutError
+from simipu.graph import OrtGraph
+
+F = TensorProto.FLOAT
+stoppable = pytest.mark.skipif(
+    not hasattr(onnxruntime.SessionOptions, "set_load_cancellation_flag"), reason="ONNX Runtime before 1.21 cannot be stopped"
+)
+
+
+def long_model(nodes):
+    names = ["x", *(f"h{i}" for i in range(1, nodes)), "y"]
+    chain = [helper.make_node("Softmax", [names[i]], [names[i + 1]]) for i in range(nodes)]
+    return make_model(chain, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, {})
+
+
+@stoppable
+def test_making_a_graph_ready_is_ended_in_time():
+    model = long_model(40_000).SerializeToString()
+    start = time.monotonic()
+    with pytest.raises(LoadTimeoutError, match=r"not make the graph ready within 0.2 s"):
+        OrtGraph(model, {}, GraphOptions(ready_seconds=0.2))
+    assert time.monotonic() - start < 10
+
+
+@stoppable
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_model_that_would_not_be_ready_in_time_is_refused(precision, monkeypatch):
+    converted = Converter(batch_size=2, precision=precision).convert(long_model(3000))
+    Compiler.compile(converted)
+    for module in (sides, compiler, calibration):
+        monkeypatch.setattr(module, "READY_SECONDS", 0.01)
+    with pytest.raises(CompileError, match=r"would not be ready to serve in time: .*not make the graph ready within 0.01 s"):
+        Compiler.compile(converted)
+
+
+def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
+    """As of a network for music: 256 positions, in blocks of 16 channels, sums kept in half."""
+    from model_runtime import ModelRunner, ModelRunnerConfig
+
+    weights = {"w": np.random.default_rng(0).standard_normal((32, 48, 1, 256)).astype(np.float32) / 100}
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=[0, 128, 0, 127])]
+    model = make_model(nodes, {"x": (F, ["n", 48, 1, 300])}, {"y": (F, ["n", 32, 1, 300])}, weights)
+    start = time.monotonic()
+    file = compile_popef(model, batch=1, precision="fp16", options={"partials_type": "half"})
+    with ModelRunner(file, ModelRunnerConfig()) as runner:
+        x = np.random.default_rng(1).standard_normal((1, 48, 1, 300)).astype(np.float16)
+        found = runner.execute({"x": x})["y"]
+    assert time.monotonic() - start < 60
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x.astype(np.float32)})[0]
+    assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
