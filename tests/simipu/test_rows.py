@@ -28,7 +28,9 @@ def build(nodes, shape, weights, opset=17, batch_axis=0):
 
 def node(operator, inputs="x", outputs="y", **attributes):
     names = [name.strip("-") for name in inputs.split()]
-    return helper.make_node(operator, names, outputs.split(), name=f"the_{operator}_{outputs}", **attributes)
+    return helper.make_node(
+        operator, names, [name.strip("-") for name in outputs.split()], name=f"the_{operator}_{outputs}", **attributes
+    )
 
 
 def run(model, x):
@@ -171,6 +173,41 @@ INDEPENDENT = {
         (5,),
         {"at": np.tile([[3, 1]], (BATCH, 1))},
     ),
+    "squeezed of all axes of one element": (
+        [node("Unsqueeze", "x axes", "u"), node("Squeeze", "u", "y")],
+        (3,),
+        {"axes": [2]},
+    ),
+    "squeezed so before opset 13": ([node("Unsqueeze", "x", "u", axes=[1]), node("Squeeze", "u", "y")], (3,), {}, 11),
+    "gathernd of columns behind a batch dimension": (
+        [node("Transpose", "x", "t", perm=[1, 2, 0]), node("GatherND", "t at", "g", batch_dims=1), node("Transpose", "g", "y")],
+        (5, 3),
+        {"at": np.array([[2], [0], [1], [1], [2]])},
+    ),
+    **{
+        f"attention with {what}": (
+            [node("Attention", f"x x x {'mask' * bool(weights)}", q_num_heads=2, kv_num_heads=2)],
+            (5, 8),
+            weights,
+            23,
+        )
+        for what, weights in (
+            ("no mask", {}),
+            ("a mask of its own", {"mask": np.triu(np.full((5, 5), -1e4, np.float32), 1)}),
+            ("the same mask for each row", {"mask": np.repeat(random(1, 1, 5, 5), BATCH, axis=0)}),
+        )
+    },
+    "rotary embedding by position": (
+        [node("RotaryEmbedding", "x cos sin at", num_heads=2)],
+        (5, 8),
+        {"cos": random(9, 2), "sin": random(9, 2), "at": np.tile(np.arange(5), (BATCH, 1))},
+        23,
+    ),
+    "sampled along a grid": (
+        [node("GridSample", "x grid")],
+        (2, 4, 4),
+        {"grid": np.repeat(random(1, 3, 3, 2), BATCH, axis=0)},
+    ),
     "triangles": ([node("Trilu", "x")], (3, 3), {}),
     "a vector product": ([node("MatMul", "x v")], (3, 5), {"v": random(5)}),
     "gemm with a residual": ([node("Gemm", "x w x")], (5,), {"w": random(5, 5)}),
@@ -261,6 +298,22 @@ DEPENDENT = {
         (5, 2),
         {"w": random(1, 12, 2), "r": random(1, 12, 3), "axes": [1], "h": random(1, BATCH, 3)},
     ),
+    "attention with a mask of each row's own": (
+        [node("Attention", "x x x mask", q_num_heads=2, kv_num_heads=2)],
+        (5, 8),
+        {"mask": random(BATCH, 1, 5, 5)},
+        23,
+    ),
+    "attention among rows": (
+        [
+            node("Transpose", "x", "t", perm=[1, 0, 2]),
+            node("Attention", "t t t", "a", q_num_heads=2, kv_num_heads=2),
+            node("Transpose", "a", "y", perm=[1, 0, 2]),
+        ],
+        (5, 8),
+        {},
+        23,
+    ),
     "a token of each row's own": ([node("Concat", "token x", axis=1)], (5, 3), {"token": random(BATCH, 1, 3)}),
     "a scale of the whole batch": (
         [node("DynamicQuantizeLinear", "x", "q s z"), node("DequantizeLinear", "q s z")],
@@ -279,6 +332,11 @@ DEPENDENT = {
     ),
     "an einsum over rows": ([node("Einsum", "x x", "s", equation="bd,bd->d"), node("Add", "x s")], (3,), {}),
     "an einsum of rows with rows": ([node("Einsum", "x x", equation="bd,cd->bc")], (3,), {}),
+    "a normalisation in training": (
+        [node("BatchNormalization", "x one one one one", "y - -", training_mode=1)],
+        (1, 3),
+        {"one": np.ones(1, np.float32)},
+    ),
     "steps mixed with rows": (
         [node("Reshape", "x shape")],
         (6,),

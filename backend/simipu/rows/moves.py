@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from onnx import helper
 
 from simipu.rows.places import Node, NotIndependent, Rows
 
@@ -34,8 +35,25 @@ def _reshaped(node: Node) -> Rows:
 
 
 def view(node: Node) -> list[Rows]:
-    """Flatten, Squeeze, Unsqueeze: which axes is said by number, not by size."""
+    """Flatten, Unsqueeze: which axes is said by number, not by size."""
     return [_reshaped(node)]
+
+
+def squeeze(node: Node) -> list[Rows]:
+    """The axes are written down where they are not: a lone row is an axis of one element, too, and must stay."""
+    place = _reshaped(node)
+    if not node.has(1) and node.attribute("axes") is None:
+        axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
+        if not axes:
+            node.proto.op_type = "Identity"  # no axes at all would be taken for all of them
+            del node.proto.input[1:]
+        elif node.opset < 13:
+            node.proto.attribute.append(helper.make_attribute("axes", axes))
+        else:
+            del node.proto.input[1:]
+            node.proto.input.append("")
+            node.rewrites[1] = np.array(axes, np.int64)
+    return [place]
 
 
 def reshape(node: Node) -> list[Rows]:
@@ -129,7 +147,7 @@ def gather_nd(node: Node) -> list[Rows]:
     if indices is not None:
         raise NotIndependent("both its inputs carry rows")
     if data.axis >= batched + depth:
-        return [data.moved(data.axis + len(node.shape(1)) - 1 - depth)]
+        return [data.moved(data.axis + len(node.shape(1)) - 1 - depth - batched)]
     return [_gather_own_rows(node, data, data.axis - batched)]
 
 
@@ -209,6 +227,8 @@ def pad(node: Node) -> list[Rows]:
 def resize(node: Node) -> list[Rows]:
     """By scales, of which that of the rows is 1, or to sizes, in which the number of rows is put together at run time."""
     rows, rank = node.only_rows(), len(node.shape(0))
+    if node.attribute("coordinate_transformation_mode", b"") == b"tf_crop_and_resize":
+        raise NotIndependent("it crops, and may crop the rows")
     axes = [axis % rank for axis in node.attribute("axes", range(rank))]
     sizes = node.constant(3)
     if sizes is None:

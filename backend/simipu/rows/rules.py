@@ -108,14 +108,15 @@ def leading_axis(node: Node) -> list[Rows]:
     rows = node.only_rows()
     if rows.axis != 0:
         raise NotIndependent(f"rows lie along axis {rows.axis}, not 0")
-    if len(node.results) > 1:
-        raise NotIndependent("its further outputs number elements over the whole batch")
+    if len(node.results) > 1 or node.attribute("training_mode", 0):
+        raise NotIndependent("its further outputs number elements, or are taken, over the whole batch")
     return [rows]
 
 
 def _attention(node: Node) -> list[Rows]:
-    """All inputs have the batch first, a mask only where it has all four axes."""
-    return _leading_axes(node, [index for index in range(len(node.rows)) if index != 3 or _rank(node, 3) == 4])
+    """All inputs have the batch first, a mask only where it has all four axes, and not one for all rows."""
+    masked = node.has(3) and len(node.shape(3)) == 4 and node.shape(3)[0] != 1
+    return _leading_axes(node, [index for index in range(len(node.rows)) if index != 3 or masked])
 
 
 def _rotary_embedding(node: Node) -> list[Rows]:
@@ -137,10 +138,6 @@ def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
         if node.has(index) and node.rows[index] is None:
             node.forget_rows(index, 0, place, broadcasts=False)
     return [place] * len(node.results)
-
-
-def _rank(node: Node, index: int) -> int:
-    return len(node.shape(index)) if node.has(index) else 0
 
 
 def _along(default: int) -> Rule:
@@ -286,7 +283,8 @@ _FAMILIES: Sequence[tuple[Rule, str]] = (
         _reduce,
         "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
     ),
-    (moves.view, "Flatten Squeeze Unsqueeze"),
+    (moves.view, "Flatten Unsqueeze"),
+    (moves.squeeze, "Squeeze"),
     (moves.reshape, "Reshape"),
     (moves.transpose, "Transpose"),
     (moves.concat, "Concat"),
