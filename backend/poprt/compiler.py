@@ -24,7 +24,7 @@ from simipu.numerics import Numerics, name_nodes
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import take_rows
 from simipu.shapes import infer_shapes
-from simipu.target import find_target
+from simipu.target import Target, find_target
 
 import popef
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
@@ -130,7 +130,7 @@ class Compiler:
             _keep_outputs(light.graph, outputs)
         check_static(light)
         calibration = _Calibration(float_model, outputs, calibration_data)
-        return _compile(light, weights, options, batch_axis, calibration, on_step)
+        return _compile(light, weights, target, options, batch_axis, calibration, on_step)
 
     @staticmethod
     def compile_and_export(
@@ -199,12 +199,12 @@ class _Calibration:
 def _compile(
     model: onnx.ModelProto,
     given: Mapping[str, npt.NDArray[Any]],
+    target: Target,
     options: CompilerOptions,
     batch_axis: int,
     calibration: _Calibration,
     on_step: Callable[[str], None],
 ) -> Executable:
-    target = find_target(options.ipu_version or "ipu2", options.num_ipus)
     if options.num_io_tiles >= target.tiles_per_ipu:
         raise CompileError(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "

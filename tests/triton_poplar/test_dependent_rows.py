@@ -120,7 +120,12 @@ def test_completed_configurations_do_not_batch(folder):
 
 
 def test_of_a_file_that_says_nothing_nothing_is_taken_for_proven(linear, compile_popef, tmp_path):
-    source = compile_popef(linear, name="source.popef")
+    folder = write_with_note(compile_popef(linear, name="source.popef"), tmp_path, None)
+    assert complete_config({}, folder)["max_batch_size"] == 0
+
+
+def write_with_note(source, tmp_path, payload):
+    """The version folder of a model with another note on its rows, or none."""
     target = tmp_path / "model" / "1" / "executable.popef"
     target.parent.mkdir(parents=True)
     with popef.Reader() as reader, popef.Writer(target) as writer:
@@ -128,7 +133,10 @@ def test_of_a_file_that_says_nothing_nothing_is_taken_for_proven(linear, compile
         for blob in reader.blobs():
             if blob.type is not popef.BlobType.OPAQUE:
                 writer.copyBlob(blob)
-    assert complete_config({}, target.parent)["max_batch_size"] == 0
+        if payload is not None:
+            with writer.createOpaqueBlob(popef.ROWS_BLOB, reader.executables()[0].name) as blob:
+                blob.write(payload)
+    return target.parent
 
 
 @pytest.mark.parametrize(
@@ -148,18 +156,9 @@ def test_of_a_file_that_says_nothing_nothing_is_taken_for_proven(linear, compile
     ],
 )
 def test_a_damaged_note_on_rows_is_refused(linear, compile_popef, tmp_path, payload):
-    source = compile_popef(linear, name="source.popef")
-    target = tmp_path / "model" / "1" / "executable.popef"
-    target.parent.mkdir(parents=True)
-    with popef.Reader() as reader, popef.Writer(target) as writer:
-        reader.parseFile(source)
-        for blob in reader.blobs():
-            if blob.type is not popef.BlobType.OPAQUE:
-                writer.copyBlob(blob)
-        with writer.createOpaqueBlob(popef.ROWS_BLOB, reader.executables()[0].name) as blob:
-            blob.write(payload)
+    folder = write_with_note(compile_popef(linear, name="source.popef"), tmp_path, payload)
     with pytest.raises(ModelConfigError, match=r"expected one JSON object.*compile the model again"):
-        ModelState({"name": "model"}, target.parent)
+        ModelState({"name": "model"}, folder)
 
 
 @pytest.fixture
