@@ -79,7 +79,8 @@ class Session:
         programs = [self._executable.program(index) for index in self._main]
         self.batch_size = programs[0].batch_size
         """Rows of the batch that one replica was compiled for; 0 where the tensors have no batch."""
-        self.row_dependence = next((p.row_dependence for p in programs if not p.row_independent), "") if self.batch_size else ""
+        reasons = [p.row_dependence or "nothing says that they are" for p in programs if not p.row_independent]
+        self.row_dependence = reasons[0] if reasons and self.batch_size else ""
         """Why a row's result may depend on the other rows of its batch, naming the node; empty where it is proven not to."""
         self.runs_alone = bool(self.row_dependence) and not self._config.join_dependent_rows
         """Whether a request shares no batch with another, and has at most one."""
