@@ -259,7 +259,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_incomplete_models(repository)
     (repository / "wide" / "1").mkdir(parents=True)
     write_handmade(repository / "wide" / "1" / "executable.popef", wide_model())
-    (repository / "wide" / "config.pbtxt").write_text('backend: "poplar"\n')
+    (repository / "wide" / "config.pbtxt").write_text('backend: "poplar"\nmax_batch_size: 4\n')
     write_guide_model(repository, root / "elsewhere")
     write_lenient_hash(repository)
     write_model(repository / "large", large_model(), precision="fp16")
