@@ -6,16 +6,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import model_inputs
-import numpy as np
 from children import Child, run_child
 from model_results import Result
 from rich.progress import Progress
 from triton_poplar.recipes import RecipeError
 
 PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
-CALIBRATION = 1_000_000
-"""Seed of the inputs that poprt gets; those of the clients count from 0."""
 CREATE_SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
 WHOLE = "the rows of a batch are not proven to be independent: "
 
@@ -43,11 +39,6 @@ def compile_model(result: Result, repository: Path, seconds: float) -> None:
         command = [sys.executable, "-m", "poprt", "--input_model", str(file), "--precision", result.precision]
         command += [*model.arguments(), *PRECISION_OPTIONS.get(result.precision, ())]
         command += ["--triton_model_dir", str(repository / result.name), "--output_dir", folder]
-        if result.precision != "fp32":
-            data = Path(folder, "inputs.npz")
-            made = model_inputs.make_inputs(model.inputs, model.batch, (CALIBRATION,))
-            np.savez(data, **{name: array for name, array in made.items() if name not in model.settings})
-            command += ["--data_preprocess", str(data)]
         result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
     result.warnings = [_message(line) for line in result.compiled.errors.splitlines() if "WARNING" in line]
     told = [line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)]

@@ -1,7 +1,7 @@
 """Real models, end to end: compiled by the real command, loaded in one real server, asked over HTTP and gRPC, compared.
 
-Every model of `models.json` is compiled in fp32 and in fp16 with float partials, the latter with inputs of its own kind to
-look for overflow with. A server loads all of a precision, one after the other, and keeps them. Each is asked by several
+Every model of `models.json` is compiled in fp32 and in fp16 with float partials, which poprt looks into with inputs
+that it makes up. A server loads all of a precision, one after the other, and keeps them. Each is asked by several
 clients at once, all with different data, in requests of 1, 3, B and 2B + 1 rows of a compiled batch B, or of the compiled
 shape where its rows are not independent; every answer is compared with ONNX Runtime on the original file.
 

@@ -23,7 +23,7 @@ HALF_LIMIT = 65_520.0
 """The least float that rounds to more than the largest half, 65,504."""
 
 _ZERO, _ONE = "calibration/zero", "calibration/one"
-_MOST_JOINED = 256
+_MOST_JOINED, _MOST_NAMED = 256, 5
 
 _log = logging.getLogger("poprt")
 
@@ -78,17 +78,18 @@ class Watch:
 
 
 def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
-    """Warn of each node by name."""
-    inputs = "made-up inputs" if made_up else "the calibration data"
-    for overflow in overflows:
-        _log.warning(
-            "node %r (%s): with %s its result reaches %.4g, but the largest half is 65504: it overflows on the chip, too. Keep "
-            "such operators in float with fp16_skip_op_types, or scale the values down",
-            overflow.node,
-            overflow.op_type,
-            inputs,
-            overflow.largest,
-        )
+    """Warn of the nodes, the first of them by name."""
+    if not overflows:
+        return
+    named = ", ".join(f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}" for each in overflows[:_MOST_NAMED])
+    more = f" and {len(overflows) - _MOST_NAMED} more" if len(overflows) > _MOST_NAMED else ""
+    _log.warning(
+        "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such operators in float with "
+        "fp16_skip_op_types, or scale the values down",
+        "made-up inputs" if made_up else "the calibration data",
+        named,
+        more,
+    )
 
 
 def _watch(chain: Chain, name: str, *, growing: bool) -> str:

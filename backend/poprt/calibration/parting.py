@@ -25,7 +25,7 @@ MOST_ROUNDS = 6
 """How often operators are added to those that stay in float."""
 MOST_TENSORS = 500
 """That are compared at once: ONNX Runtime takes a time for each output that grows with their number."""
-MOST_SECONDS_TO_PRUNE = 20.0
+MOST_SECONDS_TO_MEND, MOST_SECONDS_TO_PRUNE = 30.0, 15.0
 _CHUNK_BYTES = 256 << 20
 _HALF_MAX, _LEAST_HALF = 65_504.0, 2.0**-25
 """The largest half, and what rounds to 0."""
@@ -79,7 +79,10 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
 def _mend(whole: Side, feeds: Feeds, renarrow: Renarrow, partings: Sequence[Parting]) -> tuple[frozenset[str], float] | None:
     """Types of operators that, kept in float, bring the outputs together, and the error left; None if there are none."""
     types: frozenset[str] = frozenset()
+    end = time.monotonic() + MOST_SECONDS_TO_MEND
     for _ in range(MOST_ROUNDS):
+        if time.monotonic() > end:
+            break
         more = types.union(*(parting.blamed for parting in partings))
         if more == types:
             return None
@@ -143,22 +146,23 @@ def _explain_node(
     users: Mapping[str, Sequence[onnx.NodeProto]],
 ) -> Parting:
     made_by = [makers[name].op_type for name in sources if name in makers]
+    # A result goes on in float only where those who take it are in float, too.
+    used_by = [user.op_type for user in users.get(result, ())]
     tensor = seen[result]
-    if tensor.largest > _HALF_MAX or not np.isfinite(tensor.largest_half):
-        # The result goes on in float only where those who take it are in float, too.
-        used_by = [user.op_type for user in users.get(result, ())]
+    if tensor.largest > _HALF_MAX:
         return Parting(node, f"overflow, {tensor.largest:.3g} is beyond {_HALF_MAX:.0f}", (node.op_type, *used_by))
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
         made_by = [makers[name].op_type for name in vanished if name in makers]
         cause = f"underflow, values of {vanished[0]!r} are below {_LEAST_HALF:.2g} and 0 in half"
         return Parting(node, cause, (node.op_type, *made_by))
+    if not np.isfinite(tensor.largest_half):
+        return Parting(node, "its result is NaN or infinite in half", (node.op_type, *made_by, *used_by))
     most = max((source.largest for source in sources.values()), default=0.0)
     if node.op_type in _SUMS and most > tensor.largest / LIMIT:
         cause = f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
         return Parting(node, cause, (node.op_type, *made_by))
     if tensor.vanished > LIMIT:
-        used_by = [user.op_type for user in users.get(result, ())]
         return Parting(node, f"underflow, results below {_LEAST_HALF:.2g} are 0 in half", (node.op_type, *used_by))
     return Parting(node, f"rounding, its result is off by {tensor.error:.2g} of the largest value", (node.op_type, *made_by))
 
