@@ -166,7 +166,7 @@ def make_document(tables: Sequence[Table], results: Sequence[Result]) -> str:
 `make models-check` compiles the real models that PyPI packages carry, with the `poprt` command, in fp32 and in fp16 with float
 partials, loads all of a precision into one Triton server, asks each over gRPC and HTTP from four clients at once, and compares
 every answer with ONNX Runtime on the original file. Requests have 1, 3, B and 2B + 1 rows of a compiled batch B, all different,
-or the compiled shape where rows are not independent. poprt gets no inputs for fp16: what it warns of it has found with made-up ones.
+or the compiled shape where rows are not independent. What poprt warned of in fp16 it found with inputs that it made up.
 
 This is what it wrote on {datetime.date.today()}: {len(models)} models, {requests} requests, {len(problems)} with a problem.
 Machine: {_describe_machine()}. Software: {_describe_software()}.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from poprt.calibration.ranges import Range, find_range
 
 Array = npt.NDArray[Any]
 
-LEAST_ROWS = 4
-"""Rows that are made up at least: one of each kind."""
+LEAST_ROWS = 15
+"""Rows that are made up at least: some of each kind."""
+_BLOCK = 8
+"""Pixels of the edges of a picture's blocks."""
 
 
 def read_calibration_data(path: str | Path) -> dict[str, Array]:
@@ -82,10 +84,10 @@ def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Seque
 
 
 def iter_made_up(model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int) -> Iterator[dict[str, Array]]:
-    """Batches of rows of all kinds: normally distributed, between 0 and 1, waves, quiet; indices all over their tables; whole
-    numbers of 8 and 16 bits over all that these hold; masks of everything and of beginnings."""
+    """Batches of rows of all kinds: normally distributed, between 0 and 1, waves, blocks with edges, quiet; indices all over
+    their tables, whole numbers of 8 and 16 bits over all that these hold; masks of everything and of beginnings."""
     random = np.random.default_rng(0)
-    ranges = {stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iu"}
+    ranges = {stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iuf"}
     for first in range(0, LEAST_ROWS, batch_size or 1):
         batch = {}
         for stream in inputs:
@@ -109,9 +111,9 @@ def _dtype(stream: Stream) -> npt.DTypeLike:
 
 def _make_row(random: np.random.Generator, stream: Stream, shape: tuple[int, ...], found: Range, row: int) -> Array:
     kind, name = stream.dtype.kind, stream.tensor.lower()
-    if found.is_known and kind in "iu":
-        lowest, highest = _limits(stream)
-        least, greatest = max(int(found.least), lowest), min(int(found.greatest), highest)
+    if found.is_known:
+        lowest, highest = _limits(stream) if kind in "iu" else (-math.inf, math.inf)
+        least, greatest = int(max(found.least, lowest)), int(min(found.greatest, highest))
         return _make_indices(random, shape, least, max(least, greatest), row)
     if kind == "b" or "mask" in name or (kind in "iu" and found.is_truth and stream.dtype.itemsize > 2):
         return _make_mask(shape, row)
@@ -122,7 +124,7 @@ def _make_row(random: np.random.Generator, stream: Stream, shape: tuple[int, ...
 
 def _make_indices(random: np.random.Generator, shape: tuple[int, ...], least: int, greatest: int, row: int) -> Array:
     """All over the range; from a narrow part of it, as words and letters come; counting; and a few, again and again."""
-    count, kind = greatest - least + 1, row % LEAST_ROWS
+    count, kind = greatest - least + 1, row % 4
     if kind == 0:
         return random.integers(least, greatest, shape, endpoint=True)
     if kind == 1:
@@ -154,12 +156,30 @@ def _limits(stream: Stream) -> tuple[int, int]:
 
 def _make_floats(random: np.random.Generator, shape: tuple[int, ...], row: int) -> Array:
     noise: Array = np.asarray(random.standard_normal(shape))
-    if row % LEAST_ROWS == 0:
-        return noise
-    if row % LEAST_ROWS == 1:
-        return random.random(shape)
-    if row % LEAST_ROWS == 2:
-        steps = np.arange(shape[-1] if shape else 1) * 2 * math.pi * random.uniform(0.005, 0.2)
-        wave: Array = (np.sin(steps) if shape else np.sin(1)) / 2 + noise / 100
-        return wave
-    return noise / 100
+    return _KINDS[row % len(_KINDS)](random, noise)
+
+
+def _make_waves(random: np.random.Generator, noise: Array) -> Array:
+    steps = np.arange(noise.shape[-1] if noise.ndim else 1) * 2 * math.pi * random.uniform(0.005, 0.2)
+    waves: Array = (np.sin(steps) if noise.ndim else np.sin(1)) / 2 + noise / 100
+    return waves
+
+
+def _make_blocks(random: np.random.Generator, noise: Array) -> Array:
+    """Light and dark, as in pictures of writing; along the last two axes."""
+    axes = range(max(0, noise.ndim - 2), noise.ndim)
+    coarse = [-(-size // _BLOCK) if axis in axes else 1 for axis, size in enumerate(noise.shape)]
+    blocks: Array = np.asarray(random.integers(0, 1, coarse, endpoint=True) * 2.0 - 1)
+    for axis in axes:
+        blocks = np.repeat(blocks, _BLOCK, axis).take(range(noise.shape[axis]), axis)
+    pictures: Array = blocks + noise / 100
+    return pictures
+
+
+_KINDS: tuple[Callable[[np.random.Generator, Array], Array], ...] = (
+    lambda random, noise: noise,
+    lambda random, noise: random.random(noise.shape),
+    _make_waves,
+    _make_blocks,
+    lambda random, noise: noise / 100,
+)

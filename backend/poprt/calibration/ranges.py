@@ -1,4 +1,4 @@
-"""What values a graph's inputs can have, found by following them to the operators that use them.
+"""What values a graph's inputs can have, found by following them to the operators that use them; floats may be indices, too.
 
 An index must be inside its table or a run fails; a mask of nothing but ones, or bytes that are all 1, would show nothing of
 what half precision does to a model.
@@ -87,6 +87,8 @@ def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: 
         return None
     if node.op_type in ("Add", "Sub"):
         other = _constant(known, node.input[1 - index])
+        if other is None and node.op_type == "Add":
+            return added  # most likely what makes negative indices count from the end
         if other is None or (node.op_type == "Sub" and index):
             found.is_truth |= node.op_type == "Sub"
             return None

@@ -19,7 +19,7 @@ from simipu.numerics import Numerics
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
-ENOUGH_SECONDS = 30.0
+ENOUGH_SECONDS = 5.0
 """After which no further batch is computed."""
 MOST_SECONDS = 120.0
 """The longest that one batch may take."""
