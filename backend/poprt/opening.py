@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import onnx
@@ -21,6 +22,9 @@ from poprt.weights import LARGE_BYTES, OUTLINED_TYPES, count_bytes, inline, is_o
 # Field numbers of onnx.proto, and the wire types of protobuf.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MOST_TENSOR_FIELDS, _MOST_MODEL_FIELDS, _MOST_GRAPH_FIELDS = 1_000, 100_000, 5_000_000
+"""Of a weight with raw data: its dimensions, names and descriptions; of a model: its metadata and functions; of a graph: its
+nodes and tensors. Far more than any that is known, and what can be looked through in seconds."""
 
 
 def open_model(file: Path) -> onnx.ModelProto:
@@ -46,16 +50,17 @@ def _read(file: Path) -> onnx.ModelProto:
             pieces = _Pieces(mapped)
             weights = pieces.cut_weights()
             model = onnx.ModelProto.FromString(pieces.join())
-    for index, (start, size) in weights.items():
-        tensor = model.graph.initializer[index]
-        if size != count_bytes(tensor):
-            raise CompileError(
-                f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes for shape {list(tensor.dims)}, found "
-                f"{size}; the file is damaged"
-            )
-        outline(tensor, file.resolve(), start)
-        if tensor.data_type not in OUTLINED_TYPES:
-            inline(tensor)
+            for index, (start, size) in weights.items():
+                tensor = model.graph.initializer[index]
+                if tensor.data_type not in OUTLINED_TYPES:
+                    tensor.raw_data = mapped[start : start + size]
+                    continue
+                if size != count_bytes(tensor):
+                    raise CompileError(
+                        f"weight {tensor.name!r} of {file}: expected {count_bytes(tensor)} bytes for shape "
+                        f"{list(tensor.dims)}, found {size}; the file is damaged"
+                    )
+                outline(tensor, file.resolve(), start)
     return model
 
 
@@ -79,14 +84,14 @@ class _Pieces:
     def cut_weights(self) -> dict[int, tuple[int, int]]:
         """Where the raw data of large initializers lie, start and size by the initializer's index; `join` leaves them out."""
         content = self._content
-        self._model = list(_iter_fields(content, 0, len(content)))
+        self._model = list(_limit(_iter_fields(content, 0, len(content)), _MOST_MODEL_FIELDS))
         found = {}
         self._cuts: dict[int, _Field] = {}
         index = 0
         for graph in self._model:
             if (graph.number, graph.wire) != (_GRAPH, _BYTES):
                 continue
-            for field in _iter_fields(content, graph.value, graph.end):
+            for field in _limit(_iter_fields(content, graph.value, graph.end), _MOST_GRAPH_FIELDS):
                 if (field.number, field.wire) != (_INITIALIZER, _BYTES):
                     continue
                 raw = self._find_raw(field) if field.end - field.value >= LARGE_BYTES else None
@@ -97,7 +102,10 @@ class _Pieces:
         return found
 
     def _find_raw(self, tensor: _Field) -> _Field | None:
-        raws = [f for f in _iter_fields(self._content, tensor.value, tensor.end) if (f.number, f.wire) == (_RAW_DATA, _BYTES)]
+        fields = list(islice(_iter_fields(self._content, tensor.value, tensor.end), _MOST_TENSOR_FIELDS + 1))
+        raws = [field for field in fields if (field.number, field.wire) == (_RAW_DATA, _BYTES)]
+        if len(fields) > _MOST_TENSOR_FIELDS:
+            return None  # its values are fields of their own, millions perhaps: not looked at one by one
         return raws[0] if len(raws) == 1 and raws[0].end - raws[0].value >= LARGE_BYTES else None
 
     def join(self) -> bytes:
@@ -140,6 +148,13 @@ def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
             raise DecodeError(f"byte {start}: expected a field that ends by byte {end}, found one to byte {stop}")
         yield _Field(key >> 3, wire, start, value, stop)
         start = stop
+
+
+def _limit(fields: Iterator[_Field], most: int) -> Iterator[_Field]:
+    for number, field in enumerate(fields):
+        if number >= most:
+            raise DecodeError(f"byte {field.start}: expected at most {most} fields in one message")
+        yield field
 
 
 def _read_varint(content: mmap.mmap, start: int, end: int) -> tuple[int, int]:

@@ -58,6 +58,41 @@ def test_large_weights_are_read_where_they_lie(tmp_path, external, precision):
     assert get_frontend(path).load_model().SerializeToString() == model.SerializeToString()
 
 
+def test_large_weights_of_other_types_come_with_the_model(tmp_path):
+    model = model_with(np.zeros((1, 1), np.float32))
+    codes = np.arange(1_500_000, dtype=np.uint8)
+    model.graph.initializer.append(
+        TensorProto(name="i", data_type=TensorProto.UINT8, dims=[1_500_000], raw_data=codes.tobytes())
+    )
+    four_bits = TensorProto(name="f", data_type=TensorProto.INT4, dims=[2_400_000], raw_data=bytes(1_200_000))
+    model.graph.initializer.append(four_bits)
+    model.opset_import[0].version, model.ir_version = 21, 10
+    onnx.save(model, tmp_path / "m.onnx")
+    assert get_frontend(tmp_path / "m.onnx").open_model().SerializeToString() == model.SerializeToString()
+
+
+def test_a_weight_of_a_million_fields_is_read_at_once(tmp_path):
+    model = model_with(np.zeros((1, 1), np.float32))
+    content = bytearray(TensorProto(name="many", data_type=F, dims=[3_000_000]).SerializeToString())
+    content += b"\x25\x00\x00\x80\x3f" * 3_000_000  # float_data, a field for each
+    graph = model.graph.SerializeToString() + b"\x2a" + varint(len(content)) + bytes(content)
+    del model.graph.node[:]
+    model.ClearField("graph")
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString() + b"\x3a" + varint(len(graph)) + graph)
+    assert len(get_frontend(tmp_path / "m.onnx").open_model().graph.initializer[1].float_data) == 3_000_000
+
+
+@pytest.mark.parametrize("wrap", [lambda fields: fields, lambda fields: b"\x3a" + varint(len(fields)) + fields])
+def test_a_model_of_endless_tiny_fields_is_refused(tmp_path, wrap):
+    (tmp_path / "m.onnx").write_bytes(wrap(b"\x08\x01" * 6_000_000))
+    with pytest.raises(CompileError, match=r"expected at most \d+ fields in one message"):
+        get_frontend(tmp_path / "m.onnx").open_model()
+
+
+def varint(number):
+    return bytes([number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21])
+
+
 def test_a_model_that_says_where_its_weights_lie_is_not_believed(tmp_path):
     """Only what this process has outlined itself is read from files."""
     onnx.save(model_with(LARGE), tmp_path / "m.onnx")
