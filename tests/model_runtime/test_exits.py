@@ -122,7 +122,7 @@ def test_dropping_a_runner_waits_for_nothing(loop_file):
     with held_by_another_thread(runner._pipeline.queues.lock):
         began = time.monotonic()
         del runner
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 10
 
 
 def test_isolated_sessions_that_are_dropped_leave_no_process(linear_file):
