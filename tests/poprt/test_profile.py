@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, cli
 from poprt.profile import Settings, open_source, profile, report, weights
-from sample_models import make_model
+from sample_models import make_model, steps_model
 from simipu import Executable
 from simipu.engine import iteration_timing
 from simipu.target import TARGETS
@@ -253,6 +253,12 @@ def test_a_compiled_model_of_independent_rows_has_other_batch_sizes_but_one_prec
     assert status == 1
     assert "is compiled in fp32; profile its ONNX model for fp16" in err
     assert "--input_shape is for ONNX models" in run(path, "--input_shape", "x=1")[2]
+
+
+def test_the_batch_of_a_compiled_model_may_lie_along_another_axis(compile_popef, run):
+    path = compile_popef(steps_model(), batch_axis=1)
+    found = json.loads(run(path, "--sweep", "batch_size=4,64", "--json")[1])
+    assert found[0]["cycles"] < found[1]["cycles"]
 
 
 def test_weights_may_be_missing(onnx_file, tmp_path):

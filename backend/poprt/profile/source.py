@@ -124,8 +124,8 @@ class PopefSource:
         if precision != self.precision:
             raise CompileError(f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}")
         program = self._executable.program(self._main)
-        shapes = {stream.tensor: stream.shape for stream in program.streams}
-        compiled = popef.batch_size(shapes.values())
+        streams = {stream.tensor: stream for stream in program.streams}
+        compiled = program.batch_size
         if batch_size not in (None, compiled) and not (program.row_independent and compiled):
             raise CompileError(
                 f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not independent; "
@@ -134,8 +134,9 @@ class PopefSource:
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
         for value in model.graph.input:
-            shape = shapes[value.name]
-            _set_shape(value, (batch_size, *shape[1:]) if batch_size else shape)
+            stream = streams[value.name]
+            shape, axis = stream.shape, stream.batch_axis
+            _set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
         for value in model.graph.output:
             value.type.tensor_type.ClearField("shape")
         del model.graph.value_info[:]
