@@ -43,7 +43,7 @@ LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 
 _WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
 _LEAST_NODES_TO_TRY = 50_000
-"""Smaller graphs in float are ready long before the limit (20,000 nodes: 5 to 19 s); those in half the calibration run tries."""
+"""Smaller graphs in float are ready in time (20,000 nodes take 5 to 19 s); those in half the calibration run tries."""
 _LEAST_CONSTANT_BYTES = 1024
 """Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
 
