@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from simipu.numerics.graphs import attribute
@@ -110,7 +112,7 @@ def _narrow(found: Range, least: float, greatest: float, added: float) -> None:
     found.least, found.greatest = max(found.least, least - added), min(found.greatest, greatest - added)
 
 
-def _constant(known: _Users, name: str) -> np.ndarray | None:  # type: ignore[type-arg]
+def _constant(known: _Users, name: str) -> npt.NDArray[Any] | None:
     tensor = known.constants.get(name)
     if tensor is None or int(np.prod(tensor.dims)) > _SMALL:
         return None
