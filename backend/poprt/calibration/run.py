@@ -25,6 +25,9 @@ Array = npt.NDArray[Any]
 Renarrow = Callable[[frozenset[str]], Side]
 """Makes the half side anew, with operators of those types kept in float."""
 
+_FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
+_FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"
+
 _log = logging.getLogger("poprt")
 
 
@@ -57,19 +60,36 @@ def calibrate(
     whole = whole or Side(half.model, half.weights, None)
     try:
         overflows, ours = _compute(half, batches)
-        comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
-        errors = [comparer.add(*pair) for pair in zip(ours, whole.run(batches), strict=False)]
-        comparison = comparer.result(made_up=data is None)
-        report(overflows, made_up=data is None)
-        if comparison.is_bad:
-            worst = batches[int(np.argmax(errors))]
-            _log.warning("%s. %s", comparison.describe(), parting.explain(half, whole, worst, renarrow))
     except LoadTimeoutError:
         raise
-    except (LoadError, RunError, DeviceLostError, ValueError) as error:
-        _log.warning("the calibration run failed, so nothing is known of what half precision does: %s", error)
+    except _FAILURES as error:
+        _log.warning(_FAILED, error)
         return Findings()
+    report(overflows, made_up=data is None)
+    try:
+        comparison = _compare(half, whole, batches, ours, made_up=data is None, renarrow=renarrow)
+    except _FAILURES as error:  # of the model in float, or of one that is tried: the compiled one is ready in time
+        _log.warning(_FAILED, error)
+        return Findings(overflows=overflows)
     return Findings(comparison, overflows)
+
+
+def _compare(
+    half: Side,
+    whole: Side,
+    batches: Sequence[Feeds],
+    ours: Sequence[Sequence[Array]],
+    *,
+    made_up: bool,
+    renarrow: Renarrow | None,
+) -> Comparison:
+    comparer = Comparer([value.name for value in half.model.graph.output], find_classes(half.model))
+    errors = [comparer.add(*pair) for pair in zip(ours, whole.run(batches), strict=False)]
+    comparison = comparer.result(made_up=made_up)
+    if comparison.is_bad:
+        worst = batches[int(np.argmax(errors))]
+        _log.warning("%s. %s", comparison.describe(), parting.explain(half, whole, worst, renarrow))
+    return comparison
 
 
 def _has_halves(graph: onnx.GraphProto) -> bool:
