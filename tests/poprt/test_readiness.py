@@ -42,6 +42,20 @@ def test_a_model_that_would_not_be_ready_in_time_is_refused(precision, monkeypat
         Compiler.compile(converted)
 
 
+def test_a_model_is_not_refused_for_what_it_is_compared_with(monkeypatch, caplog):
+    half, whole = Converter(batch_size=2, precision="fp16").convert_beside_float(long_model(20))
+    run = sides.Side.run
+
+    def late(side, *arguments, **options):
+        if side.numerics is None:
+            raise LoadTimeoutError("the model in float was not ready")
+        return run(side, *arguments, **options)
+
+    monkeypatch.setattr(sides.Side, "run", late)
+    assert Compiler.compile(half, float_model=whole).findings.comparison is None
+    assert "nothing is known of what half precision does: the model in float was not ready" in caplog.text
+
+
 def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
     """As of a network for music: 256 positions, in blocks of 16 channels, sums kept in half."""
     from model_runtime import ModelRunner, ModelRunnerConfig

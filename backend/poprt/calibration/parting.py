@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ from simipu import CompileError, LoadError, RunError
 from simipu.shapes import Value, graph_values, infer_shapes
 
 from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
-from poprt.calibration.sides import Feeds, Side
+from poprt.calibration.sides import Feeds, Renarrow, Side
 
 Array = npt.NDArray[Any]
-Renarrow = Callable[[frozenset[str]], Side]
 
 MOST_NAMED = 3
 MOST_ROUNDS = 6

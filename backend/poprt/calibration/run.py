@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,9 @@ from poprt.calibration import parting
 from poprt.calibration.comparison import Comparer, Comparison, find_classes
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.calibration.overflow import Overflow, Watch, report
-from poprt.calibration.sides import Feeds, Side
+from poprt.calibration.sides import Feeds, Renarrow, Side
 
 Array = npt.NDArray[Any]
-Renarrow = Callable[[frozenset[str]], Side]
-"""Makes the half side anew, with operators of those types kept in float."""
 
 _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 _FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"

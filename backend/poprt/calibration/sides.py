@@ -66,3 +66,7 @@ class Side:
         types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.input}
         with np.errstate(over="ignore"):
             return {name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind)) for name, kind in types.items()}
+
+
+Renarrow = Callable[[frozenset[str]], Side]
+"""Makes the half side anew, with operators of those types kept in float."""
