@@ -1,0 +1,47 @@
+"""What strangers call things never moves a terminal's cursor nor begins a line of a log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from popef.text import MOST_NAME_CHARACTERS, escape, find_name_fault
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("Gewürz 香", "Gewürz 香"),
+        ("a\x1b[31mb", "a\\x1b[31mb"),
+        ("a\nb\r\0", "a\\nb\\r\\x00"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\u2028", "\\u2028"),
+        ("\x9b1m", "\\x9b1m"),
+        ("\ud800", "\\ud800"),
+    ],
+)
+def test_escapes_control_characters(text: str, shown: str) -> None:
+    assert escape(text) == shown
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_everything_can_be_printed_in_one_line(text: str) -> None:
+    shown = escape(text)
+    shown.encode()
+    assert len(shown.splitlines()) <= 1
+    assert "\x1b" not in shown
+
+
+def test_shortens() -> None:
+    shown = escape("x" * 1_000_000)
+    assert len(shown) < 11_000
+    assert "[990000 characters]" in shown
+
+
+def test_names() -> None:
+    assert find_name_fault("x" * MOST_NAME_CHARACTERS) is None
+    assert find_name_fault("x" * (MOST_NAME_CHARACTERS + 1)) == "expected a name of at most 1024 characters, found 1025"
+    assert find_name_fault("") == "expected a name, found an empty one"
+    assert find_name_fault("a\x1bb") == "expected a name without control characters, found \\x1b at character 1"
