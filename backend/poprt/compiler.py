@@ -19,7 +19,7 @@ from onnx import TensorProto
 from simipu import CompileError, Constant, Direction, GraphOptions, LoadError, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.errors import LoadTimeoutError
-from simipu.graph import build_graph
+from simipu.isolation import open_graph
 from simipu.numerics import Numerics, iter_subgraphs, name_nodes
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import take_rows
@@ -270,7 +270,7 @@ def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options
     if _count_nodes(onnx.load_model_from_string(main.graph).graph) < _LEAST_NODES_TO_TRY:
         return
     try:
-        build_graph(main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()).close()
+        open_graph(main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()).close()
     except LoadTimeoutError as error:
         raise _not_ready(error) from error
     except LoadError as error:

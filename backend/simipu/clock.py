@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+
+from simipu.errors import RunTimeoutError
 
 _WAKE_NS = 20_000_000
 """The last of a wait is slept, which is to the microsecond, and cannot be cancelled; an Event's wait is not that sharp."""
@@ -19,14 +22,23 @@ class DeviceClock:
     took to get there, for what one run is late does not add to the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit_seconds: float = math.inf) -> None:
+        self._limit_seconds = limit_seconds
         self.free_at_ns = 0
         """When the device, modelled, has room for more than it was given so far."""
         self._sharpened = 0
         self._cancelled = threading.Event()
 
-    def start(self, ready_ns: int) -> None:
-        """What the device is given next has been ready since then; it begins when the device is free."""
+    def start(self, ready_ns: int, seconds: float) -> None:
+        """What the device is given next has been ready since then; it begins when the device is free, and takes so long.
+
+        Raises RunTimeoutError where that is longer than a run may take, and leaves the device as it is.
+        """
+        if seconds > self._limit_seconds:
+            raise RunTimeoutError(
+                f"a run takes {seconds:g} s on the modelled device, longer than its limit of {self._limit_seconds:g} s (the "
+                "limit is target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS; sim_timing fast does not wait)"
+            )
         self.free_at_ns = max(self.free_at_ns, ready_ns)
 
     def advance(self, seconds: float, until_free: float) -> int:

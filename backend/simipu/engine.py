@@ -19,8 +19,8 @@ from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
-from simipu.graph import Graph, GraphOptions, build_graph
-from simipu.isolation import IsolatedGraph
+from simipu.graph import Graph, GraphOptions
+from simipu.isolation import open_graph
 from simipu.target import Target
 
 Array = npt.NDArray[Any]
@@ -62,7 +62,7 @@ class Engine:
         self.device_iterations = device_iterations
         self._graph_options = graph_options or GraphOptions()
         self._isolated = isolated
-        self._clock = DeviceClock() if paced else None
+        self._clock = DeviceClock(self._graph_options.limit_seconds) if paced else None
         self.lateness_ns = 0
         """How long after their modelled end the last run had its rows computed, at most: the CPU is slower than the modelled
         chip, or busy otherwise. 0 when in time, or not paced."""
@@ -97,10 +97,10 @@ class Engine:
         """
         program = self.executable.program(index)
         weights = {constant.name: constant.array() for constant in self.executable.constants} | self._variables
-        build = IsolatedGraph if self._isolated else build_graph
         numerics = self.executable.numerics if self._graph_options.exact else None
         timing = iteration_timing(program, self.device.target, self.replication_factor)
-        self._mains[index] = _LoadedMain(program, build(program, weights, self._graph_options, numerics), timing)
+        graph = open_graph(program, weights, self._graph_options, numerics, isolated=self._isolated)
+        self._mains[index] = _LoadedMain(program, graph, timing)
         if self._cancelled:
             self.cancel()
 
@@ -112,10 +112,7 @@ class Engine:
         self._variables.clear()
 
     def cancel(self) -> None:
-        """End the run in flight, from any thread, without waiting for its end: it raises RunCancelledError, as all that follow.
-
-        A graph that the onnx reference computes takes no signal: its run goes on to its end.
-        """
+        """End the run in flight, from any thread, without waiting for its end: it raises RunCancelledError, as all that follow."""
         self._cancelled = True
         if self._clock is not None:
             self._clock.cancel()
@@ -153,7 +150,7 @@ class Engine:
         main = self._mains.get(index) or self._find_main(index)
         clock = self._clock
         if clock is not None:
-            clock.start(time.perf_counter_ns() if ready_ns is None else ready_ns)
+            clock.start(time.perf_counter_ns() if ready_ns is None else ready_ns, self._run_seconds(main))
         outputs, iterations = self._compute_all(main, values)
         if clock is not None:
             until_free = main.timing.interval * iterations
@@ -183,7 +180,7 @@ class Engine:
         per_iteration = batch * self.replication_factor
         clock, iterations = self._clock, 0
         if clock is not None:
-            clock.start(ready_ns())
+            clock.start(ready_ns(), self._run_seconds(main))
             self.lateness_ns = 0
         for start in range(0, rows, per_iteration):
             last = min(start + per_iteration, rows)
@@ -193,6 +190,10 @@ class Engine:
             yield from results
             iterations += 1
         self._skip_empty(main, iterations)
+
+    def _run_seconds(self, main: _LoadedMain) -> float:
+        """Modelled seconds of a run, with all its device iterations."""
+        return main.timing.latency + main.timing.interval * (self.device_iterations - 1)
 
     def _skip_empty(self, main: _LoadedMain, iterations: int) -> None:
         """The chip runs the iterations after the first `iterations`, which have no rows, as well, but nobody waits for them."""

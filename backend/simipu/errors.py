@@ -13,6 +13,23 @@ class OutOfMemoryError(CompileError):
     """The model says that a tile's memory is too small: the message says what it would hold, and where it is fullest."""
 
 
+class CompileTimeoutError(CompileError):
+    """A model could not be compiled, or profiled, within its limit of time."""
+
+
+class CompileMemoryError(CompileError):
+    """A model asks the compiler, or the profiler, for more memory than its limit allows."""
+
+
+class GraphError(SimIpuError):
+    """A graph is refused unseen: it refers to something outside itself, or is damaged. Who loads or compiles it says so with an
+    error of its own."""
+
+
+class GraphTooLargeError(GraphError):
+    """A graph asks for more time or memory than the limits allow."""
+
+
 class LoadError(SimIpuError):
     """An executable cannot be loaded: damaged, of another version, or not for this device."""
 
@@ -25,9 +42,17 @@ class LoadTimeoutError(LoadError):
     """An executable could not be made ready to run within its limit of time."""
 
 
+class LoadMemoryError(LoadError):
+    """An executable asks for more memory than its limit allows."""
+
+
 class RunError(SimIpuError):
     """A program run failed: a stream is not connected or delivered something else than its shape, or an operator refused
     its values. The device is as it was."""
+
+
+class RunMemoryError(RunError):
+    """A run asked for more memory than its limit allows."""
 
 
 class DeviceLostError(SimIpuError):

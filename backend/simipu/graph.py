@@ -1,4 +1,4 @@
-"""A program's graph, ready to compute: ONNX Runtime in this process, or the onnx reference where it has no kernel.
+"""A program's graph, ready to compute in this process: in ONNX Runtime, or the onnx reference where that has no kernel.
 
 Weights are handed over as arrays that are mapped from their file, and stay there. No streams, rows or cycles here.
 """
@@ -6,8 +6,10 @@ Weights are handed over as arrays that are mapped from their file, and stay ther
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,10 +22,24 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.errors import LoadError, LoadTimeoutError, RunCancelledError, RunError, RunTimeoutError
+from simipu.admission import MOST_FOLDED_OPERATIONS, check_graph, measure
+from simipu.errors import (
+    GraphError,
+    GraphTooLargeError,
+    LoadError,
+    LoadMemoryError,
+    LoadTimeoutError,
+    RunCancelledError,
+    RunError,
+    RunMemoryError,
+    RunTimeoutError,
+    SimIpuError,
+)
 from simipu.executable import Program
+from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics, iter_subgraphs, lower
 from simipu.numerics.quarter import QUARTERS, decode
+from simipu.shapes import infer_shapes
 from simipu.watchdog import WATCHDOG
 
 Array = npt.NDArray[Any]
@@ -41,7 +57,12 @@ ORT_ERRORS = (
 """What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
 
 _MAPPABLE_OPERATORS = ("Gather", "Gemm", "MatMul")
-_NO_FILE = Path("/dev/null")
+_NO_DATA = Path(__file__).with_name("no_data") / "empty"
+"""ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given. There is nothing
+else in its folder."""
+_ARENA = onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT)
+_NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
+"""What ONNX Runtime says where its memory does not do."""
 
 _log = logging.getLogger("simipu")
 onnxruntime.disable_telemetry_events()
@@ -53,7 +74,8 @@ class GraphOptions:
 
     num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights for speed,
     into memory of its own; without, all weights stay where they are mapped. limit_seconds: the longest that one run may take.
-    ready_seconds: the longest that ONNX Runtime may take to make the graph ready.
+    ready_seconds: the longest that ONNX Runtime may take to make the graph ready. memory_bytes: the most that one graph's
+    values may take, its weights left out; the default is what the machine, or the container, has.
     """
 
     num_threads: int = 0
@@ -61,6 +83,12 @@ class GraphOptions:
     limit_seconds: float = 300.0
     exact: bool = True
     ready_seconds: float = 300.0
+    memory_bytes: int = field(default_factory=usable_memory_bytes)
+
+    @property
+    def num_cores(self) -> int:
+        """Cores that one operator may use."""
+        return self.num_threads or os.cpu_count() or 1
 
 
 class Graph(Protocol):
@@ -95,17 +123,25 @@ class _Loading:
             self._options.set_load_cancellation_flag(value)
 
 
+class NoKernelError(LoadError):
+    """ONNX Runtime lacks an operator of the graph; the onnx reference has it."""
+
+
 class OrtGraph:
     """A graph in ONNX Runtime. A run that exceeds its limit is ended at the next operator."""
 
-    def __init__(self, model: bytes, weights: Weights, options: GraphOptions) -> None:
+    def __init__(self, model: bytes, weights: Weights, options: GraphOptions, *, fold: bool = True) -> None:
         # ONNX Runtime reads the arrays where they are, so they must live as long as the session.
         self._weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()}
         session_options = _session_options(self._weights, options)
+        left_out = [] if fold else ["ConstantFolding"]
         loading = _Loading(session_options)
         WATCHDOG.begin(loading, options.ready_seconds)
         try:
-            self._session = onnxruntime.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
+            with _arena_of(options.memory_bytes):
+                self._session = onnxruntime.InferenceSession(
+                    model, session_options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                )
         except ORT_ERRORS as error:
             if loading.terminate:
                 raise LoadTimeoutError(
@@ -114,7 +150,7 @@ class OrtGraph:
             raise
         finally:
             WATCHDOG.end(loading)
-        self._limit_seconds = options.limit_seconds
+        self._limit_seconds, self._memory_bytes = options.limit_seconds, options.memory_bytes
         self._run_options = onnxruntime.RunOptions()
         self._cancelled = False
 
@@ -130,6 +166,8 @@ class OrtGraph:
             self._check_cancelled()
             if options.terminate:
                 raise RunTimeoutError(describe_limit(self._limit_seconds)) from error
+            if any(words in str(error) for words in _NO_MEMORY):
+                raise RunMemoryError(describe_memory(self._memory_bytes)) from error
             raise RunError(str(error)) from error
         finally:
             WATCHDOG.end(options)
@@ -150,18 +188,23 @@ class OrtGraph:
 
 
 class ReferenceGraph:
-    """A graph in the onnx reference implementation: slow, exact, without a limit on its time."""
+    """A graph in the onnx reference implementation: slow, and nothing ends its run but the end of its process."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self._evaluator = ReferenceEvaluator(model)
+    def __init__(self, lowered: Lowered) -> None:
+        self._evaluator = ReferenceEvaluator(_inline(lowered))
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute operator by operator in numpy."""
-        results = self._evaluator.run(list(names), dict(feeds))
+        try:
+            results = self._evaluator.run(list(names), dict(feeds))
+        except MemoryError:
+            raise
+        except Exception as error:  # its operators raise what numpy raises
+            raise RunError(f"the onnx reference: {type(error).__name__}: {error}") from error
         return list(results)
 
     def cancel(self) -> None:
-        """Nothing to end: the evaluator takes no signal, its run goes on to its end."""
+        """Nothing to do: who runs it ends its process."""
 
     def close(self) -> None:
         """Nothing to give up."""
@@ -178,31 +221,79 @@ def describe_limit(seconds: float) -> str:
     )
 
 
-def lower_program(program: Program, weights: Weights, numerics: Numerics | None) -> tuple[bytes, dict[str, Array]]:
-    """The serialised graph that computes what the chip would, or fp32 without `numerics`, and its weights in the types that
-    this graph takes.
+def describe_memory(limit_bytes: int) -> str:
+    """What a run is told that ran out of memory."""
+    return f"a run asked for more than its limit of {limit_bytes} bytes of memory and was ended (the limit is sim_memory_mib)"
 
-    Raises LoadError for a damaged graph, and for weights that are not on the device.
-    """
+
+def read_graph(program: Program) -> onnx.ModelProto:
+    """The graph of a MAIN program; LoadError for one that is damaged, or that refers to anything outside the executable."""
     try:
         model = onnx.load_model_from_string(program.graph)
-    except DecodeError as error:
+        check_graph(model, on_device=True)
+    except (DecodeError, GraphError) as error:
         raise LoadError(f"the graph of program {program.index} ({program.name}) is damaged: {error}") from error
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A graph that ONNX Runtime can compute: the model without its large weights, those, and whether all that does not depend
+    on inputs may be computed when it is loaded, where nothing can end it."""
+
+    model: bytes
+    weights: Mapping[str, Array]
+    fold: bool = True
+
+
+def lower_program(program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None) -> Lowered:
+    """The graph that computes what the chip would, or fp32 without `numerics`, with its weights in the types that it takes.
+
+    Raises LoadError for a damaged graph, and for weights that are not on the device; LoadTimeoutError and LoadMemoryError for
+    one of whom it is known before that it exceeds the limits.
+    """
+    model = read_graph(program)
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
     if missing:
         raise LoadError(
             f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the device; "
             "run the load program with the weights' tensor data first"
         )
-    lowered, values = lower_model(model, weights, numerics)
-    return lowered.SerializeToString(), values
+    for tensor in model.graph.initializer:
+        if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
+            raise LoadError(
+                f"program {program.index} ({program.name}) takes weight {tensor.name!r} of shape {list(tensor.dims)}, the "
+                f"executable has it of shape {list(weights[tensor.name].shape)}; compile it with poprt again"
+            )
+    try:
+        inferred = infer_shapes(model)
+        demand = measure(inferred)
+        lowered, values = lower_model(model, weights, numerics, inferred)
+    except SimIpuError:
+        raise
+    except Exception as error:  # what three libraries say of damage is not theirs to choose
+        raise LoadError(
+            f"the graph of program {program.index} ({program.name}) is damaged: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        demand.check(options.memory_bytes, options.limit_seconds, options.num_cores)
+    except GraphTooLargeError as error:
+        raise LoadMemoryError(f"program {program.index} ({program.name}): {error}") from error
+    fold = demand.folded_operations is not None and demand.folded_operations <= MOST_FOLDED_OPERATIONS
+    return Lowered(lowered.SerializeToString(), values, fold)
+
+
+def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
+    """Whether a weight is what the graph says: ONNX Runtime would read beyond a smaller one."""
+    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == itemsize
 
 
 def lower_model(
-    model: onnx.ModelProto, weights: Weights, numerics: Numerics | None
+    model: onnx.ModelProto, weights: Weights, numerics: Numerics | None, inferred: onnx.ModelProto | None = None
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The same for a model whose initializers without data are all among `weights`."""
-    lowered = lower(model, numerics)
+    """The same for a model whose initializers without data are all among `weights`, with its inferred shapes if known."""
+    lowered = lower(model, numerics, inferred)
     if lowered is model:
         lowered = onnx.ModelProto()
         lowered.CopyFrom(model)
@@ -218,8 +309,8 @@ def lower_model(
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
         if name in mapped and value.dtype == dtype and value.flags.c_contiguous:
             values[name] = value
-            # ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
-            tensor.external_data[0].CopyFrom(onnx.StringStringEntryProto(key="location", value=_NO_FILE.name))
+            del tensor.external_data[:]
+            tensor.external_data.add(key="location", value=_NO_DATA.name)
         else:
             tensor.CopyFrom(numpy_helper.from_array(value.astype(dtype), name))
     return lowered, values
@@ -244,35 +335,51 @@ def _iter_names(graph: onnx.GraphProto) -> Iterator[str]:
             yield from _iter_names(subgraph)
 
 
-def _inline(model: bytes, weights: Weights) -> onnx.ModelProto:
+def _inline(lowered: Lowered) -> onnx.ModelProto:
     """The model with its weights inside."""
-    whole = onnx.load_model_from_string(model)
+    whole = onnx.load_model_from_string(lowered.model)
     for tensor in whole.graph.initializer:
-        if tensor.name in weights:
-            tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+        if tensor.name in lowered.weights:
+            tensor.CopyFrom(numpy_helper.from_array(lowered.weights[tensor.name], tensor.name))
     return whole
 
 
-def build_graph(program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None) -> Graph:
-    """The graph of a MAIN program with the device's weights; LoadError when nothing here can compute it."""
-    model, values = lower_program(program, weights, numerics)
-    return make_graph(model, values, options, f"{program.index} ({program.name})")
+def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
+    """A graph in ONNX Runtime; `label` names the program in messages.
 
-
-def make_graph(model: bytes, weights: Weights, options: GraphOptions, label: str) -> Graph:
-    """The same for a graph that is lowered already; `label` names the program in messages. LoadTimeoutError after too long."""
+    Raises LoadError when it cannot compute it, NoKernelError when the onnx reference could, LoadTimeoutError and
+    LoadMemoryError for more than `options` allow.
+    """
     try:
-        return OrtGraph(model, weights, options)
+        return OrtGraph(lowered.model, lowered.weights, options, fold=lowered.fold)
     except LoadTimeoutError as error:
         raise LoadTimeoutError(f"program {label}: {error}") from error
     except ort_errors.NotImplemented as error:
-        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return ReferenceGraph(_inline(model, weights))
+        raise NoKernelError(f"program {label}: {error}") from error
     except ORT_ERRORS as error:
-        if not weights:
+        if any(words in str(error) for words in _NO_MEMORY):
+            limit = f"it asks for more than its limit of {options.memory_bytes} bytes of memory (sim_memory_mib)"
+            raise LoadMemoryError(f"program {label}: {limit}") from error
+        if not lowered.weights:
             raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
         _log.info("program %s takes a copy of its weights: %s", label, error)
-        return make_graph(_inline(model, weights).SerializeToString(), {}, options, label)
+        return make_graph(Lowered(_inline(lowered).SerializeToString(), {}, lowered.fold), options, label)
+
+
+@contextmanager
+def _arena_of(num_bytes: int) -> Iterator[None]:
+    """Sessions made meanwhile keep their values in an arena of their own that grows no larger."""
+    _register_arena(num_bytes)
+    try:
+        yield
+    finally:
+        _register_arena(1)  # the environment holds the last one, and all memory that it has
+
+
+def _register_arena(num_bytes: int) -> None:
+    # ONNX Runtime before 1.19 keeps the first, for all sessions of the process.
+    with suppress(RuntimeError):
+        onnxruntime.create_and_register_allocator(_ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes}))
 
 
 def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions) -> onnxruntime.SessionOptions:
@@ -284,7 +391,8 @@ def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: Graph
     # finds them awake. Stopping them with the run costs up to a sixth of the speed, never letting them spin up to half.
     if not options.prepack:
         session.add_session_config_entry("session.disable_prepacking", "1")
-    session.add_session_config_entry("session.model_external_initializers_file_folder_path", str(_NO_FILE.parent))
+    session.add_session_config_entry("session.model_external_initializers_file_folder_path", str(_NO_DATA.parent))
+    session.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in weights.items():
         session.add_initializer(name, value)
     return session

@@ -1,12 +1,14 @@
 """A graph in a child process: whatever kills it there, the process that serves lives on.
 
 Parent and child talk over a pipe: the child is given a graph and its weights once, then arrays go out and come back. The
-child ends when the pipe does, so it never outlives its parent.
+child reads the graph, not the parent, and ends when the pipe does, so it never outlives its parent.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -15,31 +17,96 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from simipu.errors import DeviceLostError, LoadError, RunCancelledError, RunError, RunTimeoutError, SimIpuError
+from simipu.errors import (
+    DeviceLostError,
+    LoadError,
+    LoadMemoryError,
+    LoadTimeoutError,
+    RunCancelledError,
+    RunError,
+    RunMemoryError,
+    RunTimeoutError,
+    SimIpuError,
+)
 from simipu.executable import Program
-from simipu.graph import CANCELLED, Array, GraphOptions, Weights, describe_limit, lower_program, make_graph
+from simipu.graph import (
+    CANCELLED,
+    Array,
+    Graph,
+    GraphOptions,
+    Lowered,
+    NoKernelError,
+    ReferenceGraph,
+    Weights,
+    describe_limit,
+    describe_memory,
+    lower_program,
+    make_graph,
+)
 from simipu.numerics import Numerics
 from simipu.watchdog import WATCHDOG
 
 _LOST = (EOFError, ConnectionError)
-_LOAD_SECONDS = 600.0
+_GRACE_SECONDS = 10.0
+"""For a child to say itself that a load took too long."""
+_OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
+"""What a child takes beside its graph's values: libraries and stacks, and its weights as they come, widened and packed."""
+
+_log = logging.getLogger("simipu")
+
+
+def open_graph(
+    program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None, *, isolated: bool = False
+) -> Graph:
+    """The graph of a MAIN program with the device's weights, in this process, or in one of its own if `isolated`.
+
+    Raises LoadError when nothing here can compute it, LoadTimeoutError and LoadMemoryError for more than `options` allow.
+    """
+    label = f"{program.index} ({program.name})"
+    if isolated:
+        return IsolatedGraph(label, replace(program, streams=()), weights, options, numerics)
+    return open_lowered(lower_program(program, weights, options, numerics), options, label)
+
+
+def open_lowered(lowered: Lowered, options: GraphOptions, label: str) -> Graph:
+    """The same for a graph that is lowered already; `label` names the program in messages."""
+    try:
+        return make_graph(lowered, options, label)
+    except NoKernelError as error:
+        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
+        return IsolatedGraph(label, lowered, {}, options, None)
 
 
 class IsolatedGraph:
     """A graph that a child process computes. A child that died or took too long in a run is replaced at once, and given the
     graph again before the next run; one that died between runs is replaced before the next."""
 
-    def __init__(self, program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None) -> None:
-        self._label = f"{program.index} ({program.name})"
-        self._model, self._values = lower_program(program, weights, numerics)
+    def __init__(
+        self, label: str, source: Program | Lowered, weights: Weights, options: GraphOptions, numerics: Numerics | None
+    ) -> None:
+        self._label = label
+        self._source = (source, weights, options, numerics, label)
         self._options = options
         self._loaded = False
         self._cancelled = False
         self._start()
-        self._load()
+        try:
+            self._load()
+        except RunTimeoutError as error:
+            self.close()
+            raise LoadTimeoutError(
+                f"program {label}: it was not ready within {options.ready_seconds:g} s, and its process was ended"
+            ) from error
+        except DeviceLostError as error:
+            self.close()
+            raise LoadError(f"program {label}: the process that loaded it died: {error}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be killed."""
@@ -85,7 +152,7 @@ class IsolatedGraph:
         self._finalizer.atexit = False
 
     def _load(self) -> None:
-        self._ask(("load", self._model, self._values, self._options, self._label), _LOAD_SECONDS)
+        self._ask(("load", *self._source), self._options.ready_seconds + _GRACE_SECONDS)
         self._loaded = True
 
     def _ask(self, question: tuple[Any, ...], limit_seconds: float) -> Any:
@@ -142,19 +209,39 @@ def serve(descriptor: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection: Connection[Any, Any] = Connection(descriptor)
     threading.Thread(target=_follow_parent, args=[descriptor], daemon=True).start()
-    graph = None
+    graph: Graph | None = None
+    memory_bytes = 0
     with suppress(*_LOST):
         while True:
             question = connection.recv()
             try:
                 if question[0] == "load":
-                    graph = make_graph(*question[1:])
+                    memory_bytes = question[3].memory_bytes
+                    graph = _open_here(*question[1:])
                     connection.send(None)
                 else:
                     assert graph is not None
                     connection.send(graph.run(*question[1:]))
             except (LoadError, RunError, DeviceLostError) as error:
                 connection.send(error)
+            except MemoryError:
+                told = describe_memory(memory_bytes)
+                connection.send(LoadMemoryError(told) if question[0] == "load" else RunMemoryError(told))
+
+
+def _open_here(
+    source: Program | Lowered, weights: Weights, options: GraphOptions, numerics: Numerics | None, label: str
+) -> Graph:
+    lowered_weights = source.weights if isinstance(source, Lowered) else weights
+    held = sum(value.nbytes for value in lowered_weights.values())
+    most = options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    lowered = source if isinstance(source, Lowered) else lower_program(source, weights, options, numerics)
+    try:
+        return make_graph(lowered, options, label)
+    except NoKernelError as error:
+        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
+        return ReferenceGraph(lowered)
 
 
 def _follow_parent(descriptor: int) -> None:

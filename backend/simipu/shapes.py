@@ -13,6 +13,8 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, T
 _LARGE = 256
 
 
+_MOST_ROUNDS = 64
+"""Of inference, for loops that follow one another; a known model has 2."""
 MOST_TRIPS = 2**31
 """Of a Loop: more stand for a loop that only its condition ends."""
 
@@ -53,9 +55,10 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
         light.graph.initializer.append(stub if large else tensor)
     inferred = onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
     loops = sum(node.op_type == "Loop" for node in model.graph.node)
-    for _ in range(2 * loops):  # into the body, and out of it
-        if _declare_loops(inferred):
-            inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
+    for _ in range(min(2 * loops, _MOST_ROUNDS)):  # into the body, and out of it
+        if not _declare_loops(inferred):
+            break
+        inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
     return inferred
 
 

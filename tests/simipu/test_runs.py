@@ -336,12 +336,13 @@ def test_a_constant_beyond_the_end_is_refused():
 
 def test_weights_are_not_copied_without_prepacking():
     """ONNX Runtime computes with the arrays it is given: a change of the memory changes its answers."""
-    from simipu.graph import GraphOptions, build_graph
+    from simipu.graph import GraphOptions
+    from simipu.isolation import open_graph
 
     executable = compile_linear(512)
     # As a file's arrays are: of a little-endian type, which numpy does not take for its own.
     weights = {constant.name: constant.array().astype("<f4") for constant in executable.constants}
-    graph = build_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False), None)
+    graph = open_graph(executable.program(5), weights, GraphOptions(num_threads=1, prepack=False), None)
     x = np.ones((1, 512), np.float32)
     (before,) = graph.run(["y"], {"x": x})
     weights["w"] += 1
@@ -350,10 +351,10 @@ def test_weights_are_not_copied_without_prepacking():
 
 
 def test_mapped_weights_stay_out_of_the_graph():
-    from simipu.graph import lower_program
+    from simipu.graph import GraphOptions, lower_program
 
     executable = compile_linear(512)
     weights = {constant.name: constant.array() for constant in executable.constants}
-    model, values = lower_program(executable.program(5), weights, None)
-    assert values["w"].ctypes.data == weights["w"].ctypes.data
-    assert len(model) < weights["w"].nbytes
+    lowered = lower_program(executable.program(5), weights, GraphOptions(), None)
+    assert lowered.weights["w"].ctypes.data == weights["w"].ctypes.data
+    assert len(lowered.model) < weights["w"].nbytes

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from simipu import GraphOptions
-from simipu.graph import lower_model, make_graph
+from simipu.graph import Lowered, lower_model
+from simipu.isolation import open_lowered
 from simipu.numerics import Numerics
 
 Array = npt.NDArray[Any]
@@ -55,7 +56,8 @@ class Side:
         added = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted if name not in known]
         lowered.graph.output.extend(added)
         options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS)
-        with closing(make_graph(lowered.SerializeToString(), values, options, "of the calibration run")) as graph:
+        ready = Lowered(lowered.SerializeToString(), values)
+        with closing(open_lowered(ready, options, "of the calibration run")) as graph:
             start = time.monotonic()
             for feeds in batches:
                 yield graph.run(wanted, self._cast(feeds))

@@ -51,14 +51,16 @@ class Numerics:
     nan_on_overflow: bool = False
 
 
-def lower(model: onnx.ModelProto, numerics: Numerics | None) -> onnx.ModelProto:
+def lower(model: onnx.ModelProto, numerics: Numerics | None, inferred: onnx.ModelProto | None = None) -> onnx.ModelProto:
     """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere on the way.
+
+    `inferred` is what `infer_shapes` says of the model, where that is known already.
 
     Graph inputs and outputs keep their names and types. A model without such tensors comes back as it is. Narrow initializers
     without data (constants and device variables) become fp32 ones: whoever feeds them widens them. Raises LoadError for a
     model older than opset 11.
     """
-    lowering = _Lowering.of(model, numerics)
+    lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
     if not lowering.halves and not lowering.quarters:
         return model
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
@@ -85,9 +87,9 @@ class _Lowering:
     """Halves that are 8-bit values, widened: a product of two such is one of 8 bits."""
 
     @staticmethod
-    def of(model: onnx.ModelProto, numerics: Numerics | None) -> _Lowering:
+    def of(inferred: onnx.ModelProto, numerics: Numerics | None) -> _Lowering:
         found = _Lowering(numerics)
-        found._collect(infer_shapes(model).graph)
+        found._collect(inferred.graph)
         return found
 
     def _collect(self, graph: onnx.GraphProto) -> None:

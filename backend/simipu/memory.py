@@ -1,0 +1,19 @@
+"""The memory that this process may use, as far as the machine and its container say."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+"""Of the container: control groups of version 2 and 1."""
+
+
+def usable_memory_bytes() -> int:
+    """Bytes of memory that the machine has, or its container where that has less."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for file in _LIMITS:
+        with suppress(OSError, ValueError):
+            found = min(found, int(file.read_text()))
+    return found
