@@ -112,7 +112,7 @@ class Engine:
         self._variables.clear()
 
     def cancel(self) -> None:
-        """End the run in flight, from any thread, without waiting for its end: it raises RunCancelledError, as all that follow."""
+        """End the run in flight, from any thread, and wait for nothing: it raises RunCancelledError, as all that follow."""
         self._cancelled = True
         if self._clock is not None:
             self._clock.cancel()
@@ -299,7 +299,7 @@ class _LoadedMain:
         try:
             results = self.graph.run(self._output_names, dict(zip(self._input_names, values, strict=True)))
         except RunError as error:
-            raise RunError(f"program {self._name!r}: {error}") from error
+            raise type(error)(f"program {self._name!r}: {error}") from error
         if not self.batch_size:
             return [result[None] for result in results]
         if self._moves_outputs:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -30,6 +30,11 @@ FORMAT_VERSION = 4
 """Raised with every change that makes an older reader misunderstand a newer payload, or compute something else."""
 
 
+MOST_AXES = 32
+"""What every numpy can represent."""
+MOST_ELEMENTS = 1 << 48
+"""Of a tensor that a host stream copies or a file holds; an axis of 0 counts as 1."""
+_DTYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _MAGIC = b"simipu"
 _ALIGNMENT = 64
 
@@ -243,13 +248,26 @@ def _check_head(payload: memoryview) -> int:
     return end
 
 
+def _decode_dtype(name: str) -> np.dtype[Any]:
+    """A type of numbers, or of truth values; numpy would take many more things for a type."""
+    if name not in _DTYPES:
+        raise ValueError(f"expected a type, {', '.join(sorted(_DTYPES))}, found {name!r}")
+    return np.dtype(name)
+
+
+def _decode_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    if len(shape) > MOST_AXES or min(shape, default=0) < 0 or math.prod(max(1, size) for size in shape) > MOST_ELEMENTS:
+        raise ValueError(f"expected a shape of at most {MOST_AXES} axes and {MOST_ELEMENTS} elements, found {list(shape)[:9]}")
+    return tuple(shape)
+
+
 def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
     try:
-        dtype, shape = np.dtype(message.dtype), tuple(message.shape)
-    except TypeError as error:
+        dtype, shape = _decode_dtype(message.dtype), _decode_shape(message.shape)
+    except ValueError as error:
         raise LoadError(f"constant {message.name!r} of the executable is damaged: {error}") from error
     end = message.offset + math.prod(shape) * dtype.itemsize
-    if end > len(payload) or min(shape, default=0) < 0:
+    if end > len(payload):
         raise LoadError(
             f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} are there: the file is "
             "damaged; compile it with poprt again"
@@ -301,7 +319,7 @@ def _decode_program(message: pb.Program) -> Program:
 
 
 def _decode_stream(message: pb.Stream) -> Stream:
-    shape, axis = tuple(message.shape), message.batch_axis
+    shape, axis = _decode_shape(message.shape), message.batch_axis
     if axis and axis >= len(shape):
         raise ValueError(f"stream {message.handle!r} of shape {shape} has no axis {axis} for its batch")
-    return Stream(message.handle, message.tensor, Direction(message.direction), np.dtype(message.dtype), shape, axis)
+    return Stream(message.handle, message.tensor, Direction(message.direction), _decode_dtype(message.dtype), shape, axis)

@@ -79,8 +79,14 @@ TARGETS: dict[str, Target] = {
 }
 
 
+MOST_IPUS = 256
+"""Of the largest machine, a Pod256."""
+
+
 def find_target(name: str, num_ipus: int = 1) -> Target:
-    """The target of that name; LoadError lists the known ones."""
+    """The target of that name; LoadError lists the known ones, and refuses a number of chips that no machine has."""
+    if not 1 <= num_ipus <= MOST_IPUS:
+        raise LoadError(f"IPU target {name!r}: expected 1 to {MOST_IPUS} IPUs, found {num_ipus}")
     try:
         return TARGETS[name].with_ipus(num_ipus)
     except KeyError:

@@ -173,7 +173,7 @@ def test_pacing_includes_the_host():
 
 def test_a_cancelled_clock_has_nobody_wait():
     clock = DeviceClock()
-    clock.start(time.perf_counter_ns())
+    clock.start(time.perf_counter_ns(), 0)
     began = time.monotonic()
     threading.Timer(0.1, clock.cancel).start()
     clock.advance(1e30, 1e30)
@@ -183,7 +183,7 @@ def test_a_cancelled_clock_has_nobody_wait():
 
 def test_nobody_waits_for_what_a_clock_skips():
     clock = DeviceClock()
-    clock.start(time.perf_counter_ns())
+    clock.start(time.perf_counter_ns(), 0)
     began = time.monotonic()
     clock.skip(1000)
     assert time.monotonic() - began < 100

@@ -1,0 +1,177 @@
+"""Executables of strangers: small files that ask for endless time or memory, or for what is not in them. Both in this process
+and in a child, each is refused by name or ended by a limit, and the engine is as good as new."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+
+import hostile_graphs as hostile
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from simipu import Constant, Device, Engine, Executable, GraphOptions, LoadError, RunError, RunTimeoutError
+from simipu.admission import check_graph
+from simipu.errors import GraphError, LoadMemoryError, LoadTimeoutError, RunMemoryError
+from simipu.isolation import IsolatedGraph
+
+ONES = [np.ones(4, np.float32)]
+ISOLATED = pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
+
+
+@pytest.fixture
+def load():
+    engines = []
+
+    def build(model, isolated=False, constants=(), *, paced=False, cycles=1000, **options):
+        executable = hostile.make_executable(model, constants, cycles=cycles)
+        executable = Executable.deserialize(executable.serialize())
+        graph_options = GraphOptions(num_threads=1, **options)
+        engine = Engine(executable, Device(executable.target), graph_options=graph_options, isolated=isolated, paced=paced)
+        engines.append(engine)
+        engine.load(5)
+        return engine
+
+    yield build
+    for engine in engines:
+        engine.unload()
+
+
+@ISOLATED
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (hostile.function_bomb(), "functions or training steps of its own"),
+        (hostile.concat_bomb(), r"a shape of 2\.2e\+12 numbers"),
+        (hostile.nested_graphs(), "inside nodes more than 16 deep"),
+        (hostile.outside_constant("zero"), "refers to a file"),
+        (hostile.outside_of_branch("zero"), "'c' refers to a file"),
+        (hostile.outside_of_sparse("zero"), "refers to a file"),
+        (hostile.large_constant(), "tensor 'c' takes 4398046511104 bytes, more than the limit of"),
+        (hostile.dear_product(), r"multiply-adds, more than 1 cores can do within the limit of 300 s"),
+    ],
+    ids=["functions", "concat", "nested", "constant", "branch", "sparse", "large", "dear"],
+)
+def test_refused_before_anything_reads_it(load, model, message, isolated):
+    with pytest.raises(LoadError, match=message):
+        load(model, isolated)
+
+
+@ISOLATED
+def test_constants_are_not_folded_without_end(load, isolated):
+    """The load ends at once; the run is ended at its limit."""
+    engine = load(hostile.constant_chain(), isolated, limit_seconds=2.0)
+    with pytest.raises(RunTimeoutError, match="limit of 2 s"):
+        engine.compute(5, ONES)
+
+
+@ISOLATED
+def test_a_loop_ends_at_its_limit(load, isolated):
+    engine = load(hostile.endless_loop(), isolated, limit_seconds=0.5)
+    with pytest.raises(RunTimeoutError, match=r"limit of 0\.5 s"):
+        engine.compute(5, ONES)
+
+
+@ISOLATED
+def test_memory_of_a_run_is_limited(load, isolated):
+    engine = load(hostile.hidden_large_tensor(1 << 27), isolated, memory_bytes=1 << 26)
+    with pytest.raises(RunMemoryError, match="limit of 67108864 bytes of memory"):
+        engine.compute(5, ONES)
+    larger = load(hostile.hidden_large_tensor(1 << 24), isolated, memory_bytes=1 << 28)
+    np.testing.assert_array_equal(larger.compute(5, ONES)[0], ONES[0])
+
+
+@ISOLATED
+def test_memory_of_a_load_is_limited(load, isolated):
+    with pytest.raises(LoadMemoryError, match="more than the limit of 1048576"):
+        load(hostile.large_constant(1 << 20), isolated, memory_bytes=1 << 20)
+
+
+@ISOLATED
+def test_time_of_a_load_is_limited(load, isolated):
+    nodes = [helper.make_node("Relu", ["x" if i == 0 else f"t{i}"], [f"t{i + 1}"]) for i in range(20_000)]
+    model = hostile.make_model([*nodes, helper.make_node("Relu", [nodes[-1].output[0]], ["y"])])
+    with pytest.raises(LoadTimeoutError, match=r"within 0\.001 s"):
+        load(model, isolated, ready_seconds=0.001)
+
+
+def test_a_stuck_load_costs_the_child(load, monkeypatch):
+    """What ONNX Runtime does not end itself ends with its process."""
+    start = IsolatedGraph._start
+
+    def start_and_stop(graph):
+        start(graph)
+        os.kill(graph.pid, signal.SIGSTOP)
+
+    monkeypatch.setattr("simipu.isolation._GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(IsolatedGraph, "_start", start_and_stop)
+    with pytest.raises(LoadTimeoutError, match=r"within 0\.5 s, and its process was ended"):
+        load(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]), True, ready_seconds=0.5)
+
+
+@ISOLATED
+def test_a_weight_of_another_shape_is_refused(load, isolated):
+    """ONNX Runtime would read beyond its end."""
+    stub = hostile.elsewhere("w", "device", [1 << 20, 4])
+    nodes = [helper.make_node("MatMul", ["w", "x"], ["c"]), *hostile.added("c")]
+    constant = Constant("w", np.dtype(np.float32), (1, 4), np.ones(4, np.float32).tobytes())
+    with pytest.raises(LoadError, match=r"weight 'w' of shape \[1048576, 4\], the executable has it of shape \[1, 4\]"):
+        load(hostile.make_model(nodes, [stub]), isolated, [constant])
+
+
+@ISOLATED
+@pytest.mark.parametrize("cycles", [2**62, 2**64 - 1])
+def test_a_paced_run_has_the_same_limit(load, isolated, cycles):
+    engine = load(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]), isolated, paced=True, cycles=cycles)
+    for _ in range(2):
+        with pytest.raises(RunTimeoutError, match="s on the modelled device, longer than its limit of 300 s"):
+            engine.compute(5, ONES)
+
+
+def test_the_onnx_reference_has_limits_too(load):
+    """It runs in a child: nothing in this process could end it."""
+    model = hostile.endless_loop()
+    body = model.graph.node[0].attribute[0].g
+    body.node.insert(1, helper.make_node("Cast", ["v"], ["narrow"], to=TensorProto.BFLOAT16))
+    body.node.insert(2, helper.make_node("Abs", ["narrow"], ["positive"]))
+    engine = load(model, limit_seconds=1.0)
+    with pytest.raises(RunTimeoutError, match="limit of 1 s"):
+        engine.compute(5, ONES)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("dtype", "object", "expected a type"),
+        ("dtype", "S1000", "expected a type"),
+        ("shape", (1 << 40, 1 << 40), "elements, found"),
+        ("shape", (-1,), "elements, found"),
+        ("shape", (1,) * 40, "expected a shape of at most 32 axes"),
+    ],
+)
+def test_streams_are_checked(field, value, message):
+    executable = hostile.make_executable(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]))
+    (main,) = executable.programs
+
+    class Named:
+        name = value
+
+    stream = dataclasses.replace(main.streams[0], **{field: Named if field == "dtype" else value})
+    changed = dataclasses.replace(main, streams=(stream, main.streams[1]))
+    payload = dataclasses.replace(executable, programs=(changed,)).serialize()
+    with pytest.raises(LoadError, match=message):
+        Executable.deserialize(payload)
+
+
+def test_data_of_another_size_than_the_shape_is_refused():
+    tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[1 << 40], raw_data=b"1234")
+    with pytest.raises(GraphError, match="data of another size"):
+        check_graph(hostile.make_model(hostile.added("c"), [tensor]))
+
+
+def test_refused_values_do_not_cost_the_engine(load):
+    engine = load(hostile.hidden_large_tensor(4))
+    with pytest.raises(RunError):
+        engine.compute(5, [np.full(4, -1000, np.float32)])
+    np.testing.assert_array_equal(engine.compute(5, ONES)[0], ONES[0])

@@ -1,0 +1,159 @@
+"""Graphs that small files may hold and nobody wants to compute, and executables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from simipu import TARGETS, Constant, Direction, Executable, Program, ProgramKind, Stream
+
+X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
+
+
+def make_model(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = (), **fields) -> onnx.ModelProto:
+    """A model from x to y, four floats each."""
+    graph = helper.make_graph(nodes, "hostile", [X], [Y], list(tensors))
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8, **fields)
+
+
+def make_executable(
+    model: onnx.ModelProto | bytes, constants: Sequence[Constant] = (), *, cycles: int = 1000, shape: tuple[int, ...] = (4,)
+) -> Executable:
+    """An executable whose only program computes `model`."""
+    graph = model if isinstance(model, bytes) else model.SerializeToString()
+    streams = (
+        Stream("h2d_x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float32), shape),
+        Stream("anchor_d2h_y", "y", Direction.DEVICE_TO_HOST, np.dtype(np.float32), shape),
+    )
+    main = Program(5, "main", ProgramKind.MAIN, streams, graph, cycles=cycles)
+    return Executable("hostile", TARGETS["ipu2"], (main,), constants=tuple(constants))
+
+
+def whole(values: Sequence[int] | int, name: str) -> TensorProto:
+    """An int64 tensor."""
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def added(name: str) -> list[onnx.NodeProto]:
+    """y = x + the largest of a tensor."""
+    return [helper.make_node("ReduceMax", [name], ["most"], keepdims=0), helper.make_node("Add", ["x", "most"], ["y"])]
+
+
+def function_bomb(depth: int = 40) -> onnx.ModelProto:
+    """Each function calls the next twice."""
+    functions = []
+    for i in range(depth):
+        op_type, domain = (f"f{i + 1}", "own") if i + 1 < depth else ("Relu", "")
+        nodes = [
+            helper.make_node(op_type, ["a"], ["t"], domain=domain),
+            helper.make_node(op_type, ["t"], ["b"], domain=domain),
+        ]
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        functions.append(helper.make_function("own", f"f{i}", ["a"], ["b"], nodes, imports))
+    return make_model([helper.make_node("f0", ["x"], ["y"], domain="own")], functions=functions)
+
+
+def constant_chain(count: int = 400, size: int = 3000) -> onnx.ModelProto:
+    """Products of constants, for the loader to fold."""
+    value = numpy_helper.from_array(np.array([0.001], np.float32))
+    nodes = [helper.make_node("ConstantOfShape", ["s"], ["c0"], value=value)]
+    nodes += [helper.make_node("MatMul", [f"c{i}", f"c{i}"], [f"c{i + 1}"]) for i in range(count)]
+    return make_model(nodes + added(f"c{count}"), [whole([size, size], "s")])
+
+
+def large_constant(elements: int = 1 << 40) -> onnx.ModelProto:
+    """A tensor that is larger than any memory, of a few bytes of file."""
+    return make_model([helper.make_node("ConstantOfShape", ["s"], ["c"]), *added("c")], [whole([elements], "s")])
+
+
+def hidden_large_tensor(elements: int = 1 << 34) -> onnx.ModelProto:
+    """The same, of a size that is known at run time only."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["zero"]),
+        helper.make_node("Cast", ["zero"], ["whole"], to=TensorProto.INT64),
+        helper.make_node("Add", ["whole", "n"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["c"]),
+    ]
+    return make_model(nodes + added("c"), [whole([elements], "n")])
+
+
+def endless_loop(trips: int = 1 << 62) -> onnx.ModelProto:
+    """A loop of x + x."""
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("v", "w")]
+    on = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("on", "still")]
+    nodes = [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Add", ["v", "v"], ["w"])]
+    number = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    body = helper.make_graph(nodes, "body", [number, on[0], value[0]], [on[1], value[1]])
+    tensors = [whole(trips, "n"), numpy_helper.from_array(np.array(True), "go")]
+    return make_model([helper.make_node("Loop", ["n", "go", "x"], ["y"], body=body)], tensors)
+
+
+def dear_product(size: int = 1 << 15) -> onnx.ModelProto:
+    """One convolution that takes days, of tensors that fit into memory."""
+    nodes = [
+        helper.make_node("Expand", ["x4", "large"], ["image"]),
+        helper.make_node("ConstantOfShape", ["kernel"], ["w"]),
+        helper.make_node("Conv", ["image", "w"], ["c"], pads=[size - 1] * 4),
+    ]
+    first = helper.make_node("Reshape", ["x", "four"], ["x4"])
+    tensors = [whole([1, 1, 4, 1], "four"), whole([1, 1, 4, size], "large"), whole([1, 1, size, size], "kernel")]
+    return make_model([first, *nodes, *added("c")], tensors)
+
+
+def concat_bomb(count: int = 40) -> onnx.ModelProto:
+    """A shape that doubles and doubles; shape inference keeps each of its numbers as an object."""
+    nodes = [helper.make_node("Concat", [f"s{i}", f"s{i}"], [f"s{i + 1}"], axis=0) for i in range(count)]
+    nodes += [helper.make_node("Cast", [f"s{count}"], ["f"], to=TensorProto.FLOAT)]
+    return make_model(nodes + added("f"), [whole([1, 1], "s0")])
+
+
+def elsewhere(name: str, location: str, dims: Sequence[int] = (4,)) -> TensorProto:
+    """A float tensor whose data are in a file."""
+    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    return tensor
+
+
+def outside_constant(location: str) -> onnx.ModelProto:
+    """A Constant whose value lies in a file."""
+    nodes = [helper.make_node("Constant", [], ["c"], value=elsewhere("", location)), helper.make_node("Add", ["x", "c"], ["y"])]
+    return make_model(nodes)
+
+
+def outside_of_branch(location: str) -> onnx.ModelProto:
+    """An initializer of an If's branch that lies in a file."""
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
+    nodes = [helper.make_node("Add", ["x", "c"], ["o"])]
+    branch = helper.make_graph(nodes, "branch", [], [out], [elsewhere("c", location)])
+    go = numpy_helper.from_array(np.array(True), "go")
+    return make_model([helper.make_node("If", ["go"], ["y"], then_branch=branch, else_branch=branch)], [go])
+
+
+def outside_of_sparse(location: str) -> onnx.ModelProto:
+    """A sparse constant whose values lie in a file."""
+    sparse = onnx.SparseTensorProto(values=elsewhere("", location), indices=whole([0, 1, 2, 3], ""), dims=[4])
+    nodes = [helper.make_node("Constant", [], ["c"], sparse_value=sparse), helper.make_node("Add", ["x", "c"], ["y"])]
+    return make_model(nodes)
+
+
+def nested_graphs(depth: int = 30) -> onnx.ModelProto:
+    """An If in an If, and so on."""
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
+    nodes = [helper.make_node("Identity", ["x"], ["o"])]
+    for _ in range(depth):
+        branch = helper.make_graph(nodes, "branch", [], [out])
+        nodes = [
+            helper.make_node(
+                "If",
+                ["go"],
+                ["o"],
+                then_branch=branch,
+                else_branch=helper.make_graph([helper.make_node("Identity", ["x"], ["o"])], "other", [], [out]),
+            )
+        ]
+    nodes[0].output[0] = "y"
+    return make_model(nodes, [numpy_helper.from_array(np.array(True), "go")])
