@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import onnx
 from onnx import TensorProto
 from simipu import CompileError
+from simipu.admission import check_graph
+from simipu.errors import GraphError
 from simipu.numerics import iter_subgraphs
 from simipu.shapes import infer_shapes
 
@@ -38,6 +40,16 @@ SHAPED_BY: Mapping[str, tuple[int, ...]] = {
 """Inputs on whose values, not only shapes, the shape of an operator's result depends."""
 SELECTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 """Operators whose results are as many as the data happen to hold: no setting of the model's user."""
+
+
+def admit(model: onnx.ModelProto) -> None:
+    """Raise CompileError for a graph that asks for endless time or memory, or refers to files. Functions go: standard operators
+    call none."""
+    del model.functions[:], model.training_info[:]
+    try:
+        check_graph(model, without_weights=True)
+    except GraphError as error:
+        raise CompileError(str(error)) from error
 
 
 def check_operators(graph: onnx.GraphProto) -> None:

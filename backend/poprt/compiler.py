@@ -17,8 +17,9 @@ import onnx
 import simipu
 from onnx import TensorProto
 from simipu import CompileError, Constant, Direction, GraphOptions, LoadError, OutOfMemoryError, Program, ProgramKind, Stream
+from simipu.admission import measure
 from simipu.cost import CostOptions, Estimate, estimate
-from simipu.errors import LoadTimeoutError
+from simipu.errors import CompileMemoryError, GraphTooLargeError, LoadTimeoutError
 from simipu.isolation import open_graph
 from simipu.numerics import Numerics, iter_subgraphs, name_nodes
 from simipu.numerics.quarter import QUARTERS
@@ -28,7 +29,7 @@ from simipu.target import Target, find_target
 
 import popef
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
-from poprt.checks import check_static
+from poprt.checks import admit, check_static
 from poprt.frontend import OnnxFrontend
 from poprt.half import float_to_half
 from poprt.memory import check_weights
@@ -128,6 +129,7 @@ class Compiler:
         light, weights = _take_weights(loaded, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
         if outputs is not None:
             _keep_outputs(light.graph, outputs)
+        admit(light)
         check_static(light)
         calibration = _Calibration(float_model, outputs, calibration_data)
         return _compile(light, weights, target, options, batch_axis, calibration, on_step)
@@ -213,9 +215,10 @@ def _compile(
     on_step("plan operators")
     name_nodes(model.graph)
     _check_operators(model.graph, options)
-    outputs = infer_shapes(model).graph.output
+    inferred = infer_shapes(model)
+    _check_demand(inferred)
     del model.graph.output[:]
-    model.graph.output.extend(outputs)
+    model.graph.output.extend(inferred.graph.output)
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
     on_step("prove rows independent")
@@ -253,6 +256,15 @@ def _compile(
         numerics=options.numerics(),
     )
     return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, findings)
+
+
+def _check_demand(inferred: onnx.ModelProto) -> None:
+    """Refuse what this machine could not load and run either."""
+    options = GraphOptions()
+    try:
+        measure(inferred).check(options.memory_bytes, options.limit_seconds, options.num_cores)
+    except GraphTooLargeError as error:
+        raise CompileMemoryError(f"the model could not be run: {error}") from error
 
 
 def _check_operators(graph: onnx.GraphProto, options: CompilerOptions) -> None:

@@ -10,7 +10,7 @@ from simipu import CompileError
 from simipu.numerics import name_nodes
 from simipu.numerics.lowering import OLDEST_OPSET
 
-from poprt.checks import check_operators, check_static
+from poprt.checks import admit, check_operators, check_static
 from poprt.fixed_inputs import fix_inputs
 from poprt.folding import fold
 from poprt.half import float_to_half, half_to_float, has_halves, is_half
@@ -90,6 +90,7 @@ class Converter:
         check_operators(model.graph)
         converted = onnx.ModelProto()
         converted.CopyFrom(model)
+        admit(converted)
         narrow = self.precision != "fp32" or is_half(converted)
         version = self._version(converted, narrow)
         if version is not None:

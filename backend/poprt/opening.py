@@ -16,8 +16,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
 from simipu import CompileError
+from simipu.admission import iter_tensors
+from simipu.errors import GraphError
+from simipu.external import bring_in, count_bytes, find_data
 
-from poprt.weights import LARGE_BYTES, OUTLINED_TYPES, count_bytes, inline, is_outlined, outline
+from poprt.weights import LARGE_BYTES, OUTLINED_TYPES, inline, is_outlined, outline
 
 # Field numbers of onnx.proto, and the wire types of protobuf.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
@@ -31,13 +34,14 @@ def open_model(file: Path) -> onnx.ModelProto:
     """The model in `file`. Raises DecodeError and OSError for what is no model, CompileError for external data that are not
     there, not whole, or outside the model's folder."""
     model = _read(file)
-    for tensor in model.graph.initializer:
-        if tensor.data_location == TensorProto.EXTERNAL and not is_outlined(tensor):
-            _find_external(tensor, file.parent)
-    for tensor in _iter_inner_tensors(model.graph):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            _find_external(tensor, file.parent)
-            inline(tensor)
+    try:
+        for tensor, is_weight in iter_tensors(model.graph):
+            if tensor.data_location == TensorProto.EXTERNAL and not (is_weight and is_outlined(tensor)):
+                _place(tensor, file.parent)
+                if not is_weight:
+                    inline(tensor)
+    except GraphError as error:
+        raise CompileError(f"{file}: {error}") from error
     return model
 
 
@@ -179,35 +183,12 @@ def _encode_varint(number: int) -> bytes:
     return bytes([*encoded, number])
 
 
-def _iter_inner_tensors(graph: onnx.GraphProto) -> Iterator[TensorProto]:
-    """Tensors in nodes, and those of the graphs inside them."""
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for inner in (attribute.g, *attribute.graphs):
-                yield from inner.initializer
-                yield from _iter_inner_tensors(inner)
-
-
-def _find_external(tensor: TensorProto, folder: Path) -> None:
+def _place(tensor: TensorProto, folder: Path) -> None:
     """Say in the tensor where its external data lie, or read them where they are small."""
-    told = {entry.key: entry.value for entry in tensor.external_data}
-    location, size = told.get("location", ""), count_bytes(tensor)
-    file = Path(folder, location).resolve()
-    where = f"external data of weight {tensor.name!r}, location {location!r}"
-    if not location or not file.is_relative_to(folder.resolve()):
-        raise CompileError(f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside it")
-    if not file.is_file():
-        raise CompileError(f"{where}: there is no such file in {folder}; put it beside the model")
     try:
-        offset, length = int(told.get("offset", 0)), int(told.get("length", size))
-    except ValueError:
-        raise CompileError(f"{where}: expected numbers for offset and length, found {told}") from None
-    if offset < 0 or length != size or offset + size > file.stat().st_size:
-        raise CompileError(
-            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} at offset {offset} of "
-            f"{file.stat().st_size} bytes; the data belong to another model, or are not whole"
-        )
-    outline(tensor, file, offset)
-    if size < LARGE_BYTES or tensor.data_type not in OUTLINED_TYPES:
-        inline(tensor)
+        if count_bytes(tensor) < LARGE_BYTES or tensor.data_type not in OUTLINED_TYPES:
+            bring_in(tensor, folder)
+        else:
+            outline(tensor, *find_data(tensor, folder))
+    except (GraphError, FileNotFoundError) as error:
+        raise CompileError(str(error)) from error

@@ -6,7 +6,6 @@ tensor may have become one of another precision.
 
 from __future__ import annotations
 
-import math
 import secrets
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,14 +123,6 @@ def inline(tensor: TensorProto) -> None:
     """Bring the data of an outlined tensor into it, in place."""
     if is_outlined(tensor):
         tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(read_array(tensor)), tensor.name))
-
-
-def count_bytes(tensor: TensorProto) -> int:
-    """Bytes of the raw data of a tensor of that type and shape; -1 for a type or a shape that has none."""
-    sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
-    if not sized or min(tensor.dims, default=0) < 0:
-        return -1
-    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def has_data(tensor: TensorProto) -> bool:

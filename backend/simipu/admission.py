@@ -33,17 +33,17 @@ _POOLS = frozenset("AveragePool LpPool MaxPool".split())
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def check_graph(model: onnx.ModelProto, *, on_device: bool = False) -> None:
-    """Raise GraphError where `model` calls functions of its own, nests too deep, has a tensor whose data are not those of its
-    shape, or refers to a file: but, where weights may be `on_device`, for initializers of the main graph."""
+def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> None:
+    """Raise GraphError where `model` brings functions of its own, nests too deep, has a tensor whose data are not those of its
+    shape, or refers to a file. If `without_weights`, initializers of the main graph may have their data elsewhere, or none."""
     if model.functions or model.training_info:
         raise GraphError("the graph brings functions or training steps of its own; inline functions when exporting the model")
-    for tensor, is_weight in _iter_tensors(model.graph):
-        if tensor.data_location == TensorProto.EXTERNAL:
-            if not (on_device and is_weight):
-                raise GraphError(f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside itself")
-        else:
-            _check_data(tensor)
+    for tensor, is_weight in iter_tensors(model.graph):
+        may_lack = without_weights and is_weight
+        if tensor.data_location != TensorProto.EXTERNAL:
+            _check_data(tensor, may_lack)
+        elif not may_lack:
+            raise GraphError(f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside itself")
     numbers = _count_shape_numbers(model.graph, {})
     if numbers > MOST_SHAPE_NUMBERS:
         raise GraphTooLargeError(
@@ -52,7 +52,7 @@ def check_graph(model: onnx.ModelProto, *, on_device: bool = False) -> None:
         )
 
 
-def _iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:
+def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:
     """Every tensor wherever one can stand, and whether it is an initializer of the main graph."""
     if depth > MOST_DEPTH:
         raise GraphError(f"graphs stand inside nodes more than {MOST_DEPTH} deep")
@@ -67,10 +67,10 @@ def _iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[Tens
             for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
                 yield from ((tensor, False) for tensor in (sparse.values, sparse.indices) if tensor.data_type)
             for inner in (attribute.g, *attribute.graphs):
-                yield from _iter_tensors(inner, depth + 1)
+                yield from iter_tensors(inner, depth + 1)
 
 
-def _check_data(tensor: TensorProto) -> None:
+def _check_data(tensor: TensorProto, may_lack: bool) -> None:
     if tensor.data_type == TensorProto.STRING:
         return
     if tensor.data_type not in helper.get_all_tensor_dtypes() or min(tensor.dims, default=0) < 0:
@@ -83,6 +83,7 @@ def _check_data(tensor: TensorProto) -> None:
         # Complex numbers take two values; types of few bits may share one.
         field = getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))
         fits = len(field) in (elements, 2 * elements) or (_is_packed(tensor.data_type) and len(field) <= elements)
+        fits = fits or (may_lack and not field)
     if not fits:
         raise GraphError(f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} says")
 

@@ -16,9 +16,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, shape_inference
 
+from simipu.admission import check_graph
 from simipu.cost import estimate
-from simipu.errors import CompileError, LoadError
+from simipu.errors import CompileError, GraphError, LoadError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
+from simipu.external import bring_all_in
 from simipu.numerics import Numerics
 from simipu.rows import take_rows
 from simipu.target import Target
@@ -43,8 +45,10 @@ def adopt_graph(
     that is no ONNX model.
     """
     try:
-        model = onnx.load(path)
-    except (OSError, DecodeError) as error:
+        model = onnx.load(path, load_external_data=False)
+        bring_all_in(model, path.parent)
+        check_graph(model)
+    except (OSError, DecodeError, GraphError) as error:
         raise LoadError(f"graph {path}: expected an ONNX model, found {error}") from error
     streams = tuple(_find(stream, model.graph, aliases, path) for stream in streams)
     _check_complete(model.graph, streams, path)

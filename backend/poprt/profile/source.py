@@ -13,11 +13,12 @@ from model_runtime.session import read_model
 from onnx import TensorProto
 from simipu import CompileError, Executable
 from simipu.cost import CostOptions
+from simipu.graph import read_graph
 from simipu.numerics.graphs import attribute
 from simipu.numerics.quarter import QUARTERS
 
 import popef
-from poprt.checks import check_operators
+from poprt.checks import admit, check_operators
 from poprt.compiler import CompilerOptions, cost_options
 from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
@@ -76,6 +77,7 @@ class OnnxSource:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
         check_operators(self._model.graph)
         strip_weights(self._model, file.parent)
+        admit(self._model)
         self._check()
         half_to_float(self._model)
 
@@ -112,7 +114,7 @@ class PopefSource:
         if len(mains) != 1:
             raise CompileError(f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled")
         self._main = mains[0]
-        self._model = onnx.load_model_from_string(self._executable.program(self._main).graph)
+        self._model = read_graph(self._executable.program(self._main))
         self.name = _popef_name(self.path)
         self.target = self._executable.target.name
         self.precision = _precision(self._model)

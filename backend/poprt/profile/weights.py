@@ -7,17 +7,23 @@ gets a constant.
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, external_data_helper, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from simipu import CompileError
+from simipu.admission import iter_tensors
+from simipu.errors import CompileMemoryError, GraphError
+from simipu.external import bring_in, count_bytes
 from simipu.numerics import iter_subgraphs
 
 from poprt.weights import has_data
 
+MOST_FILLED_BYTES = 2 << 30
+"""What protobuf, and so a model, can hold."""
 LARGE_BYTES = 1 << 20
 """Smaller weights cost nothing to carry along."""
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
@@ -26,6 +32,8 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
 """Operators that the folding never computes with such weights, unless all their inputs are weights; a convolution may take
 up a constant that follows it. A weight that is transposed is known at compile time all the same, and costs nothing."""
 
+_log = logging.getLogger("poprt")
+
 
 def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
     """Drop the data of large weights of products, in place; other weights without data get theirs from `folder` or a constant.
@@ -33,13 +41,17 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
     Raises CompileError for integers whose file is missing: shapes may depend on them.
     """
     _take_constants(model.graph)
+    filling = _Filling(folder)
     users, merged = _users(model.graph), _merged_weights(model.graph)
     for tensor in model.graph.initializer:
         large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= LARGE_BYTES
         if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
         elif not has_data(tensor):
-            _load_or_fill(tensor, folder)
+            filling.load_or_fill(tensor)
+    for tensor, is_weight in iter_tensors(model.graph):
+        if not is_weight and tensor.data_location == TensorProto.EXTERNAL:
+            filling.load_or_fill(tensor)
 
 
 def _take_constants(graph: onnx.GraphProto) -> None:
@@ -80,16 +92,34 @@ def _merged_weights(graph: onnx.GraphProto) -> set[str]:
     return {name for node in graph.node if node.op_type == "Conv" and node.output[0] in changed for name in node.input}
 
 
-def _load_or_fill(tensor: TensorProto, folder: Path) -> None:
-    try:
-        if tensor.data_location == TensorProto.EXTERNAL:
-            external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-            tensor.data_location = TensorProto.DEFAULT
-            del tensor.external_data[:]
-            return
-    except (OSError, ValueError, onnx.checker.ValidationError):
-        pass  # the file is not there: the shape has to do
-    if tensor.data_type not in _FILLED:
+class _Filling:
+    """Gives tensors without data those of their files, or a constant; no more of it than a model can hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._left = MOST_FILLED_BYTES
+
+    def load_or_fill(self, tensor: TensorProto) -> None:
+        """In place. A file that is not there is what a model published for its shapes lacks; any other fault is warned of."""
+        self._left -= max(0, count_bytes(tensor))
+        if self._left < 0:
+            raise CompileMemoryError(
+                f"weight {tensor.name!r} has no data and shape {list(tensor.dims)}: constants in the place of such weights "
+                f"would take more than {MOST_FILLED_BYTES} bytes; profile the model with its data"
+            )
+        try:
+            if tensor.data_location == TensorProto.EXTERNAL:
+                bring_in(tensor, self._folder)
+                return
+        except FileNotFoundError:
+            pass
+        except (GraphError, OSError) as error:
+            _log.warning("%s; its shape is taken, its values are not", error)
+        _fill(tensor)
+
+
+def _fill(tensor: TensorProto) -> None:
+    if tensor.data_type not in _FILLED or min(tensor.dims, default=0) < 0:
         element = TensorProto.DataType.Name(tensor.data_type)
         raise CompileError(
             f"weight {tensor.name!r} has no data, but is {element}: shapes may depend on its values; put the model's external "

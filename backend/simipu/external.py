@@ -1,0 +1,71 @@
+"""The files of external data that an ONNX model refers to: beside the model, regular, and as large as they have to be."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+from simipu.admission import iter_tensors
+from simipu.errors import GraphError
+
+
+def count_bytes(tensor: TensorProto) -> int:
+    """Bytes of the raw data of a tensor of that type and shape; -1 for a type or a shape that has none."""
+    sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
+    if not sized or min(tensor.dims, default=0) < 0:
+        return -1
+    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+
+
+def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
+    """The file that holds the external data of `tensor`, of a model in `folder`, and where in it they begin.
+
+    Raises FileNotFoundError where there is no such file; GraphError where it lies outside of `folder`, is a device or a pipe,
+    or does not hold data of the tensor's size.
+    """
+    told = {entry.key: entry.value for entry in tensor.external_data}
+    location, size = told.get("location", ""), count_bytes(tensor)
+    where = f"external data of weight {tensor.name!r}, location {location!r}"
+    try:
+        file = Path(folder, location).resolve()
+        inside = bool(location) and file.is_relative_to(folder.resolve())
+        there, regular = file.exists(), file.is_file()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
+        raise GraphError(f"{where}: expected the name of a file, found one that no file can have ({error})") from None
+    if not inside:
+        raise GraphError(f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside it")
+    if not there:
+        raise FileNotFoundError(f"{where}: there is no such file in {folder}; put it beside the model")
+    if not regular:
+        raise GraphError(f"{where}: expected a regular file, found a folder, a device or a pipe")
+    try:
+        offset, length = int(told.get("offset", 0)), int(told.get("length", size))
+    except ValueError:
+        raise GraphError(f"{where}: expected numbers for offset and length, found {told}") from None
+    if offset < 0 or length != size or offset + size > file.stat().st_size:
+        raise GraphError(
+            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} at offset {offset} of "
+            f"{file.stat().st_size} bytes; the data belong to another model, or are not whole"
+        )
+    return file, offset
+
+
+def bring_in(tensor: TensorProto, folder: Path) -> None:
+    """Read the external data of `tensor` into it; raises like `find_data`."""
+    file, offset = find_data(tensor, folder)
+    with file.open("rb") as opened:
+        opened.seek(offset)
+        data = opened.read(count_bytes(tensor))
+    tensor.raw_data = data
+    tensor.data_location = TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+def bring_all_in(model: onnx.ModelProto, folder: Path) -> None:
+    """Read the external data of every tensor of `model`, wherever it stands; raises like `find_data`."""
+    for tensor, _ in iter_tensors(model.graph):
+        if tensor.data_location == TensorProto.EXTERNAL:
+            bring_in(tensor, folder)
