@@ -78,9 +78,9 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
 
 
 def count_trips(node: onnx.NodeProto, constants: Iterable[TensorProto]) -> int | None:
-    """How often a Loop runs at most, where a constant says so; exporters write the largest integer for no limit."""
+    """How often a Loop runs at most, where a constant says so; for no limit exporters write the largest integer."""
     found = [int(onnx.numpy_helper.to_array(tensor).ravel()[0]) for tensor in constants if tensor.name == node.input[0]]
-    return found[0] if found and found[0] <= MOST_TRIPS else None
+    return max(0, found[0]) if found else None
 
 
 def _declare_loops(model: onnx.ModelProto) -> bool:
@@ -108,7 +108,7 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
                 written = True
         for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
             shape, trips = _static_shape(result), count_trips(node, graph.initializer)
-            if shape is not None and trips is not None and name not in known:
+            if shape is not None and trips is not None and trips <= MOST_TRIPS and name not in known:
                 stacked = onnx.helper.make_tensor_value_info(name, result.type.tensor_type.elem_type, (trips, *shape))
                 _declare(graph, stacked)
                 written = True

@@ -111,7 +111,7 @@ def test_a_model_that_says_where_its_weights_lie_is_not_believed(tmp_path):
         ("/etc/passwd", {}, "expected a file inside the model's folder"),
         ("link", {}, "expected a file inside the model's folder"),
         ("nowhere", {}, "there is no such file"),
-        (".", {}, "there is no such file"),
+        (".", {}, "expected a regular file"),
         ("m.weights", {"offset": "-4"}, "found length 4000000 at offset -4"),
         ("m.weights", {"offset": "4"}, "found length 4000000 at offset 4 of 4000000 bytes"),
         ("m.weights", {"offset": "99999999999999999999"}, "at offset 99999999999999999999"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import numpy_helper
 
-from simipu.shapes import Value, count_trips
+from simipu.shapes import MOST_TRIPS, Value, count_trips
 
 Known = Mapping[str, onnx.TensorProto]
 """Small constants by name, which may hold a trip count."""
@@ -61,13 +61,13 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
     trips = count_trips(node, [tensor for name, tensor in known.items() if name == node.input[0]])
-    if trips is None:
-        return 1, "the trip count is not known: one iteration is counted"
     goes_on = body.output[0].name
     makers = {output: inner for inner in body.node for output in inner.output}
     while goes_on in makers and makers[goes_on].op_type == "Identity":
         goes_on = makers[goes_on].input[0]
     unconditional = goes_on == body.input[1].name or bool(_value(goes_on, {**known, **known_constants(body)}))
+    if trips is None or (trips > MOST_TRIPS and not unconditional):
+        return 1, "the trip count is not known: one iteration is counted"
     return trips, "" if unconditional else f"all {trips} iterations are run, although the condition may end it before"
 
 

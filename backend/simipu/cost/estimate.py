@@ -21,7 +21,7 @@ from simipu.cost.products import Settings
 from simipu.cost.quarters import take_quarters
 from simipu.cost.sharding import COPY, copy_work, crossing_bytes, insert_copies, place_evenly, place_manually, weight_bytes
 from simipu.errors import CompileError
-from simipu.shapes import Value, graph_values, infer_shapes
+from simipu.shapes import MOST_TRIPS, Value, graph_values, infer_shapes
 from simipu.target import Target
 
 
@@ -268,7 +268,7 @@ def _ipu_cost(
     read = {name for node in nodes for name in iter_reads(node)}
     tiles, values, options = walk.target.num_tiles, walk.values, walk.options
     weights = sum(values[tensor.name].bytes for tensor in graph.initializer if tensor.name in read or options.num_ipus == 1)
-    weights += walk.inner_weight_bytes[ipu]
+    weights += walk.further_weight_bytes[ipu]
     streams = 0 if options.num_io_tiles else math.ceil(host_bytes * options.stream_buffering_depth / tiles)
     handed = [values[node.input[0]].bytes for node in nodes if node.op_type == COPY] if options.enable_pipelining else []
     return IpuCost(
@@ -286,10 +286,13 @@ class _Walk:
     def __init__(self, target: Target, options: CostOptions, values: dict[str, Value]) -> None:
         self.target, self.options, self.values = target, options, values
         self.assumptions: list[str] = []
-        self.inner_weight_bytes = Counter[int]()
+        self.further_weight_bytes = Counter[int]()
+        """By IPU: of the graphs inside nodes, and of what constants alone make, as far as it is more than they are."""
         self._settings = Settings(options.available_memory_proportion, options.use_128bit_conv_unit_load)
         self._known: dict[str, onnx.TensorProto] = {}
         self._constants: set[str] = set()
+        self._grown: dict[str, int] = {}
+        """Constants that nodes make of constants, and how many elements more they have than those that are weights."""
         self._moved: set[str] = set()
 
     def iter_operators(
@@ -302,10 +305,31 @@ class _Walk:
         for i, node in enumerate(graph.node):
             live = around + math.ceil(liveness.during(i, node) / self.target.num_tiles * c.IMBALANCE)
             bodies = find_bodies(node, self.values, self._known)
+            if bodies.graphs or not self._is_constant(node):
+                self._hold(iter_reads(node), ipus[i])
             if bodies.graphs:
                 yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
             else:
                 yield self._operator(node, self._work(node), ipus[i], inside, live)
+
+        if not inside:
+            self._hold((info.name for info in graph.output), ipus[-1] if ipus else 0)
+
+    def _is_constant(self, node: onnx.NodeProto) -> bool:
+        return all(name in self._constants for name in node.input if name)
+
+    def _hold(self, names: Iterable[str], ipu: int) -> None:
+        """What constants make is computed by the compiler and lies on the chip, if a run needs it."""
+        held = {name: self._grown.pop(name, 0) for name in names}
+        self.further_weight_bytes[ipu] += sum(size * self.values[name].bytes_per_element for name, size in held.items() if size)
+
+    def _grow(self, node: onnx.NodeProto) -> None:
+        """In elements: a weight that is widened where it is used lies on the chip as narrow as it is."""
+        taken = [self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values]
+        covered = sum(taken) if node.op_type == "Concat" else max(taken, default=0)
+        for name in node.output:
+            if name in self.values:
+                self._grown[name] = max(0, self.values[name].size - covered)
 
     def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
         sync = c.EXTERNAL_SYNC_CYCLES if node.op_type == COPY else self.target.internal_sync_cycles
@@ -317,8 +341,9 @@ class _Walk:
         work = operator_work(self._context(node))
         if node.op_type == "Transpose" or (work.kind == "view" and self._moved.intersection(node.input)):
             self._moved.update(node.output)
-        if all(name in self._constants for name in node.input if name):
+        if self._is_constant(node):
             self._constants.update(node.output)
+            self._grow(node)
         return work
 
     def _context(self, node: onnx.NodeProto) -> Context:
@@ -342,10 +367,14 @@ class _Walk:
         found = []
         for graph in bodies.graphs:
             self.values.update(graph_values(graph))
-            self.inner_weight_bytes[ipu] += sum(self.values[tensor.name].bytes for tensor in graph.initializer)
+            self.further_weight_bytes[ipu] += sum(self.values[tensor.name].bytes for tensor in graph.initializer)
             places = [ipu] * len(graph.node)
             found.append(list(self.iter_operators(graph, places, f"{inside}{node.name}/", live)))
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
+        if bodies.runs > MOST_TRIPS:
+            raise CompileError(
+                f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and nothing ends it before"
+            )
         others = [operator for operators in found if operators is not dearest for operator in operators]
         work = control_work(self._context(node), bodies.runs)
         work = replace(work, code_bytes=work.code_bytes + _code_bytes(others) - _code_bytes([]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 
@@ -32,7 +33,10 @@ class Liveness:
             if node.op_type in VIEWS or not any(roots):
                 self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
         self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
-        self._live = {info.name: self._bytes(info.name) for info in graph.input if self._root(info.name)}
+        self._live: set[str] = set()
+        self._totals = Counter[int]()
+        """Bytes of what is alive, by IPU: kept, because to add them up for each node would take time in the square of nodes."""
+        self._begin(info.name for info in graph.input if self._root(info.name))
 
     def _root(self, name: str) -> str:
         return self._roots.get(name, name)
@@ -42,9 +46,16 @@ class Liveness:
 
     def during(self, i: int, node: onnx.NodeProto) -> int:
         """Bytes alive on its IPU while node `i` runs; to be called for each in turn."""
-        self._live.update({name: self._bytes(name) for name in node.output if self._root(name) == name})
-        total = sum(size for name, size in self._live.items() if self._places[name] == self._ipus[i])
-        for name in {*map(self._root, iter_reads(node)), *node.output}:
+        self._begin(name for name in node.output if self._root(name) == name)
+        total = self._totals[self._ipus[i]]
+        for name in {*map(self._root, iter_reads(node)), *node.output} & self._live:
             if self._last_use.get(name, i) <= i:
-                self._live.pop(name, None)
+                self._live.remove(name)
+                self._totals[self._places[name]] -= self._bytes(name)
         return total
+
+    def _begin(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._live:
+                self._live.add(name)
+                self._totals[self._places[name]] += self._bytes(name)
