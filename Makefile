@@ -55,6 +55,7 @@ FUZZ_SECONDS ?= 600
 
 fuzz: .venv/dev
 	$(BIN)/python tests/popef/fuzz_reader.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/simipu/fuzz_payloads.py --seconds $(FUZZ_SECONDS)
 
 docs: .venv/dev
 	$(BIN)/python docs/make_operators.py

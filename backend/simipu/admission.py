@@ -38,6 +38,7 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
     shape, or refers to a file. If `without_weights`, initializers of the main graph may have their data elsewhere, or none."""
     if model.functions or model.training_info:
         raise GraphError("the graph brings functions or training steps of its own; inline functions when exporting the model")
+    _check_names(model.graph)
     for tensor, is_weight in iter_tensors(model.graph):
         may_lack = without_weights and is_weight
         if tensor.data_location != TensorProto.EXTERNAL:
@@ -50,6 +51,18 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
             f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most likely; the limit is "
             f"{MOST_SHAPE_NUMBERS}"
         )
+
+
+def _check_names(graph: onnx.GraphProto) -> None:
+    """Protobuf gives what is no UTF-8 as bytes, which half of all code would trip over."""
+    for inner, _ in _iter_graphs(graph):
+        names = [value.name for value in (*inner.input, *inner.output, *inner.value_info)]
+        names += (tensor.name for tensor in inner.initializer)
+        for node in inner.node:
+            names += (node.name, node.op_type, node.domain, *node.input, *node.output, *(each.name for each in node.attribute))
+        fault = next((name for name in names if not isinstance(name, str)), None)
+        if fault is not None:
+            raise GraphError(f"expected names in UTF-8, found {fault!r}")
 
 
 def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:

@@ -220,6 +220,10 @@ class Engine:
 
     def _run_save(self, program: Program) -> None:
         for stream in program.streams:
+            if stream.tensor not in self._variables:
+                raise RunError(
+                    f"stream {stream.handle!r}: there is no {stream.tensor!r} on the device; run the load program first"
+                )
             if stream.handle in self._writes:
                 self._writes[stream.handle](self._variables[stream.tensor][None])
 
@@ -300,6 +304,7 @@ class _LoadedMain:
             results = self.graph.run(self._output_names, dict(zip(self._input_names, values, strict=True)))
         except RunError as error:
             raise type(error)(f"program {self._name!r}: {error}") from error
+        self._check_results(results)
         if not self.batch_size:
             return [result[None] for result in results]
         if self._moves_outputs:
@@ -307,6 +312,18 @@ class _LoadedMain:
         if rows == self.batch_size or self._row_independent:
             return results
         return [result[:rows] for result in results]
+
+    def _check_results(self, results: Sequence[Array]) -> None:
+        """What a graph of a stranger gives is not always what its streams say."""
+        for stream, result in zip(self.outputs, results, strict=True):
+            shape, axis = result.shape, stream.batch_axis
+            row = (*shape[:axis], *shape[axis + 1 :]) if self.batch_size else shape
+            if (
+                result.dtype != stream.dtype
+                or len(shape) != len(stream.shape)
+                or row != (stream.row_shape if self.batch_size else stream.shape)
+            ):
+                raise _mismatch(stream, result, stream.shape)
 
     def push(self, writes: dict[str, WriteCallback], results: list[Array]) -> None:
         """Hand out computed rows."""

@@ -35,7 +35,7 @@ from simipu.errors import (
     RunTimeoutError,
     SimIpuError,
 )
-from simipu.executable import Program
+from simipu.executable import Direction, Program
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics, iter_subgraphs, lower
 from simipu.numerics.quarter import QUARTERS, decode
@@ -53,8 +53,12 @@ ORT_ERRORS = (
     ort_errors.InvalidProtobuf,
     ort_errors.RuntimeException,
     *((ort_errors.ModelLoadCanceled,) if hasattr(ort_errors, "ModelLoadCanceled") else ()),
+    RuntimeError,
+    ValueError,
+    MemoryError,
 )
-"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own."""
+"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own, and what its C++
+throws besides comes as one of Python's."""
 
 _MAPPABLE_OPERATORS = ("Gather", "Gemm", "MatMul")
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
@@ -140,7 +144,11 @@ class OrtGraph:
         try:
             with _arena_of(options.memory_bytes):
                 self._session = onnxruntime.InferenceSession(
-                    model, session_options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                    model,
+                    session_options,
+                    providers=["CPUExecutionProvider"],
+                    disabled_optimizers=left_out,
+                    enable_fallback=0,  # which prints, and tries once more
                 )
         except ORT_ERRORS as error:
             if loading.terminate:
@@ -166,7 +174,7 @@ class OrtGraph:
             self._check_cancelled()
             if options.terminate:
                 raise RunTimeoutError(describe_limit(self._limit_seconds)) from error
-            if any(words in str(error) for words in _NO_MEMORY):
+            if _lacked_memory(error):
                 raise RunMemoryError(describe_memory(self._memory_bytes)) from error
             raise RunError(str(error)) from error
         finally:
@@ -210,6 +218,10 @@ class ReferenceGraph:
         """Nothing to give up."""
 
 
+def _lacked_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
 CANCELLED = "the run was ended: its session was stopped"
 
 
@@ -227,12 +239,25 @@ def describe_memory(limit_bytes: int) -> str:
 
 
 def read_graph(program: Program) -> onnx.ModelProto:
-    """The graph of a MAIN program; LoadError for one that is damaged, or that refers to anything outside the executable."""
+    """The graph of a MAIN program; LoadError for one that is damaged, refers to anything outside the executable, or does not
+    take and give what the program's streams do."""
     try:
         model = onnx.load_model_from_string(program.graph)
         check_graph(model, without_weights=True)
     except (DecodeError, GraphError) as error:
         raise LoadError(f"the graph of program {program.index} ({program.name}) is damaged: {error}") from error
+    weights = {tensor.name for tensor in model.graph.initializer}
+    for way, kind, values in (
+        (Direction.HOST_TO_DEVICE, "takes", model.graph.input),
+        (Direction.DEVICE_TO_HOST, "gives", model.graph.output),
+    ):
+        streamed = {stream.tensor for stream in program.streams if stream.direction is way}
+        found = {value.name for value in values} - (weights if way is Direction.HOST_TO_DEVICE else set())
+        if found != streamed:
+            raise LoadError(
+                f"the graph of program {program.index} ({program.name}) {kind} {', '.join(sorted(found)) or 'nothing'}, its "
+                f"streams have {', '.join(sorted(streamed)) or 'nothing'}; compile it with poprt again"
+            )
     return model
 
 
@@ -357,7 +382,7 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     except ort_errors.NotImplemented as error:
         raise NoKernelError(f"program {label}: {error}") from error
     except ORT_ERRORS as error:
-        if any(words in str(error) for words in _NO_MEMORY):
+        if _lacked_memory(error):
             limit = f"it asks for more than its limit of {options.memory_bytes} bytes of memory (sim_memory_mib)"
             raise LoadMemoryError(f"program {label}: {limit}") from error
         if not lowered.weights:

@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
@@ -68,7 +67,7 @@ def open_graph(
     """
     label = f"{program.index} ({program.name})"
     if isolated:
-        return IsolatedGraph(label, replace(program, streams=()), weights, options, numerics)
+        return IsolatedGraph(label, program, weights, options, numerics)
     return open_lowered(lower_program(program, weights, options, numerics), options, label)
 
 

@@ -1,0 +1,31 @@
+"""Damaged payloads of executables: they are run or refused with an error of ours, in time, and never give what they do not say."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from payload_fuzzing import check_payload, iter_damaged, mutate_payload, seed_payloads
+
+EXAMPLES = int(os.environ.get("PAYLOAD_FUZZ_EXAMPLES", "150"))
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 19), st.integers(0, (1 << 32) - 1))
+def test_damaged_payloads_are_run_or_refused(which: int, seed: int) -> None:
+    seeds = seed_payloads()
+    check_payload(mutate_payload(seeds[which % len(seeds)], Random(seed)))
+
+
+@pytest.mark.parametrize("which", range(20))
+def test_the_payloads_that_it_begins_with_give_answers(which: int) -> None:
+    seeds = seed_payloads()
+    assert check_payload(seeds[which % len(seeds)]) == "answers"
+
+
+def test_a_child_comes_to_the_same() -> None:
+    for payload in iter_damaged(0, 8):
+        assert check_payload(payload, isolated=True) == check_payload(payload)
