@@ -41,6 +41,7 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
     _check_names(model.graph)
     for tensor, is_weight in iter_tensors(model.graph):
         may_lack = without_weights and is_weight
+        _check_type(tensor)
         if tensor.data_location != TensorProto.EXTERNAL:
             _check_data(tensor, may_lack)
         elif not may_lack:
@@ -83,11 +84,14 @@ def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[Tenso
                 yield from iter_tensors(inner, depth + 1)
 
 
+def _check_type(tensor: TensorProto) -> None:
+    if tensor.data_type not in helper.get_all_tensor_dtypes() or min(tensor.dims, default=0) < 0:
+        raise GraphError(f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, which is none")
+
+
 def _check_data(tensor: TensorProto, may_lack: bool) -> None:
     if tensor.data_type == TensorProto.STRING:
         return
-    if tensor.data_type not in helper.get_all_tensor_dtypes() or min(tensor.dims, default=0) < 0:
-        raise GraphError(f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, which is none")
     itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     elements = math.prod(tensor.dims)
     if tensor.HasField("raw_data"):

@@ -199,7 +199,12 @@ class ReferenceGraph:
     """A graph in the onnx reference implementation: slow, and nothing ends its run but the end of its process."""
 
     def __init__(self, lowered: Lowered) -> None:
-        self._evaluator = ReferenceEvaluator(_inline(lowered))
+        try:
+            self._evaluator = ReferenceEvaluator(_inline(lowered))
+        except MemoryError:
+            raise
+        except Exception as error:  # as of its operators
+            raise LoadError(f"the onnx reference: {type(error).__name__}: {error}") from error
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
         """Compute operator by operator in numpy."""

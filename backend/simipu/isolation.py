@@ -239,7 +239,8 @@ def _open_here(
     try:
         return make_graph(lowered, options, label)
     except NoKernelError as error:
-        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
+        if lowered is not source:  # else the parent has said so
+            _log.warning("program %s runs on the slow onnx reference: %s", label, error)
         return ReferenceGraph(lowered)
 
 

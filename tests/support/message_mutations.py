@@ -23,7 +23,7 @@ def mutate_message(message: Message, random: Random) -> None:
     """Damage one field of `message`, or of a message inside it, in place."""
     owner = random.choice(list(_iter_messages(message)))
     field = random.choice(owner.DESCRIPTOR.fields)
-    if field.label == Field.LABEL_REPEATED:
+    if _is_repeated(field):
         _mutate_list(getattr(owner, field.name), field, random)
     elif random.random() < 0.2:
         owner.ClearField(field.name)
@@ -35,8 +35,13 @@ def _iter_messages(message: Message) -> Iterator[Message]:
     yield message
     for field, value in message.ListFields():
         if field.cpp_type == Field.CPPTYPE_MESSAGE:
-            for inner in value if field.label == Field.LABEL_REPEATED else [value]:
+            for inner in value if _is_repeated(field) else [value]:
                 yield from _iter_messages(inner)
+
+
+def _is_repeated(field: Any) -> bool:
+    """Protobuf 6 has a property for what earlier ones have a label for."""
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED
 
 
 def _mutate_list(values: Any, field: Any, random: Random) -> None:
