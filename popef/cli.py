@@ -7,10 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 
+from .arguments import Parser, count, find_version
 from .compare import iter_differences
-from .console import Progress, run
+from .console import Progress, UsageError, print_line, run
 from .enums import BlobType, enumerant
 from .errors import PopefError
 from .extract import extract, write_payload
@@ -25,60 +25,73 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 fine, 1 bad input or a difference, 2 (from argparse) a wrong call."""
-    options = _parser().parse_args(argv)
-    command: Command = options.run
-    return run("popef", partial(command, options))
+    return run(_parser(), argv)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="popef", description="Check, take apart and put together PopEF files.")
+def _parser() -> Parser:
+    parser = Parser(
+        prog="popef",
+        description="Check, take apart and put together PopEF files.",
+        version=f"popef {find_version()}",
+        examples=("popef verify model.popef", "popef extract model.popef -o payloads", "popef COMMAND --help"),
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = _add(commands, "verify", _verify, "check files against every rule of FORMAT.md, a line for each finding")
-    command.add_argument("files", nargs="+", metavar="FILE", help="the files of one model")
+    examples = ("popef verify executable.popef weights.popef", "popef verify --strict --json model.popef")
+    text = "check files against every rule of FORMAT.md, a line for each finding"
+    command = _add(commands, "verify", _verify, text, examples)
+    command.add_path("files", nargs="+", metavar="FILE", help="the files of one model")
     command.add_argument("--strict", action="store_true", help="fail for warnings too")
     command.add_argument("--json", action="store_true", help="one JSON document instead of lines")
 
-    command = _add(commands, "extract", _extract, "write payloads: arrays as .npy, executables decompressed, metadata as JSON")
-    command.add_argument("file", metavar="FILE")
-    command.add_argument("--blob", type=int, action="append", metavar="N", help="only the blob of this index; may be repeated")
+    examples = ("popef extract model.popef -o payloads", "popef extract model.popef --type opaque --name popart -o - | xxd")
+    text = "write payloads: arrays as .npy, executables decompressed, metadata as JSON"
+    command = _add(commands, "extract", _extract, text, examples)
+    command.add_path("file", metavar="FILE")
+    command.add_argument(
+        "--blob", type=count, action="append", metavar="N", help="only the blob of this index; may be repeated"
+    )
     command.add_argument("--name", action="append", metavar="NAME", help="only blobs of this name; may be repeated")
     kinds = {enumerant(kind): kind for kind in BlobType}
     command.add_argument("--type", choices=kinds, action="append", help="only blobs of this type; may be repeated")
     command.add_argument("--raw", action="store_true", help="the bytes as they are, compressed or not")
-    command.add_argument("-o", "--output", default=".", metavar="DIR", help="where to write (default: here); - is stdout")
+    command.add_path(
+        "-o", "--output", folder=True, default=".", metavar="DIR", help="where to write (default: here; -: stdout)"
+    )
     command.add_argument("--overwrite", action="store_true", help="replace files that are there already")
 
-    command = _add(commands, "diff", _diff, "compare two files, blob by blob and field by field; 1 when they differ")
-    command.add_argument("first", metavar="FIRST")
-    command.add_argument("second", metavar="SECOND")
+    text = "compare two files, blob by blob and field by field; 1 when they differ"
+    command = _add(commands, "diff", _diff, text, ("popef diff old.popef new.popef",))
+    command.add_path("first", metavar="FIRST")
+    command.add_path("second", metavar="SECOND")
     command.add_argument("--json", action="store_true", help="a JSON list instead of lines")
 
     for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
-        command = _add(commands, name, _recode, f"write files again with every executable {done}")
-        command.add_argument("files", nargs="+", metavar="FILE")
-        command.add_argument(
+        recode_examples = (f"popef {name} model.popef -o other.popef", f"popef {name} models/*.popef")
+        command = _add(commands, name, _recode, f"write files again with every executable {done}", recode_examples)
+        command.add_path("files", nargs="+", metavar="FILE")
+        command.add_path(
             "-o", "--output", metavar="FILE", help=f"what to write (default: FILE_{done}.popef); for one file only"
         )
         command.set_defaults(compress=name == "compress", done=done)
 
-    command = _add(commands, "merge", _merge, "put the blobs of several files into one")
-    command.add_argument("files", nargs="+", metavar="FILE")
-    command.add_argument("-o", "--output", required=True, metavar="FILE", help="what to write")
+    merge_examples = ("popef merge executable.popef weights.popef -o model.popef",)
+    command = _add(commands, "merge", _merge, "put the blobs of several files into one", merge_examples)
+    command.add_path("files", nargs="+", metavar="FILE")
+    command.add_path("-o", "--output", required=True, metavar="FILE", help="what to write")
 
-    command = _add(commands, "split", _split, "put the blobs of one file into several")
-    command.add_argument("file", metavar="FILE")
+    split_examples = ("popef split model.popef --by data -o parts",)
+    command = _add(commands, "split", _split, "put the blobs of one file into several", split_examples)
+    command.add_path("file", metavar="FILE")
     command.add_argument(
         "--by", choices=("model", "data", "blob"), default="model", help="a file for each model, data apart, or each blob"
     )
-    command.add_argument("-o", "--output", default=".", metavar="DIR", help="where to write (default: here)")
+    command.add_path("-o", "--output", folder=True, default=".", metavar="DIR", help="where to write (default: here)")
     return parser
 
 
-def _add(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, text: str
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+def _add(commands: argparse._SubParsersAction[Parser], name: str, run: Command, text: str, examples: Sequence[str]) -> Parser:
+    command: Parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", examples=examples)
     command.set_defaults(run=run)
     return command
 
@@ -95,7 +108,7 @@ def _verify(options: argparse.Namespace) -> int:
         print(json.dumps({"files": options.files, "findings": findings}, indent=2))
     else:
         for finding in verification.findings:
-            print(finding)
+            print_line(finding)
         sys.stdout.flush()
         print(f"popef: {len(verification.blobs)} sound blobs, {errors} errors, {warnings} warnings", file=sys.stderr)
     return int(errors > 0 or (options.strict and warnings > 0))
@@ -115,7 +128,7 @@ def _extract(options: argparse.Namespace) -> int:
         os.makedirs(options.output, exist_ok=True)
         progress = Progress("extracting", sum(blob.end - blob.start for blob in blobs))
         for blob in progress.blobs(blobs):
-            print(extract(blob, options.output, raw=options.raw, overwrite=options.overwrite))
+            print_line(extract(blob, options.output, raw=options.raw, overwrite=options.overwrite))
     return 0
 
 
@@ -132,31 +145,35 @@ def _diff(options: argparse.Namespace) -> int:
         first.parseFile(options.first)
         second.parseFile(options.second)
         differences = list(iter_differences(first, second))
-    print(json.dumps(differences, indent=2) if options.json else "\n".join(differences), end="\n" if differences else "")
+    if options.json:
+        print(json.dumps(differences, indent=2))
+    else:
+        for difference in differences:
+            print_line(difference)
     return int(bool(differences))
 
 
 def _recode(options: argparse.Namespace) -> int:
     if options.output is not None and len(options.files) > 1:
-        raise PopefError(f"--output: expected one file to write it from, got {len(options.files)}; leave it out")
+        raise UsageError(f"--output: expected one file to write it from, got {len(options.files)}; leave it out")
     for file in options.files:
         root, extension = os.path.splitext(file)
         target = options.output or f"{root}_{options.done}{extension}"
         recode(file, target, compress=options.compress)
-        print(f"{target}: {os.path.getsize(target)} bytes, {file} has {os.path.getsize(file)}")
+        print_line(f"{target}: {os.path.getsize(target)} bytes, {file} has {os.path.getsize(file)}")
     return 0
 
 
 def _merge(options: argparse.Namespace) -> int:
     merge(options.files, options.output)
-    print(options.output)
+    print_line(options.output)
     return 0
 
 
 def _split(options: argparse.Namespace) -> int:
     os.makedirs(options.output, exist_ok=True)
     for path in split(options.file, options.output, options.by):
-        print(path)
+        print_line(path)
     return 0
 
 

@@ -1,42 +1,153 @@
-"""What the commands share: errors in one line, exit statuses, and a line that shows how far they are."""
+"""What the commands share: the guard around each, lines without control characters, and a line that shows how far they are."""
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
+from .arguments import Parser
 from .errors import PopefError
 from .scan import Blob
+from .text import escape
 
+TRACEBACK_VARIABLE = "POPLAR_TRITON_TRACEBACK"
+"""Environment: 1 shows the traceback of every error."""
+_ISSUE = "please report it, with what the same call prints under"
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 1.0
 """Work that is done sooner shows nothing."""
 
 
-def run(program: str, command: Callable[[], int]) -> int:
-    """The status of `command`; 1, and a line on stderr, for a file that is wrong; 130 when it was interrupted."""
+class UsageError(Exception):
+    """A call is wrong in a way that argparse cannot see; status 2."""
+
+
+def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[type[Exception], ...] = ()) -> int:
+    """Parse `arguments` and call what they have as `run`; the status of the process.
+
+    Whatever is raised becomes one line on stderr: status 1 for bad input (`expected`, PopefError, OSError) and for our own
+    defects, 2 for a wrong call (by SystemExit, as argparse has it), 130 for an interrupt. An error's `output_lines`, which
+    are a child process's, come before that line.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    options = argparse.Namespace()
     try:
-        status = command()
-        sys.stdout.flush()
+        try:
+            parser.parse_args(arguments, options)
+            status: int = options.run(options)
+        except UsageError as error:
+            options.parser.error(str(error))
+        except SystemExit:
+            _flush()
+            raise
+        _flush()
     except BrokenPipeError:
-        # Whoever reads our output has seen enough. Python flushes stdout once more at its end, which must not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()  # whoever reads it has seen enough
         return 0
     except KeyboardInterrupt:
         return 130
-    except (OSError, PopefError) as error:
-        sys.stdout.flush()
-        print(f"{program}: {_describe(error)}", file=sys.stderr)
+    except Exception as error:  # noqa: BLE001 - the one guard at the edge: nobody above could do more with it
+        with suppress(PopefError, BrokenPipeError):
+            _flush()
+        _report(parser.prog, error, _describe(error, options, (PopefError, *expected)))
         return 1
     return status
 
 
-def _describe(error: OSError | PopefError) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
+def print_line(text: object, *, stderr: bool = False) -> None:
+    """Print a line of any length, whatever of it comes out of a file."""
+    print(escape(text, most=sys.maxsize), file=sys.stderr if stderr else sys.stdout)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """An OSError inside, which says no file where writing fails, is about `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = str(path)
+        raise
+
+
+def _flush() -> None:
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _discard_output()
+        raise PopefError(f"standard output: {error.strerror}") from error
+
+
+def _discard_output() -> None:
+    """Python flushes stdout once more at its end, which must not fail after this has."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _report(program: str, error: Exception, text: str) -> None:
+    lines = [*getattr(error, "output_lines", ())]
+    if os.environ.get(TRACEBACK_VARIABLE, "") not in ("", "0"):
+        lines += "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+    for line in (*lines, f"{program}: error: {text}"):
+        print_line(line, stderr=True)
+
+
+def _describe(error: Exception, options: argparse.Namespace, expected: tuple[type[Exception], ...]) -> str:
+    if isinstance(error, expected):
+        return str(error)
+    if isinstance(error, OSError):
+        return _describe_os_error(error, options)
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {str(error) or 'the system gave no more'}; give it more, or less to do"
+    if isinstance(error, RecursionError):
+        return f"the input is nested deeper than can be followed ({error})"
+    return f"{type(error).__name__}: {error}; this is a defect of ours: {_ISSUE} {TRACEBACK_VARIABLE}=1"
+
+
+def _describe_os_error(error: OSError, options: argparse.Namespace) -> str:
+    if error.filename is None or error.strerror is None:
+        return error.strerror or str(error)
+    file = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
+    option = _find_option(Path(file), options)
+    return f"{option}{': ' if option else ''}{file}: {error.strerror}"
+
+
+def _find_option(file: Path, options: argparse.Namespace) -> str:
+    """The option that gave `file`, or else a folder that it lies in or was to make; "" where none did."""
+    found = {}
+    wanted = Path(os.path.abspath(file))
+    parser: Parser = options.parser
+    for name, option in parser.path_options.items():
+        value = getattr(options, name)
+        if value is None or value == parser.get_default(name):
+            continue
+        for given in value if isinstance(value, list) else [value]:
+            path = Path(os.path.abspath(given))
+            if path == wanted or path in wanted.parents or wanted in path.parents:
+                found[abs(len(path.parts) - len(wanted.parts))] = option
+    return found[min(found)] if found else ""
+
+
+class LineFormatter(logging.Formatter):
+    """Log records as lines of a command, `PROGRAM: warning: TEXT`, with no control characters."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{self._program}: {record.levelname.lower()}: {escape(record.getMessage())}"
 
 
 class Progress:

@@ -8,34 +8,45 @@ import logging
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from .arguments import Parser, find_version
 from .console import run
 from .describe import TITLES, describe_blob, tree
 from .enums import BlobType, enumerant
 from .log import log_line
 from .reader import FeedReader, Reader, TensorReader
 from .scan import Blob
+from .text import escape_lines
 from .words import describe_words
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when the file is fine, 1 when it is not, 2 (from argparse) for a wrong call."""
-    return run("popef_dump", partial(_print, _parser().parse_args(argv)))
+    return run(_parser(), argv)
 
 
 def _print(options: argparse.Namespace) -> int:
     for line in _lines(options):
-        print(line)
+        print(escape_lines(line))
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="popef_dump", description="Print what a PopEF file holds.")
-    parser.add_argument("file", help="the PopEF file")
+def _parser() -> Parser:
+    parser = Parser(
+        prog="popef_dump",
+        description="Print what a PopEF file holds.",
+        version=f"popef_dump {find_version()}",
+        examples=(
+            "popef_dump --metadata model.popef",
+            "popef_dump --json --all weights.popef",
+            "popef_dump --words damaged.popef",
+        ),
+    )
+    parser.set_defaults(run=_print)
+    parser.add_path("file", help="the PopEF file")
     parser.add_argument("-m", "--metadata", action="store_true", help="only the metadata")
     parser.add_argument("--all", action="store_true", help="also summarise the values of tensor and feed data")
     form = parser.add_mutually_exclusive_group()

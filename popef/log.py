@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Mapping
 
+from .text import escape, escape_lines
+
 # The values are those of Poplar's sister libraries (POPLAR_LOG_LEVEL); popef's own are not public.
 LEVELS = {
     "OFF": logging.CRITICAL + 1,
@@ -26,7 +28,8 @@ _WORDS = {logging.ERROR: "error", logging.WARNING: "warning", logging.INFO: "inf
 def log_line(when: float, level: int, text: str) -> str:
     """A line as the real library prints it (Listing 1.1): time, library, level, text."""
     stamp = time.strftime("%H:%M:%S", time.localtime(when))
-    return f"[{stamp}.{int(when * 1000) % 1000:03}] [popef:cpp] [{_WORDS.get(level, 'critical')}] {text}"
+    word = _WORDS.get(level, "critical")
+    return f"[{stamp}.{int(when * 1000) % 1000:03}] [popef:cpp] [{word}] {escape_lines(text)}"
 
 
 class _Formatter(logging.Formatter):
@@ -62,5 +65,5 @@ def _handler(destination: str) -> logging.Handler:
         try:
             return logging.FileHandler(destination)
         except OSError as error:
-            print(f"popef: POPEF_LOG_DEST: {error}; logging to stderr", file=sys.stderr)
+            print(f"popef: POPEF_LOG_DEST: {escape(error)}; logging to stderr", file=sys.stderr)
     return logging.StreamHandler(sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 
 MOST_NAME_CHARACTERS = 1024
@@ -19,6 +20,11 @@ def escape(text: object, most: int = 10_000) -> str:
     if plain.isascii() and plain.isprintable():
         return plain
     return "".join(_escape(character) if _is_unseen(character) else character for character in plain)
+
+
+def escape_lines(text: str) -> str:
+    """`text` of any length with its lines kept, for texts whose strangers' parts are quoted already, as in JSON."""
+    return "\n".join(escape(line, most=sys.maxsize) for line in text.split("\n"))
 
 
 def find_name_fault(name: str) -> str | None:

@@ -3,75 +3,71 @@
 from __future__ import annotations
 
 import argparse
-import logging
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from simipu import SimIpuError, package_hash
 from simipu.errors import CompileError
 from simipu.target import find_target
 
 import poprt
+from popef.arguments import Parser, count, positive, proportion
+from popef.console import UsageError, print_line, run
 from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
 from poprt.frontend import get_frontend
 from poprt.memory import check_weights
 from poprt.options import CompilerOptions
+from poprt.profile.command import read_shape
 from poprt.profile.model import make_profile
-from poprt.profile.table import make_console, print_profile
+from poprt.profile.table import print_profile
 from poprt.shapes import describe_shape
+from poprt.terminal import configure_logging, make_console, show_progress
 from poprt.triton_model import write_triton_model
 from poprt.weights import inline
 
 STEPS = 9
 """Steps that the converter and the compiler announce together."""
+_EXAMPLES = (
+    "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir models/mine",
+    "poprt -i model.onnx --batch_size 8 --export_popef --output_dir out --compiler_options partials_type=float",
+    "poprt -i model.onnx --show",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 fine, 1 bad input, 2 usage."""
-    options = _parser().parse_args(arguments)
-    console = Console(stderr=True)
-    logging.basicConfig(level=options.logging_level, format="%(message)s", handlers=[RichHandler(console=console)])
-    try:
-        _run(options, console)
-    except (SimIpuError, OSError) as error:
-        print(f"poprt: error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run(_parser(), arguments, (SimIpuError,))
 
 
-def _run(options: argparse.Namespace, console: Console) -> None:
+def _run(options: argparse.Namespace) -> int:
+    configure_logging("poprt", options.logging_level)
     compiler_options = _compiler_options(options)
-    input_shape = _parse_shapes(options.input_shape)
     model = get_frontend(options.input_model, options.framework).open_model()
     if options.show:
         _show(model)
-    output_dir = Path(options.output_dir)
+    output_dir = options.output_dir
     compiling = options.export_popef or options.triton_model_dir
     target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory)
-    with _progress(console, options.disable_compilation_progress_bar) as on_step:
-        converted, whole = _converter(options, input_shape, on_step).convert_beside_float(model)
+    with show_progress("compile", STEPS, disabled=options.disable_compilation_progress_bar) as on_step:
+        converted, whole = _converter(options, on_step).convert_beside_float(model)
         compiled = _compile(converted, whole, options, compiler_options, on_step) if compiling else None
     output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
-        path = output_dir / (options.output_model or f"{Path(options.input_model).name}.optimized.onnx")
+        path = output_dir / (options.output_model or f"{options.input_model.name}.optimized.onnx")
         _save(converted, path)
-        print(f"wrote {path}")
+        print_line(f"wrote {path}")
     if compiled is not None:
         _write(compiled, options, output_dir)
     if options.show_profile:
-        name = Path(options.input_model).stem
-        print_profile(make_profile(name, options.precision, converted, target, cost_options(compiler_options)), make_console())
+        profile = make_profile(options.input_model.stem, options.precision, converted, target, cost_options(compiler_options))
+        print_profile(profile, make_console())
+    return 0
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
@@ -102,7 +98,7 @@ def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) 
         compiled.export(output_dir / "executable.popef", output_dir / "weights.popef")
         lines += [f"wrote {output_dir / name}" for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]]
     if options.triton_model_dir:
-        lines += write_triton_model(compiled, Path(options.triton_model_dir))
+        lines += write_triton_model(compiled, options.triton_model_dir)
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
     lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
@@ -113,7 +109,8 @@ def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) 
             f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The compiled batch is always "
             "computed whole, for one request at a time; --batch_size 1 makes a model whose requests may have any number of rows"
         )
-    print("\n".join(lines))
+    for line in lines:
+        print_line(line)
 
 
 def _show(model: onnx.ModelProto) -> None:
@@ -122,24 +119,12 @@ def _show(model: onnx.ModelProto) -> None:
         for value in values:
             if value.name not in weights:
                 dtype = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type).lower()
-                print(f"{kind} {value.name}: dtype - {dtype}, shape - {describe_shape(value)}")
+                print_line(f"{kind} {value.name}: dtype - {dtype}, shape - {describe_shape(value)}")
 
 
-@contextmanager
-def _progress(console: Console, disabled: bool) -> Iterator[Callable[[str], None]]:
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=disabled or not console.is_terminal) as progress:
-        task = progress.add_task("compile", total=STEPS)
-
-        def on_step(step: str) -> None:
-            progress.update(task, description=step, advance=1)
-
-        yield on_step
-
-
-def _converter(options: argparse.Namespace, input_shape: dict[str, list[int]], on_step: Callable[[str], None]) -> Converter:
+def _converter(options: argparse.Namespace, on_step: Callable[[str], None]) -> Converter:
     return Converter(
-        input_shape=input_shape,
+        input_shape=dict(options.input_shape),
         convert_version=options.convert_version,
         precision=options.precision,
         fp16_skip_op_types=_split(options.fp16_skip_op_types),
@@ -149,13 +134,13 @@ def _converter(options: argparse.Namespace, input_shape: dict[str, list[int]], o
         batch_size=options.batch_size,
         batch_axis=options.batch_axis,
         remove_outputs=_split(options.remove_outputs),
-        fix_inputs=_parse_pairs("--fix_input", options.fix_input),
+        fix_inputs=dict(options.fix_input),
         on_step=on_step,
     )
 
 
 def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
-    values: dict[str, Any] = _parse_pairs("--compiler_options", options.compiler_options)
+    values: dict[str, Any] = dict(options.compiler_options)
     named = {
         "ipu_version": options.ipu_version,
         "available_memory_proportion": options.available_memory_proportion,
@@ -167,27 +152,27 @@ def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
     for name, value in named.items():
         if value is not None:
             values.setdefault(name, value)
-    return CompilerOptions.from_dict(values)
+    try:
+        return CompilerOptions.from_dict(values)
+    except CompileError as error:
+        raise UsageError(str(error)) from error
 
 
-def _parse_shapes(texts: Sequence[str]) -> dict[str, list[int]]:
-    shapes = {}
-    for name, value in _parse_pairs("--input_shape", texts).items():
-        try:
-            shapes[name] = [int(size) for size in value.strip("[]").split(",") if size]
-        except ValueError:
-            raise CompileError(f"--input_shape {name}: expected NAME=d0,d1,..., found {value!r}") from None
-    return shapes
+def _pair(text: str) -> tuple[str, str]:
+    """NAME=VALUE, where the name may hold another =."""
+    name, separator, value = text.rpartition("=")
+    return _check_pair(name, separator, value, text)
 
 
-def _parse_pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, separator, value = text.partition("=") if option == "--compiler_options" else text.rpartition("=")
-        if not separator or not name:
-            raise CompileError(f"{option}: expected NAME=VALUE, found {text!r}")
-        pairs[name] = value
-    return pairs
+def _option(text: str) -> tuple[str, str]:
+    """KEY=VALUE, where the value may hold another =."""
+    return _check_pair(*text.partition("="), text)
+
+
+def _check_pair(name: str, separator: str, value: str, text: str) -> tuple[str, str]:
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {text!r}")
+    return name, value
 
 
 def _split(texts: Sequence[str]) -> list[str]:
@@ -195,15 +180,28 @@ def _split(texts: Sequence[str]) -> list[str]:
     return [name for text in texts for name in text.split(",") if name]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="poprt", description="Compile an ONNX model to PopEF for the simulated IPU.")
-    add = parser.add_argument
-    version = f"PopRT {poprt.__version__} (simulated IPU, package hash {package_hash()})"
-    add("-v", "--version", action="version", version=version)
-    add("-i", "--input_model", required=True, metavar="PATH", help="ONNX file, or a folder that holds exactly one")
+def _parser() -> Parser:
+    parser = Parser(
+        prog="poprt",
+        description="Compile an ONNX model to PopEF for the simulated IPU.",
+        version=f"PopRT {poprt.__version__} (simulated IPU, package hash {package_hash()})",
+        examples=_EXAMPLES,
+    )
+    parser.set_defaults(run=_run)
+    add, add_path = parser.add_argument, parser.add_path
+    add_path(
+        "-i", "--input_model", type=Path, required=True, metavar="PATH", help="ONNX file, or a folder that holds exactly one"
+    )
     add("--framework", default="onnx", help="front end; only onnx is built in (default: %(default)s)")
-    add("--input_shape", nargs="+", default=[], metavar="NAME=d0,d1", help="sizes for inputs with variable dimensions")
-    add("--batch_size", type=_positive, help="batch size of all inputs")
+    add(
+        "--input_shape",
+        type=read_shape,
+        nargs="+",
+        default=[],
+        metavar="NAME=d0,d1",
+        help="sizes for variable inputs",
+    )
+    add("--batch_size", type=positive, help="batch size of all inputs")
     add("--batch_axis", type=int, help="axis that holds the batch (default: 0)")
     add("--precision", choices=PRECISIONS, default="fp32", help="type of weights and arithmetic (default: %(default)s)")
     add("--fp16_skip_op_types", nargs="+", default=[], metavar="OP", help="operators that stay fp32 in an fp16 model")
@@ -216,30 +214,38 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--fp8_skip_op_names", nargs="+", default=[], metavar="NODE", help="products that stay fp16 in an fp8 model")
     data_help = "inputs by name, pickled dict or .npz, to look for overflow with in a model in half (default: made-up ones)"
-    add("--data_preprocess", metavar="PATH", help=data_help)
+    add_path("--data_preprocess", type=Path, metavar="PATH", help=data_help)
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
     fix_help = (
         "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they choose is compiled (ours)"
     )
-    add("--fix_input", nargs="+", default=[], metavar="NAME=VALUE", help=fix_help)
-    add("--convert_version", type=_positive, metavar="N", help="target opset (default: the model's own)")
+    add("--fix_input", type=_pair, nargs="+", default=[], metavar="NAME=VALUE", help=fix_help)
+    add("--convert_version", type=positive, metavar="N", help="target opset (default: the model's own)")
     add(
         "--ipu_version",
         choices=("ipu1", "ipu2", "ipu21", "bow"),
         help="ipu2: M2000; bow: Bow-2000; ipu21: C600 (default: ipu2)",
     )
-    add("--available_memory_proportion", type=float, help="share of tile memory for matmuls and convolutions (default: 0.6)")
-    add("--batches_per_step", type=_positive, help="batches run per return to the host (default: 1)")
-    add("--num_io_tiles", type=int, help="tiles that only do I/O (default: 0)")
+    add(
+        "--available_memory_proportion",
+        type=proportion,
+        help="share of tile memory for products (default: 0.6)",
+    )
+    add("--batches_per_step", type=positive, help="batches run per return to the host (default: 1)")
+    add("--num_io_tiles", type=count, help="tiles that only do I/O (default: 0)")
     add("--allow_out_of_memory", action="store_true", help="compile what, as modelled, does not fit into the chip's memory")
     only_help = "refuse operators that the IPU's own compiler lacks, instead of a warning (ours)"
     add("--only_ipu_operators", action="store_true", help=only_help)
-    add("--compiler_options", nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions, snake_case")
+    add("--compiler_options", type=_option, nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions")
     add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")
-    add("--output_dir", default="./", metavar="DIR", help="folder for all output (default: %(default)s)")
+    add_path(
+        "--output_dir", folder=True, type=Path, default="./", metavar="DIR", help="folder for all output (default: %(default)s)"
+    )
     add("--output_model", metavar="NAME", help="file name of the converted ONNX model inside output_dir")
-    add(
+    add_path(
         "--triton_model_dir",
+        folder=True,
+        type=Path,
         metavar="DIR",
         help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept",
     )
@@ -249,10 +255,3 @@ def _parser() -> argparse.ArgumentParser:
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     add("--logging_level", choices=levels, default="WARNING", help="log level (default: %(default)s)")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive number, found {text}")
-    return value

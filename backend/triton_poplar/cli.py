@@ -12,16 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 
 from poprt.profile import command as profile_command
-from rich.console import Console
+from poprt.terminal import cell, make_console
 from rich.table import Table
 from simipu import SimIpuError
 
-import popef
+from popef.arguments import Parser, find_version, whole_number
+from popef.console import UsageError, print_line, run
+from popef.text import escape
 from triton_poplar import doctor
 from triton_poplar.errors import ModelConfigError, ServerError
 from triton_poplar.install import install
-from triton_poplar.recipes import RecipeError, build
-from triton_poplar.server import TritonServer
+from triton_poplar.recipes import RecipeError, build, read_recipes
+from triton_poplar.server import TritonServer, check_repository
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -31,25 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, triton_options = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
-    options = _parser().parse_args(own)
-    options.triton_options = triton_options
-    try:
-        run: Command = options.run
-        return run(options)
-    except KeyboardInterrupt:
-        return 130
-    except (ServerError, RecipeError, ModelConfigError, SimIpuError, popef.PopefError, OSError) as error:
-        print(f"poplar-triton: error: {error}", file=sys.stderr)
-        return 1
+    parser = _parser()
+    parser.set_defaults(triton_options=triton_options)
+    return run(parser, own, (ServerError, RecipeError, ModelConfigError, SimIpuError))
 
 
 def _serve(options: argparse.Namespace) -> int:
     doctor.require()
     with _server(options, log=None) as server:
-        failed = server.failed_models()
-        for model, reason in sorted(failed.items()):
-            print(f"poplar-triton: model {model!r} is not served: {reason.partition(chr(10))[0]}", file=sys.stderr)
-        name = _first_model(options.model_repository, failed)
+        failed = _failed_models(server)
+        name = escape(_first_model(options.model_repository, failed))
         print(f"\nHTTP     http://{server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}")
         print(f"Try: curl -s http://{server.http_url}/v2/models/{name}\nCtrl-C stops the server.\n", flush=True)
         try:
@@ -67,11 +60,28 @@ def _serve(options: argparse.Namespace) -> int:
     return 0
 
 
-def _demo(options: argparse.Namespace) -> int:
-    from triton_poplar.demo import runner
+def _failed_models(server: TritonServer) -> Collection[str]:
+    """The models that are not served, each said on stderr; none where the server does not tell."""
+    try:
+        failed = server.failed_models()
+    except ServerError as error:
+        print_line(f"poplar-triton: warning: {error}; see its output", stderr=True)
+        return ()
+    for model, reason in sorted(failed.items()):
+        print(
+            f"poplar-triton: model {escape(repr(model))} is not served: {escape(reason.partition(chr(10))[0])}", file=sys.stderr
+        )
+    return failed
 
+
+def _demo(options: argparse.Namespace) -> int:
+    from triton_poplar.demo import examples, runner
+
+    check_repository(options.model_repository)
+    if not examples(options.model_repository):
+        raise ServerError(f"{options.model_repository}: expected one of the example models, found none")
     doctor.require()
-    console = Console()
+    console = make_console()
     log = options.model_repository.parent / ".cache" / "demo-tritonserver.log"
     log.parent.mkdir(exist_ok=True)
     with console.status("starting tritonserver"), _server(options, log=log) as server:
@@ -86,12 +96,16 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    build(options.model_repository, force=options.force, only=options.only or None, console=Console())
+    if not read_recipes(options.model_repository):
+        raise RecipeError(
+            f"{options.model_repository}: expected model folders with a recipe.json, found none; nothing to build"
+        )
+    build(options.model_repository, force=options.force, only=options.only or None, console=make_console())
     return 0
 
 
 def _install(options: argparse.Namespace) -> int:
-    print(f"wrote {install(options.backends_dir)}")
+    print_line(f"wrote {install(options.backends_dir)}")
     return 0
 
 
@@ -102,12 +116,15 @@ def _doctor(options: argparse.Namespace) -> int:
     else:
         table = Table("what", "found", "how to get it")
         for finding in findings:
-            table.add_row(finding.subject, finding.found, finding.remedy or "ok")
-        Console().print(table)
+            table.add_row(*map(cell, (finding.subject, finding.found, finding.remedy or "ok")))
+        make_console().print(table)
     return 1 if any(finding.remedy for finding in findings) else 0
 
 
 def _server(options: argparse.Namespace, log: Path | None) -> TritonServer:
+    for argument in options.triton_options:
+        if (name := argument.partition("=")[0]) in ("--http-port", "--grpc-port", "--metrics-port"):
+            raise UsageError(f"{name}: expected before the --, found after it")
     return TritonServer(
         options.model_repository,
         http_port=options.http_port,
@@ -138,41 +155,65 @@ def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
     return seconds
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="poplar-triton", description="Serve PopEF models on Triton, on a simulated IPU.")
+def _parser() -> Parser:
+    parser = Parser(
+        prog="poplar-triton",
+        description="Serve PopEF models on Triton, on a simulated IPU.",
+        version=f"poplar-triton {find_version()}",
+        examples=("poplar-triton doctor", "poplar-triton serve models", "poplar-triton COMMAND --help"),
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser(
+    serve = _add(
+        commands,
         "serve",
-        help="start the embedded tritonserver on a model repository",
+        _serve,
+        "start the embedded tritonserver on a model repository",
+        (
+            "poplar-triton serve models --http-port 9000",
+            "poplar-triton serve models -- --log-verbose=1 --cache-config local,size=104857600",
+        ),
         epilog="Options after -- go to tritonserver as they are.",
     )
     _add_server_options(serve, (8000, 8001, 8002))
-    serve.set_defaults(run=_serve)
-    demo = commands.add_parser("demo", help="serve the example models, ask them and compare with ONNX Runtime")
+    examples: tuple[str, ...] = ("poplar-triton demo model_repository",)
+    demo = _add(commands, "demo", _demo, "serve the example models, ask them and compare with ONNX Runtime", examples)
     _add_server_options(demo, (0, 0, 0))
-    demo.set_defaults(run=_demo)
-    make = commands.add_parser("build", help="compile the models of a repository that have a recipe.json")
-    make.add_argument("model_repository", type=Path, metavar="MODEL_REPOSITORY")
+    examples = ("poplar-triton build model_repository", "poplar-triton build model_repository --only magika --force")
+    make = _add(commands, "build", _build, "compile the models of a repository that have a recipe.json", examples)
+    make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
     make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="these models only")
     make.add_argument("--force", action="store_true", help="compile again what is up to date")
-    make.set_defaults(run=_build)
-    profile = commands.add_parser("profile", help="what a model would take on the chip: time, memory, where they go (modelled)")
-    profile_command.add_arguments(profile)
-    profile.set_defaults(run=profile_command.run)
-    put = commands.add_parser("install", help="put the backend into an existing Triton server")
-    put.add_argument("backends_dir", type=Path, metavar="BACKENDS_DIR", help="for instance /opt/tritonserver/backends")
-    put.set_defaults(run=_install)
-    look = commands.add_parser("doctor", help="what this machine lacks for the embedded server, and how to get it")
+    text = "what a model would take on the chip: time, memory, where they go (modelled)"
+    profile_command.add_arguments(_add(commands, "profile", profile_command.run, text, profile_command.EXAMPLES))
+    examples = ("poplar-triton install /opt/tritonserver/backends",)
+    put = _add(commands, "install", _install, "put the backend into an existing Triton server", examples)
+    put.add_path("backends_dir", folder=True, type=Path, metavar="BACKENDS_DIR", help="such as /opt/tritonserver/backends")
+    text = "what this machine lacks for the embedded server, and how to get it"
+    look = _add(commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
     look.add_argument("--json", action="store_true", help="machine-readable")
-    look.set_defaults(run=_doctor)
     return parser
 
 
-def _add_server_options(parser: argparse.ArgumentParser, ports: tuple[int, int, int]) -> None:
-    parser.add_argument("model_repository", type=Path, metavar="MODEL_REPOSITORY")
+def _add(
+    commands: argparse._SubParsersAction[Parser],
+    name: str,
+    run: Command,
+    text: str,
+    examples: Sequence[str],
+    epilog: str | None = None,
+) -> Parser:
+    described = text[0].upper() + text[1:] + "."
+    command: Parser = commands.add_parser(name, help=text, description=described, examples=examples, epilog=epilog)
+    command.set_defaults(run=run)
+    return command
+
+
+def _add_server_options(parser: Parser, ports: tuple[int, int, int]) -> None:
+    parser.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
+    port_type = whole_number(0, 65535)
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         parser.add_argument(
-            f"--{name}-port", type=int, default=port, metavar="N", help="0: any free one (default: %(default)s)"
+            f"--{name}-port", type=port_type, default=port, metavar="N", help="0: any free one (default: %(default)s)"
         )
 
 

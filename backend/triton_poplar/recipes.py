@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from poprt.terminal import cell
 from rich.console import Console
 from simipu import Executable, SimIpuError
 
@@ -35,7 +36,14 @@ OWN_ARGUMENTS = ("--input_model", "--export_popef", "--output_dir", "--triton_mo
 
 
 class RecipeError(Exception):
-    """A recipe is wrong, or its model cannot be fetched or compiled; the message says which and what to do."""
+    """A recipe is wrong, or its model cannot be fetched or compiled; the message says which and what to do.
+
+    `output_lines` are those of the program that failed before the reason that it gave last.
+    """
+
+    def __init__(self, message: str, output_lines: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.output_lines = tuple(output_lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +254,13 @@ def build(
         with _status(console, f"{recipe.model}: compiling"):
             _compile(recipe, onnx, cache)
         if console:
-            console.print(f"{recipe.model}: compiled {recipe.executable}", soft_wrap=True)
+            console.print(cell(f"{recipe.model}: compiled {recipe.executable}"), soft_wrap=True)
         compiled.append(recipe.model)
     return compiled
 
 
 def _status(console: Console | None, text: str) -> AbstractContextManager[object]:
-    return console.status(text) if console else nullcontext()
+    return console.status(cell(text)) if console else nullcontext()
 
 
 def _compile(recipe: Recipe, onnx: Path, cache: Path) -> None:
@@ -285,5 +293,6 @@ def _install(built: Path, version: Path) -> None:
 def _run(recipe: Recipe, command: list[str], failure: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
-        last = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-15:])
-        raise RecipeError(f"{recipe.model}: {failure} (exit code {done.returncode}):\n{last}")
+        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-15:]
+        *before, reason = last or ["it says nothing"]
+        raise RecipeError(f"{recipe.model}: {failure} (exit code {done.returncode}): {reason}", before)

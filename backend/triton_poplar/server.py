@@ -7,7 +7,9 @@ stub and utilities beside model.py take priority over those of the generic pytho
 
 from __future__ import annotations
 
+import http
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,6 +19,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,10 +28,14 @@ from pathlib import Path
 from types import TracebackType
 
 from triton_poplar.errors import ServerError
+from triton_poplar.server_output import ServerOutput
 
 HOST = "127.0.0.1"
 LIBRARY, UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"
+MODEL_FILE = "config.pbtxt"
 START_SECONDS = 300
+END_SECONDS = 5
+"""For a server that has said that it cannot serve, which may hang in its exit."""
 STOP_SECONDS = 45
 """More than Triton's own --exit-timeout-secs of 30."""
 STOP_UNREADY_SECONDS = 10
@@ -95,9 +102,29 @@ def choose_port(port: int, what: str) -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
+        except OverflowError as error:
+            raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
         except OSError as error:
             raise ServerError(f"{what} port {port} is not free ({error.strerror}); choose another one") from error
         return int(probe.getsockname()[1])
+
+
+def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
+    """Raises ServerError unless `repository` is a folder that has model folders."""
+    if not repository.is_dir():
+        raise ServerError(f"model repository {repository}: no such folder")
+    folders = [entry for entry in repository.iterdir() if entry.is_dir()]
+    if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
+        raise ServerError(f"{repository} looks like a model folder; serve its parent, {repository.resolve().parent}")
+    if not may_be_empty and not any(_is_model_folder(folder) for folder in folders):
+        raise ServerError(
+            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder such as 1, found none; "
+            "`poprt --triton_model_dir` writes one"
+        )
+
+
+def _is_model_folder(folder: Path) -> bool:
+    return (folder / MODEL_FILE).is_file() or any(entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir())
 
 
 class TritonServer:
@@ -106,7 +133,7 @@ class TritonServer:
     Ready means that every model is loaded or has failed to load; the others are served.
 
     `model_repository` is a folder of model folders; ports of 0 mean any free one; `options` go to tritonserver as they are;
-    `log` is a file for its output (None: inherited). Listens on 127.0.0.1 unless `options` say otherwise.
+    `log` is a file for its output (None: stderr). Listens on 127.0.0.1 unless `options` say otherwise.
     """
 
     def __init__(
@@ -124,11 +151,13 @@ class TritonServer:
         self._options = list(options)
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._output: ServerOutput | None = None
         self._was_ready = False
 
     def __enter__(self) -> TritonServer:
-        if not self.model_repository.is_dir():
-            raise ServerError(f"model repository {self.model_repository}: no such folder")
+        # In these modes models may come later.
+        later = self._find_option("--model-control-mode") in ("explicit", "poll")
+        check_repository(self.model_repository, may_be_empty=later)
         self._folder = tempfile.TemporaryDirectory(prefix="poplar-triton-")
         try:
             self._start(Path(self._folder.name))
@@ -177,15 +206,26 @@ class TritonServer:
         return False
 
     def failed_models(self) -> dict[str, str]:
-        """The models that did not load, and Triton's reason for each."""
+        """The models that did not load, and Triton's reason for each. ServerError where the server does not tell."""
         request = urllib.request.Request(f"http://{self.http_url}/v2/repository/index", b"{}")
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            index = json.load(answer)
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                index = json.load(answer)
+        except (OSError, ValueError) as error:
+            raise ServerError(f"tritonserver does not say which models it serves ({error})") from error
         return {model["name"]: model.get("reason", "") for model in index if model.get("state") == "UNAVAILABLE"}
 
+    def _find_option(self, name: str) -> str | None:
+        """The last value that `options` have for a name, in both spellings."""
+        for place in reversed(range(len(self._options))):
+            option, separator, value = self._options[place].partition("=")
+            if option == name:
+                return value if separator else next(iter(self._options[place + 1 :]), "")
+        return None
+
     def _start(self, folder: Path) -> None:
-        triton = find_triton()
         self._prefix = f"poplar_{os.getpid()}_{folder.name[-8:]}_"
+        triton = find_triton()
         names = ("HTTP", "gRPC", "metrics")
         self.ports = [choose_port(port, name) for port, name in zip(self._wanted, names, strict=True)]
         interpreter = folder / "bin"
@@ -194,6 +234,7 @@ class TritonServer:
             str(triton / "bin" / "tritonserver"),
             f"--model-repository={self.model_repository.resolve()}",
             f"--backend-directory={self._link_backends(folder, triton)}",
+            f"--cache-directory={triton / 'caches'}",
             f"--http-port={self.ports[0]}",
             f"--grpc-port={self.ports[1]}",
             f"--metrics-port={self.ports[2]}",
@@ -207,13 +248,12 @@ class TritonServer:
             *self._options,
         ]
         environment = make_environment(link_interpreter(interpreter), triton)
-        output = self._log.open("wb") if self._log is not None else None
         # A session of its own: Ctrl-C reaches us alone, and we stop the server in order.
         self._process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT if output else None, start_new_session=True
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
-        if output is not None:
-            output.close()
+        assert self._process.stdout is not None
+        self._output = ServerOutput(self._process.stdout, self._log)
 
     def _link_backends(self, folder: Path, triton: Path) -> Path:
         """`poplar` and the generic `python`, both with the stub of this interpreter."""
@@ -230,21 +270,52 @@ class TritonServer:
         return backends
 
     def _wait_until_ready(self) -> None:
+        """tritonserver listens once it has tried to load every model. One whose start has failed listens as well, but
+        is not live; one that does not let us ask is up."""
+        assert self._output is not None
         deadline = time.monotonic() + START_SECONDS
-        while not self.is_ready():
+        end = math.inf
+        while (live := self._ask_health()) is None:
             status = self.poll()
             if status is not None:
-                raise ServerError(f"tritonserver stopped with status {status} before it was ready{self._log_tail()}")
+                raise self._failure(f"stopped with status {status} before it was ready")
+            if self._output.is_ending:
+                end = min(end, time.monotonic() + END_SECONDS)
+            if time.monotonic() > end:
+                raise self._failure("cannot serve, and hangs as it ends")
             if time.monotonic() > deadline:
-                raise ServerError(f"tritonserver was not ready after {START_SECONDS} s{self._log_tail()}")
+                raise self._failure(f"was not ready after {START_SECONDS} s")
             time.sleep(0.1)
+        if not live:
+            raise self._failure("is up, but its start has failed")
         self._was_ready = True
 
-    def _log_tail(self) -> str:
-        if self._log is None or not self._log.exists():
-            return "; see its output above"
-        lines = self._log.read_text(errors="replace").splitlines()[-20:]
-        return f"; the end of {self._log}:\n" + "\n".join(lines)
+    def _ask_health(self) -> bool | None:
+        """Whether the server is live; None while nobody listens."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http_url}/v2/health/live", timeout=5):
+                return True
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code == http.HTTPStatus.FORBIDDEN  # --http-restricted-api=health:...
+        except OSError:
+            return self._is_grpc_alone_up() or None
+
+    def _is_grpc_alone_up(self) -> bool:
+        if (self._find_option("--allow-http") or "true").lower() not in ("false", "0"):
+            return False
+        with suppress(OSError), socket.create_connection((HOST, self.ports[1]), timeout=5):
+            return True
+        return False
+
+    def _failure(self, what: str) -> ServerError:
+        """The error that says `what`, with Triton's reason."""
+        assert self._output is not None
+        if self.poll() is not None:
+            self._stop()  # until it has all been read
+        text = f"tritonserver {what}: {self._output.reason or 'it does not say why'}"
+        self._stop()
+        return ServerError(text if self._log is None else f"{text}; see {self._log}", self._output.unseen_lines)
 
     def _stop(self) -> int | None:
         """SIGINT, and after a while SIGKILL to the whole process group: no server, stub or child stays."""
@@ -257,4 +328,7 @@ class TritonServer:
                 process.wait(STOP_SECONDS if self._was_ready else STOP_UNREADY_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+        status = process.wait()
+        if self._output is not None:
+            self._output.join(5)
+        return status

@@ -164,7 +164,7 @@ def test_a_package_without_the_file_is_named(folder, tmp_path, child):
 
 def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
     child.code = 1
-    with pytest.raises(recipes.RecipeError, match=r"some: pip cannot download some-models==1.0;(.|\n)*the reason"):
+    with pytest.raises(recipes.RecipeError, match=r"some: pip cannot download some-models==1.0;.*: the reason"):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
@@ -207,7 +207,7 @@ def test_a_failed_compilation_keeps_the_executable_that_was_there(folder, child)
     child.pip(["-d", str(folder)])
     recipes.fetch(recipes.read_recipe(folder / "recipe.json"), recipes.default_cache(folder.parent))
     child.code = 1
-    with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it \(exit code 1\):\n(.|\n)*the reason"):
+    with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"):
         recipes.build(folder.parent, force=True)
     assert (folder / "1" / "executable.popef").read_text() == "old"
 

@@ -254,10 +254,12 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
         (["--input_model", "none.onnx"], 1, "poprt: error: input model none.onnx: no such file"),
         (["--input_model", "bad.onnx"], 1, "is not a valid ONNX model"),
         (["--input_model", "m.onnx"], 1, "must be fixed at compile time"),
-        (["--input_model", "m.onnx", "--input_shape", "x=a"], 1, "expected NAME=d0,d1"),
-        (["--input_model", "m.onnx", "--compiler_options", "x"], 1, "expected NAME=VALUE"),
-        ([], 2, "usage: poprt"),
-        (["--input_model", "m.onnx", "--precision", "fp7"], 2, "usage: poprt"),
+        (["--input_model", "m.onnx", "--input_shape", "x=a"], 2, "expected NAME=d0,d1"),
+        (["--input_model", "m.onnx", "--compiler_options", "x"], 2, "expected NAME=VALUE, found 'x'; see poprt --help"),
+        (["--input_model", "m.onnx", "--compiler_options", "num_ipus=0"], 2, "num_ipus must be at least 1, found 0; see poprt"),
+        ([], 2, "-i/--input_model; see poprt --help"),
+        (["--input_model", "m.onnx", "--precision", "fp7"], 2, "invalid choice: 'fp7'"),
+        (["--input_model", "m.onnx", "--preci", "fp16"], 2, "unrecognized arguments: --preci fp16"),
     ],
 )
 def test_the_command_fails_with_one_line_and_a_status(linear, tmp_path, arguments, status, message):
@@ -265,8 +267,8 @@ def test_the_command_fails_with_one_line_and_a_status(linear, tmp_path, argument
     (tmp_path / "bad.onnx").write_bytes(b"not a model")
     done = poprt(*arguments, folder=tmp_path)
     assert done.returncode == status
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    (line,) = done.stderr.splitlines()
+    assert message in line
 
 
 def test_a_weight_without_data_is_converted_but_not_compiled():

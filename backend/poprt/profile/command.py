@@ -5,22 +5,22 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from simipu import CompileError
 from simipu.target import TARGETS
 
+from popef.arguments import Parser, count, positive, proportion
+from popef.console import UsageError, naming, print_line
 from poprt.converter import PRECISIONS
 from poprt.profile.model import ALIASES, Profile, Profiler, Settings
 from poprt.profile.report import BATCH_SIZES, make_report, require_matplotlib
 from poprt.profile.source import open_source
-from poprt.profile.table import make_console, print_profile, print_sweep
+from poprt.profile.table import print_profile, print_sweep
 from poprt.profile.trace import make_trace
+from poprt.terminal import make_console, show_progress
 
 _OPTIONS = (
     "partials_type",
@@ -33,35 +33,56 @@ _OPTIONS = (
     "enable_pipelining",
     "replication_factor",
 )
+EXAMPLES = (
+    "poplar-triton profile model.onnx --batch_size 8 --target c600",
+    "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
+    "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
+)
 _CONVERTER_STEPS = 6
 """Steps that the converter and the profiler announce for a point."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="ONNX file (weights may be missing), or a PopEF file compiled by poprt")
+    model_help = "ONNX file (weights may be missing), or a PopEF file compiled by poprt"
+    parser.add_path("model", type=Path, metavar="MODEL", help=model_help)
     add("--target", type=_target, metavar="NAME", help=f"the chip: {_known_targets()} (default: c600; PopEF: its own)")
-    add("--batch_size", type=_positive, metavar="N", help="batch size of all inputs")
+    add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
     add("--precision", choices=PRECISIONS, help="type of weights and arithmetic (default: fp16; PopEF: its own)")
-    add("--input_shape", type=_shape, action="append", default=[], metavar="NAME=d0,d1", help="sizes of an input; repeatable")
+    add(
+        "--input_shape",
+        type=read_shape,
+        action="append",
+        default=[],
+        metavar="NAME=d0,d1",
+        help="sizes of an input; repeatable",
+    )
     add("--partials_type", choices=("half", "float"), help="type of partial sums (default: half)")
-    add("--available_memory_proportion", type=_proportion, metavar="F", help="tile memory for products (default: 0.6)")
-    add("--num_io_tiles", type=_count, metavar="N", help="tiles that only do I/O, so that it overlaps (default: 0)")
-    add("--batches_per_step", type=_positive, metavar="N", help="batches run per return to the host (default: 1)")
+    add("--available_memory_proportion", type=proportion, metavar="F", help="tile memory for products (default: 0.6)")
+    add("--num_io_tiles", type=count, metavar="N", help="tiles that only do I/O, so that it overlaps (default: 0)")
+    add("--batches_per_step", type=positive, metavar="N", help="batches run per return to the host (default: 1)")
     add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
     add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
-    add("--num_ipus", type=_positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
+    add("--num_ipus", type=positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
     add("--enable_pipelining", action="store_true", default=None, help="IPUs work on batches that follow one another")
-    add("--replication_factor", type=_positive, metavar="N", help="copies of the model, which share the host (default: 1)")
+    add("--replication_factor", type=positive, metavar="N", help="copies of the model, which share the host (default: 1)")
     sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
-    add("--top", type=_positive, default=10, metavar="N", help="how many of the dearest nodes to list (default: %(default)s)")
-    add("--json", action="store_true", help="machine-readable")
-    add("--html", type=Path, metavar="FILE", help="write a report with plots (needs matplotlib); of the first point of a sweep")
     add(
+        "--top",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="how many of the dearest nodes to list (default: %(default)s)",
+    )
+    add("--json", action="store_true", help="machine-readable")
+    parser.add_path(
+        "--html", type=Path, metavar="FILE", help="write a report with plots (needs matplotlib); of the first point of a sweep"
+    )
+    parser.add_path(
         "--trace", type=Path, metavar="FILE", help="write a trace of the supersteps for Perfetto; of the first point of a sweep"
     )
 
@@ -71,16 +92,17 @@ def run(options: argparse.Namespace) -> int:
     if options.html:
         require_matplotlib()
     points = _points(options)
-    with _progress(len(points) + (len(BATCH_SIZES) if options.html else 0)) as on_step:
+    steps = (len(points) + (len(BATCH_SIZES) if options.html else 0)) * _CONVERTER_STEPS
+    with show_progress("read model", steps) as on_step:
         profiler = Profiler(open_source(options.model, dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
         if options.html:
             sizes = dict(options.sweep).get("batch_size", BATCH_SIZES)
             batches = [_try_profile(profiler, replace(points[0], batch_size=size)) for size in sizes]
             report = make_report(profiles[0], [each for each in batches if each is not None], profiles[1:] and profiles)
-            options.html.write_text(report, encoding="utf-8")
+            _write(options.html, report)
     if options.trace:
-        options.trace.write_text(json.dumps(make_trace(profiles[0])), encoding="utf-8")
+        _write(options.trace, json.dumps(make_trace(profiles[0])))
     _print(profiles, options)
     return 0
 
@@ -96,7 +118,12 @@ def _print(profiles: Sequence[Profile], options: argparse.Namespace) -> None:
     else:
         print_profile(profiles[0], console, options.top)
     for file in filter(None, (options.html, options.trace)):
-        console.print(f"wrote {file}", markup=False, soft_wrap=True)
+        print_line(f"wrote {file}")
+
+
+def _write(file: Path, text: str) -> None:
+    with naming(file):
+        file.write_text(text, encoding="utf-8")
 
 
 def _points(options: argparse.Namespace) -> list[Settings]:
@@ -105,7 +132,7 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     base = Settings(options.target, options.batch_size, options.precision, changed)
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
-        raise CompileError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
+        raise UsageError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
     combinations = itertools.product(*(values for _, values in options.sweep))
     points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
     # Neighbours share the converted graph: only the target may change between them.
@@ -118,20 +145,6 @@ def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
         return profiler.profile(settings)
     except CompileError:
         return None
-
-
-@contextmanager
-def _progress(points: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr; nothing where it is no terminal."""
-    console = Console(stderr=True)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("read model", total=points * _CONVERTER_STEPS)
-
-        def on_step(step: str) -> None:
-            progress.update(task, description=step, advance=1)
-
-        yield on_step
 
 
 def _known_targets() -> str:
@@ -151,8 +164,8 @@ def _axis(text: str) -> Axis:
         raise argparse.ArgumentTypeError(f"expected {', '.join(_AXES)} and =VALUE,VALUE, found {text!r}")
     try:
         return name, tuple(_AXES[name](value) for value in values.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{name}: expected whole numbers with commas between, found {values!r}") from None
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{name}, values with commas between: {error}") from None
 
 
 def _precision(text: str) -> str:
@@ -161,7 +174,8 @@ def _precision(text: str) -> str:
     return text
 
 
-def _shape(text: str) -> tuple[str, list[int]]:
+def read_shape(text: str) -> tuple[str, list[int]]:
+    """An argparse type: the name of an input and its sizes, NAME=d0,d1."""
     name, separator, value = text.rpartition("=")
     try:
         sizes = [int(size) for size in value.strip("[]").split(",") if size]
@@ -172,25 +186,4 @@ def _shape(text: str) -> tuple[str, list[int]]:
     return name, sizes
 
 
-def _proportion(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"expected more than 0 and at most 1, found {text}")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive number, found {text}")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected 0 or more, found {text}")
-    return value
-
-
-_AXES: dict[str, Callable[[str], str | int]] = {"batch_size": _positive, "target": _target, "precision": _precision}
+_AXES: dict[str, Callable[[str], str | int]] = {"batch_size": positive, "target": _target, "precision": _precision}

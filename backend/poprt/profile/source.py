@@ -72,7 +72,7 @@ class OnnxSource:
         file = OnnxFrontend(self.path).get_onnx_name()
         self.name = file.stem
         try:
-            self._model = onnx.load(file, load_external_data=False)
+            self._model = onnx.load(file, format="protobuf", load_external_data=False)
         except DecodeError as error:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
         check_operators(self._model.graph)

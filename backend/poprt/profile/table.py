@@ -6,29 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from poprt.profile.model import Profile
-
-_PLAIN_WIDTH = 120
-"""Columns where the output goes to a file or a pipe, which has no width of its own."""
-
-
-def make_console() -> Console:
-    """A console on stdout that is as wide as the tables need where it is no terminal."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(width=_PLAIN_WIDTH, highlight=False)
+from poprt.terminal import cell
 
 
 def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
     """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
-    console.print(Text(describe_profile(profile)))
+    console.print(cell(describe_profile(profile)))
     for table in (_operators(profile), _causes(profile), _memory(profile), _nodes(profile, top)):
         console.print(table)
     if len(profile.estimate.ipus) > 1:
         console.print(_ipus(profile))
     for warning in describe_warnings(profile):
-        console.print(Text(warning, style="yellow"))
+        console.print(cell(warning), style="yellow")
 
 
 def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
@@ -149,5 +140,4 @@ def _table(*columns: str) -> Table:
 
 
 def _add(table: Table, cells: Sequence[str]) -> None:
-    # Text, because names may hold what rich takes for markup.
-    table.add_row(*(Text(cell) for cell in cells))
+    table.add_row(*map(cell, cells))

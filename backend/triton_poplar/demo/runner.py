@@ -18,9 +18,10 @@ import numpy as np
 import onnxruntime as ort
 import tritonclient.grpc as grpcclient  # type: ignore[import-untyped]
 import tritonclient.http as httpclient  # type: ignore[import-untyped]
+from poprt.terminal import cell
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype  # type: ignore[import-untyped]
 
 from .. import recipes
@@ -138,18 +139,14 @@ def run(
 
     `ipu_seconds(model, rows)` is the modelled time of the chip for a request.
     """
-    found = examples(repository)
-    if not found:
-        console.print(f"{repository}: holds none of the example models", style="red", markup=False)
-        return False
     equal = True
     with httpclient.InferenceServerClient(http_url) as http, grpcclient.InferenceServerClient(grpc_url) as grpc:
-        for example in found:
+        for example in examples(repository):
             try:
                 reference = load_reference(example.model, repository, cache or recipes.default_cache(repository))
                 server = ask_metadata(example.model, http, grpc)
             except (InferenceServerException, OSError, recipes.RecipeError) as error:
-                console.print(f"{example.model}: cannot be shown: {error}", style="red", markup=False)
+                console.print(cell(f"{example.model}: cannot be shown: {error}"), style="red", soft_wrap=True)
                 equal = False
                 continue
             equal &= show(example, server, reference, console, ipu_seconds)
@@ -175,7 +172,7 @@ def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
 
 def show(example: Example, server: Server, reference: Reference, console: Console, ipu_seconds: IpuSeconds) -> bool:
     """One model's table and its verdict; False when anything differs or fails."""
-    table = Table(title=example.model, title_justify="left")
+    table = Table(title=cell(example.model), title_justify="left")
     table.add_column("case")
     table.add_column("answer")
     for name in ("rows", "HTTP", "gRPC", "IPU time (modelled)"):
@@ -185,12 +182,16 @@ def show(example: Example, server: Server, reference: Reference, console: Consol
     if missing := cases[0].inputs.keys() - server.inputs.keys():
         verdict.fail(f"{example.model}: the server's model lacks input {', '.join(sorted(missing))}; see config.pbtxt")
         return report(example.model, verdict, console)
-    with console.status(f"{example.model}: asking"):
+    with console.status(cell(f"{example.model}: asking")):
         for case in [*cases, together(cases)]:
             for row in _iter_rows(example, server, reference, verdict, case, ipu_seconds):
-                table.add_row(*map(escape, row))
+                table.add_row(*map(_lines, row))
     console.print(table)
     return report(example.model, verdict, console)
+
+
+def _lines(text: str) -> Text:
+    return Text("\n").join(map(cell, text.split("\n")))
 
 
 def _iter_rows(
@@ -241,14 +242,11 @@ def report(model: str, verdict: Verdict, console: Console) -> bool:
     """The verdict in words, every failure with it."""
     equal = not verdict.failures
     kind = "max(1, largest value)" if verdict.scaled_from_one else "the largest value"
-    console.print(
+    text = (
         f"{model}: equal to ONNX Runtime within {verdict.relative:g} of {kind}: {'yes' if equal else 'no'}"
-        f" (max error {verdict.worst:.2g}, allowed there {verdict.allowed_there:.2g})",
-        style="green" if equal else "red",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
+        f" (max error {verdict.worst:.2g}, allowed there {verdict.allowed_there:.2g})"
     )
+    console.print(cell(text), style="green" if equal else "red", soft_wrap=True)
     for failure in verdict.failures or ():
-        console.print(f"  {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(cell(f"  {failure}"), style="red", soft_wrap=True)
     return equal

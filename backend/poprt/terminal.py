@@ -1,0 +1,60 @@
+"""What the commands show through rich: consoles, cells, a bar, and log lines. Nothing in a text is taken for markup."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from popef.console import LineFormatter
+from popef.text import escape
+
+_UNBOUNDED_WIDTH = 1 << 20
+"""Columns where the output goes to a file or a pipe, which has no width of its own: nothing is wrapped or cut there."""
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console on stdout or stderr, as wide as what it shows where that is no terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream is not None and stream.isatty() else _UNBOUNDED_WIDTH
+    return Console(stderr=stderr, width=width, markup=False, emoji=False, highlight=False)
+
+
+def cell(text: object) -> Text:
+    """A text out of a file for a table or a line: no markup, no control characters."""
+    return Text(escape(text))
+
+
+def configure_logging(program: str, level: str) -> None:
+    """Log to stderr: in colours on a terminal, elsewhere as plain lines, `PROGRAM: warning: TEXT`."""
+    console = make_console(stderr=True)
+    handler = RichHandler(console=console) if console.is_terminal else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_TextFormatter() if console.is_terminal else LineFormatter(program))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class _TextFormatter(logging.Formatter):
+    """The text of a record alone: RichHandler shows its time and level."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape(record.getMessage())
+
+
+@contextmanager
+def show_progress(title: str, steps: int, *, disabled: bool = False) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, which each call with the next step's name moves; nothing where stderr is no terminal."""
+    console = make_console(stderr=True)
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True, disable=disabled or not console.is_terminal) as progress:
+        task = progress.add_task(title, total=steps)
+
+        def on_step(step: str) -> None:
+            progress.update(task, description=escape(step), advance=1)
+
+        yield on_step
