@@ -22,7 +22,7 @@ _FATAL = re.compile(r"error: (.*)")
 """What tritonserver's main says before it exits."""
 _PROGRAM = re.compile(r"^\S*/tritonserver: ")
 _USAGE = "Usage: tritonserver"
-"""Begins hundreds of lines, for a wrong option, which the lines before it name."""
+"""Begins hundreds of lines, indented but for titles, after or before which other lines name the wrong option."""
 
 
 class ServerOutput:
@@ -36,20 +36,21 @@ class ServerOutput:
         self._sink = None if log is None else log.open("w", encoding="utf-8")
         self._shown = log is None
         self._last: deque[str] = deque(maxlen=_KEPT_LINES)
-        self._reason = ""
-        self._ends = False
+        self._wrong_call: list[str] | None = None
+        self._fatal = ""
+        self._error = ""
         self._thread = threading.Thread(target=self._copy, name="tritonserver output", daemon=True)
         self._thread.start()
 
     @property
     def is_ending(self) -> bool:
         """Whether the server has said that it cannot serve and ends."""
-        return self._ends
+        return self._wrong_call is not None or bool(self._fatal)
 
     @property
     def reason(self) -> str:
-        """Triton's words for what is wrong: of a wrong call or a fatal error, or else the last error logged; "" for none."""
-        return self._reason
+        """Triton's words for what is wrong: with the call, or fatal, or else the last error that it logged; "" for none."""
+        return _PROGRAM.sub("", " ".join(self._wrong_call or ())) or self._fatal or self._error
 
     @property
     def unseen_lines(self) -> list[str]:
@@ -72,15 +73,12 @@ class ServerOutput:
                     print(line, file=self._sink or sys.stderr, flush=True)
 
     def _note(self, line: str) -> None:
-        if self._ends:
-            return
         if line.startswith(_USAGE):
-            said = " ".join(filter(None, (each.strip() for each in self._last)))
-            self._reason = _PROGRAM.sub("", said)
-            self._ends = True
+            self._wrong_call = [each.strip() for each in self._last if each.strip()]
+        elif self._wrong_call is not None and re.match(r"\S.*[^:]$", line):
+            self._wrong_call.append(line)
         elif fatal := _FATAL.match(line):
-            self._reason = fatal[1]
-            self._ends = True
+            self._fatal = self._fatal or fatal[1]
         elif (error := _ERROR.match(line)) and _HARMLESS not in line:
-            self._reason = error[1].strip('"')
+            self._error = error[1].strip('"')
         self._last.append(line)
