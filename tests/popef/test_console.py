@@ -1,0 +1,170 @@
+"""The guard around every command: whatever happens inside, one line on stderr and a status."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from popef import PopefError, console
+from popef.arguments import Parser, positive, proportion, whole_number
+
+ESCAPE = "\x1b[31mred\nnext"
+
+
+def call(action: Callable[..., object], *arguments: str, expected: tuple[type[Exception], ...] = ()) -> int:
+    """Run a command `tool` that does `action` with its options, as a process would."""
+    parser = Parser(prog="tool", version="tool 1")
+    parser.add_path("file", nargs="?")
+    parser.add_path("-o", "--output", folder=True, default=".")
+    parser.add_argument("--count", type=positive)
+    parser.set_defaults(run=action)
+    try:
+        return console.run(parser, arguments, expected)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+
+def fail(error: BaseException) -> Callable[..., object]:
+    def action(options: object) -> object:
+        raise error
+
+    return action
+
+
+class ChildError(Exception):
+    output_lines = ("first\x1b[2J", "second")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PopefError(f"name {ESCAPE}"), r"tool: error: name \x1b[31mred\nnext"),
+        (LookupError("wanted"), "tool: error: wanted"),
+        (MemoryError(), "tool: error: not enough memory: the system gave no more; give it more, or less to do"),
+        (RecursionError("too deep"), "tool: error: the input is nested deeper than can be followed (too deep)"),
+        (OSError(errno.ENOSPC, "No space left on device"), "tool: error: No space left on device"),
+        (OSError("made up"), "tool: error: made up"),
+        (FileNotFoundError(2, "No such file", f"/tmp/{ESCAPE}"), r"tool: error: /tmp/\x1b[31mred\nnext: No such file"),
+    ],
+)
+def test_what_is_expected_is_one_line_without_control_characters(error, said, capsys):
+    assert call(fail(error), expected=(LookupError,)) == 1
+    assert capsys.readouterr().err == f"{said}\n"
+
+
+def test_a_defect_is_one_line_as_well_and_says_how_to_report_it(capsys, monkeypatch):
+    assert call(fail(KeyError(ESCAPE))) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tool: error: KeyError: ")
+    assert line.endswith(
+        "this is a defect of ours: please report it, with what the same call prints under POPLAR_TRITON_TRACEBACK=1"
+    )
+    monkeypatch.setenv("POPLAR_TRITON_TRACEBACK", "1")
+    assert call(fail(ValueError(ESCAPE))) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1].startswith("tool: error: ValueError: ")
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_childs_lines_come_before_ours(capsys):
+    assert call(fail(ChildError("it failed")), expected=(ChildError,)) == 1
+    assert capsys.readouterr().err.splitlines() == [r"first\x1b[2J", "second", "tool: error: it failed"]
+
+
+def test_an_interrupt_is_status_130(capsys):
+    assert call(fail(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "said"),
+    [
+        (("--output", "/proc/x"), "/proc/x", "--output: /proc/x: no"),
+        (("--output", "/proc/x"), "/proc/x/inside/file", "--output: /proc/x/inside/file: no"),
+        (("--output", "/proc/x/inside"), "/proc/x", "--output: /proc/x: no"),
+        (("model", "--output", "/proc"), "model", "model: no"),
+        (("model", "--output", "/proc"), "/etc/else", "/etc/else: no"),
+        (("model",), "elsewhere", "elsewhere: no"),
+    ],
+)
+def test_an_error_of_the_system_names_the_option_that_gave_the_file(arguments, file, said, capsys):
+    assert call(fail(PermissionError(errno.EACCES, "no", file)), *arguments) == 1
+    assert capsys.readouterr().err == f"tool: error: {said}\n"
+
+
+def test_an_error_that_names_no_file_is_about_the_one_that_is_written(capsys):
+    def action(options: object) -> None:
+        with console.naming(Path("/proc/x/page.html")):
+            raise OSError(errno.ENOSPC, "full")
+
+    assert call(action, "-o", "/proc/x") == 1
+    assert capsys.readouterr().err == "tool: error: --output: /proc/x/page.html: full\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--counts", "1"), "unrecognized arguments: --counts"),
+        (("--cou", "1"), "unrecognized arguments: --cou"),
+        (("--count", ESCAPE), r"argument --count: expected a whole number of at least 1, found '\x1b[31mred\nnext'"),
+        ((f"--{ESCAPE}",), r"unrecognized arguments: --\x1b[31mred\nnext"),
+    ],
+)
+def test_a_wrong_call_is_one_line_that_points_to_the_help_and_status_2(arguments, said, capsys):
+    assert call(fail(AssertionError()), *arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"tool: error: {said}")
+    assert line.endswith("; see tool --help")
+    assert call(fail(console.UsageError("a b"))) == 2
+    assert capsys.readouterr().err == "tool: error: a b; see tool --help\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (whole_number(0, 65535), "99999"),
+        (whole_number(0, 65535), "-1"),
+        (positive, "0"),
+        (positive, "1.5"),
+        (positive, "9" * 5000),
+        (proportion, "nan"),
+        (proportion, "0"),
+        (proportion, "x"),
+    ],
+)
+def test_numbers_out_of_range_are_usage_errors(kind, text):
+    parser = Parser(prog="tool")
+    parser.add_argument("--number", type=kind)
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args([f"--number={text}"])
+    assert end.value.code == 2
+
+
+def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path, small_file):
+    file = tmp_path / "small.popef"
+    file.write_bytes(small_file)
+    dump = [sys.executable, "-m", "popef.dump"]
+    read, write = os.pipe()
+    os.close(read)
+    for arguments in ([str(file)], ["--help"]):
+        done = subprocess.run([*dump, *arguments], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (0, b"")
+    os.close(write)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*dump, "--metadata", str(file)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"popef_dump: error: standard output: No space left on device\n")
+
+
+def test_a_terminal_without_unicode_is_no_traceback(tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "popef.dump", str(tmp_path / "é")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert done.stderr.endswith(r"\xe9: No such file or directory" + "\n")
