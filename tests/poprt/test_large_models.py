@@ -207,7 +207,7 @@ def test_weights_that_cannot_fit_are_refused_before_anything_is_converted(tmp_pa
 def test_what_counts_is_the_precision_and_the_number_of_chips(tmp_path, options, precision, fits, capsys, monkeypatch):
     from poprt import cli
 
-    class Converted(Exception):
+    class Converted(BaseException):
         """The check is behind us."""
 
     def stop(model):

@@ -116,12 +116,42 @@ def test_a_missing_repository_is_a_clear_error(tmp_path):
     assert "no such folder" in done.stderr
 
 
-def test_a_server_that_cannot_start_ends_and_says_why(tmp_path, small_repository):
-    start = time.monotonic()
-    server = TritonServer(small_repository, options=["--no-such-option"], log=tmp_path / "log")
-    with pytest.raises(ServerError, match="stopped with status"):
-        server.__enter__()
-    assert time.monotonic() - start < 30
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--no-such-option"], "stopped with status 1 before it was ready: unrecognized option '--no-such-option'"),
+        (["--cache-config", "nope,size=1"], "is up, but its start has failed: .*unable to find 'libtritoncache_nope.so'"),
+    ],
+)
+def test_a_server_that_cannot_start_ends_and_says_why(tmp_path, small_repository, options, reason):
+    with pytest.raises(ServerError, match=reason), TritonServer(small_repository, options=options, log=tmp_path / "log"):
+        pass
+
+
+@pytest.mark.parametrize("options", [["--cache-config", "local,size=1048576"], ["--allow-http=false"]])
+def test_a_server_with_such_options_is_ready(tmp_path, small_repository, options):
+    with TritonServer(small_repository, options=options, log=tmp_path / "log") as server:
+        assert server.poll() is None
+    assert server.exit_status == 0
+
+
+def test_a_server_that_does_not_let_us_ask_serves(tmp_path, small_repository):
+    restricted = ["--http-restricted-api=model-repository,health:k=v", "--grpc-restricted-protocol=model-repository:k=v"]
+    with TritonServer(small_repository, options=restricted, log=tmp_path / "log") as server:
+        with pytest.raises(ServerError, match="does not say which models it serves"):
+            server.failed_models()
+        answer = urllib.request.urlopen(f"http://{server.http_url}/v2/models/linear", timeout=5)
+        assert b'"linear"' in answer.read()
+
+
+def test_our_line_is_the_last_after_tritons_usage(small_repository):
+    ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+    done = run("serve", str(small_repository), *ports, "--", "--rate-limit=x")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "poplar-triton: error: tritonserver stopped with status 1 before it was ready: "
+        'Bad option: "--rate-limit". invalid argument for --rate-limit'
+    )
 
 
 def test_install_copies_the_backend_beside_the_python_backend(tmp_path):
