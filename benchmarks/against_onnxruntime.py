@@ -98,7 +98,7 @@ def time_row(file: Path, rows: list[Row]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--instances", type=int, default=1, help="of every model; they share the cores (default 1)")
     examples = {recipe.model: recipe for recipe in read_recipes(repository.EXAMPLES)}
     names = [*examples, *SMALL_MODELS]

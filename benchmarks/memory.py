@@ -130,7 +130,7 @@ def make_ratio_table(title: str, examples: dict[str, list[Visit]], weightless: l
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", help="example model with a weights.popef (default: that with the largest)")
     options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)
     console = report.make_console()

@@ -59,7 +59,9 @@ def serve_all(results: list[Result], repository: Path, log: Path, seconds: float
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models, by their names in models.json")
     parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="(default: both)")
     parser.add_argument("--seconds", type=float, default=300, help="for each step of a model (default %(default).0f)")

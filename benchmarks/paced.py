@@ -159,7 +159,7 @@ def describe(load: Load, found: Sequence[Found]) -> tuple[str, ...]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options = rounds.parse_options(parser, rounds=3, seconds=1, concurrency=(1, 2, 4), quick_rounds=1)
     console = report.make_console()
     perf_analyzer.prepare()

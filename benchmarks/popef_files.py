@@ -377,7 +377,7 @@ def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Tab
 
 def parse_options() -> argparse.Namespace:
     """The options of the other benchmarks, so that `make bench` can give all the same."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--rounds", type=int, help=f"interleaved rounds (default {ROUNDS}, quick {QUICK_ROUNDS})")
     parser.add_argument("--seconds", type=float, help=f"one measurement (default {SECONDS}, quick {QUICK_SECONDS})")
     parser.add_argument("--concurrency", nargs="+", help="of the other benchmarks; not used here")

@@ -47,7 +47,7 @@ def make_comparisons(payload: str, configs: Sequence[ModelConfig], data: Path, a
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 4, 16))
     console = report.make_console()
     with tempfile.TemporaryDirectory() as name:

@@ -324,7 +324,7 @@ def plot(points: Iterable[Point], file: str) -> None:
 
 def main() -> int:
     """Print the tables; with --points every figure too."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--points", action="store_true", help="print every figure too")
     parser.add_argument("--held_out", action="store_true", help="fit without each family in turn, and print that")
     parser.add_argument("--plot", metavar="FILE", help="draw predicted over published times (matplotlib)")

@@ -19,6 +19,7 @@ from .text import escape
 
 TRACEBACK_VARIABLE = "POPLAR_TRITON_TRACEBACK"
 """Environment: 1 shows the traceback of every error."""
+_OUTPUT = "standard output"
 _ISSUE = "please report it, with what the same call prints under"
 _REDRAW_SECONDS = 0.1
 _PATIENCE_SECONDS = 1.0
@@ -51,12 +52,12 @@ def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[
             raise
         _flush()
     except BrokenPipeError:
-        _discard_output()  # whoever reads it has seen enough
-        return 0
+        _discard_output()
+        return 0  # whoever reads it has seen enough
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the one guard at the edge: nobody above could do more with it
-        with suppress(PopefError, BrokenPipeError):
+        with suppress(OSError):
             _flush()
         _report(parser.prog, error, _describe(error, options, (PopefError, *expected)))
         return 1
@@ -65,11 +66,15 @@ def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[
 
 def print_line(text: object, *, stderr: bool = False) -> None:
     """Print a line of any length, whatever of it comes out of a file."""
-    print(escape(text, most=sys.maxsize), file=sys.stderr if stderr else sys.stdout)
+    if stderr:
+        print(escape(text, most=sys.maxsize), file=sys.stderr)
+        return
+    with naming(_OUTPUT):
+        print(escape(text, most=sys.maxsize))
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: str | Path) -> Iterator[None]:
     """An OSError inside, which says no file where writing fails, is about `path`."""
     try:
         yield
@@ -81,13 +86,12 @@ def naming(path: Path) -> Iterator[None]:
 
 def _flush() -> None:
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
+        with naming(_OUTPUT):
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError:
         _discard_output()
-        raise PopefError(f"standard output: {error.strerror}") from error
+        raise
 
 
 def _discard_output() -> None:
@@ -154,7 +158,7 @@ class Progress:
     """A line on stderr that is drawn again as work advances; nothing where stderr is no terminal."""
 
     def __init__(self, title: str, total_bytes: int) -> None:
-        self._title = title
+        self._title = escape(title)
         self._total = max(total_bytes, 1)
         self._done = 0
         self._next = time.monotonic() + _PATIENCE_SECONDS if sys.stderr.isatty() else float("inf")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import Parser, find_version
-from .console import run
+from .console import naming, run
 from .describe import TITLES, describe_blob, tree
 from .enums import BlobType, enumerant
 from .log import log_line
@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print(options: argparse.Namespace) -> int:
     for line in _lines(options):
-        print(escape_lines(line))
+        with naming("standard output"):
+            print(escape_lines(line))
     return 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from model_runtime.errors import ModelRuntimeError
 from poprt.profile import command as profile_command
 from poprt.terminal import cell, make_console
 from rich.table import Table
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own, triton_options = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     parser = _parser()
     parser.set_defaults(triton_options=triton_options)
-    return run(parser, own, (ServerError, RecipeError, ModelConfigError, SimIpuError))
+    return run(parser, own, (ServerError, RecipeError, ModelConfigError, ModelRuntimeError, SimIpuError))
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ def check(run: Run, names: Iterable[str], jobs: int) -> list[str]:
 
 def main() -> int:
     """Report for both ways; 1 when a script did not end as it should."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--count", type=int, default=1000, help="how many scripts, each way")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
     parser.add_argument("--python", default=sys.executable, help="the interpreter that runs them")

@@ -37,7 +37,7 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
 
 def main() -> None:
     """Search for as long as the arguments say; the exit status is not 0 when something was found."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--seconds", type=int, default=60, help="how long to search")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of files to begin with, and to keep new ones in")
     arguments = parser.parse_args()

@@ -158,7 +158,7 @@ def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path
         assert (done.returncode, done.stderr) == (0, b"")
     os.close(write)
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*dump, "--help"], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
+        done = subprocess.run([*dump, str(file)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (1, b"popef_dump: error: standard output: No space left on device\n")
 
 
