@@ -64,7 +64,7 @@ def test_it_needs_numpy_and_nothing_else(wheel: Path) -> None:
         metadata = email.message_from_bytes(archive.read(path))
     needed = [line for line in metadata.get_all("Requires-Dist", []) if "extra ==" not in line]
     assert needed == ["numpy>=1.23.5"]
-    assert sorted(metadata.get_all("Provides-Extra", [])) == ["fp8", "zstd"]
+    assert sorted(metadata.get_all("Provides-Extra", [])) == ["completion", "fp8", "zstd"]
     assert "reconstruction" in metadata.get_payload()  # the README
 
 
