@@ -1,0 +1,75 @@
+"""Reads a model folder's name_map.json: what requests call the anchors. What the names mean is for the rooms above."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import PopefError
+from .text import escape, find_name_fault
+
+MOST_BYTES = 16 << 20
+"""Of a name map; one of 4096 anchors with the longest names has half of that."""
+_ADVICE = "correct or remove the file"
+
+
+def read_names(file: Path) -> dict[str, str]:
+    """Friendly name by anchor name, as the file has them, each of them fit to be shown.
+
+    Raises PopefError, in one line, unless the file is one JSON object of strings to strings in UTF-8, without a key twice.
+    """
+    try:
+        pairs = json.loads(
+            _read(file).decode(), object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+        )
+    except OSError as error:
+        raise PopefError(f"name map {escape(file)}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise _error(file, f"expected a JSON object of strings, found {error}") from error
+    if not isinstance(pairs, _Pairs):
+        raise _error(file, f"expected a JSON object of strings, found {_describe(pairs)}")
+    names: dict[str, str] = {}
+    for anchor, friendly in pairs:
+        if anchor in names:
+            raise _error(file, f"expected every anchor once, found {anchor!r} twice")
+        if not isinstance(friendly, str):
+            raise _error(file, f"{anchor!r}: expected a string, found {_describe(friendly)}")
+        for name in (anchor, friendly):
+            if fault := find_name_fault(name):
+                raise _error(file, f"{anchor!r}: {fault}")
+        names[anchor] = friendly
+    return names
+
+
+class _Pairs(tuple[tuple[str, object], ...]):
+    """An object as it is written: a dict would have lost the names that stand twice."""
+
+    def __new__(cls, pairs: Sequence[tuple[str, object]]) -> _Pairs:
+        return super().__new__(cls, pairs)
+
+
+class _Number:
+    """Never read, only refused: reading thousands of digits is an error of its own."""
+
+    def __init__(self, text: str) -> None:
+        pass
+
+
+def _read(file: Path) -> bytes:
+    if not file.is_file():
+        raise ValueError("no regular file" if file.exists() else "no file")
+    with file.open("rb") as source:
+        content = source.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES} bytes")
+    return content
+
+
+def _describe(value: object) -> str:
+    kinds = ((_Number, "a number"), (str, "a string"), (_Pairs, "an object"), (list, "a list"), (bool, "a truth value"))
+    return next((text for kind, text in kinds if isinstance(value, kind)), "null")
+
+
+def _error(file: Path, text: str) -> PopefError:
+    return PopefError(escape(f"name map {file}: {text}; {_ADVICE}"))
