@@ -6,7 +6,6 @@ import copy
 import os
 import shutil
 import tempfile
-import weakref
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from .errors import PopefError
 from .reader import Reader
 from .record import Record
 from .scan import Blob
+from .staging import StagedFile
 from .types import BlobHeader, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
 AnyPartWriter = TypeVar("AnyPartWriter", bound="_PartWriter")
@@ -187,12 +187,11 @@ class Writer:
         self._live: _PartWriter | None = None
         self._spoiled = self._closed = False
         self._executables: set[str] = set()
-        self._target: str | None = None
-        self._temporary = ""
+        self._staged: StagedFile | None = None
+        self._sink: BinaryIO
         if isinstance(file, (str, os.PathLike)):
-            self._sink, self._temporary = _open_temporary(file)
-            self._target = os.path.realpath(file)
-            self._remove = weakref.finalize(self, _discard, self._sink, self._temporary)
+            self._staged = StagedFile(file)
+            self._sink = self._staged.stream
         else:
             self._sink = file
         # A file in append mode says that it seeks, and then writes at its end all the same.
@@ -253,21 +252,21 @@ class Writer:
             self._finish_live()
             if self._spoiled:
                 raise PopefError("close: expected a file without errors, got one an error spoiled; write it again")
-            self._sink.flush()
+            if self._staged is None:
+                self._sink.flush()
+            else:
+                self._staged.finish()
+                self._staged.commit()
         except BaseException:
             self.discard()
             raise
         self._closed = True
-        if self._target is not None:
-            self._sink.close()
-            os.replace(self._temporary, self._target)
-            self._remove.detach()
 
     def discard(self) -> None:
         """Give up: a path stays as it was; what went into a file object stays there."""
         self._closed, self._live = True, None
-        if self._target is not None:
-            self._remove()
+        if self._staged is not None:
+            self._staged.discard()
 
     def __enter__(self) -> Writer:
         return self
@@ -290,7 +289,7 @@ class Writer:
         self._live = blob
 
     def _spool_file(self) -> BinaryIO:
-        folder = os.path.dirname(self._target) if self._target else None
+        folder = os.path.dirname(self._staged.target) if self._staged is not None else None
         return tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=folder)  # type: ignore[return-value]
 
     def _begin(self, blob: BlobWriter, head: bytes, *, final: bool) -> int:
@@ -381,16 +380,3 @@ def _as_bytes(data: Any) -> memoryview:
         data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     view = memoryview(data)
     return view.cast("B") if view.nbytes else memoryview(b"")
-
-
-def _open_temporary(path: str | os.PathLike[str]) -> tuple[BinaryIO, str]:
-    """A new file beside the target, with the permissions a plain open() would give."""
-    folder, name = os.path.split(os.path.realpath(path))
-    temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    return open(temporary, "x+b"), temporary
-
-
-def _discard(sink: BinaryIO, temporary: str) -> None:
-    sink.close()
-    if os.path.exists(temporary):
-        os.remove(temporary)
