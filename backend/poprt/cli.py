@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from simipu.target import find_target
 import poprt
 from popef.arguments import Parser, count, positive, proportion
 from popef.console import UsageError, print_line, run
+from popef.staging import Staging
 from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
@@ -26,7 +28,7 @@ from poprt.profile.model import make_profile
 from poprt.profile.table import print_profile
 from poprt.shapes import describe_shape
 from poprt.terminal import configure_logging, make_console, show_progress
-from poprt.triton_model import write_triton_model
+from poprt.triton_model import ModelFolder, stage_executable
 from poprt.weights import inline
 
 STEPS = 9
@@ -46,11 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     configure_logging("poprt", options.logging_level)
     compiler_options = _compiler_options(options)
+    model_dir = options.triton_model_dir
+    with ModelFolder(model_dir, overwrite_config=options.overwrite_config) if model_dir else nullcontext() as folder:
+        _convert(options, compiler_options, folder)
+    return 0
+
+
+def _convert(options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None) -> None:
     model = get_frontend(options.input_model, options.framework).open_model()
     if options.show:
         _show(model)
     output_dir = options.output_dir
-    compiling = options.export_popef or options.triton_model_dir
+    compiling = options.export_popef or folder is not None
     target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory)
@@ -63,11 +72,10 @@ def _run(options: argparse.Namespace) -> int:
         _save(converted, path)
         print_line(f"wrote {path}")
     if compiled is not None:
-        _write(compiled, options, output_dir)
+        _write(compiled, options, output_dir, folder)
     if options.show_profile:
         profile = make_profile(options.input_model.stem, options.precision, converted, target, cost_options(compiler_options))
         print_profile(profile, make_console())
-    return 0
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
@@ -92,13 +100,14 @@ def _compile(
     )
 
 
-def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path) -> None:
+def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path, folder: ModelFolder | None) -> None:
     lines = []
     if options.export_popef:
-        compiled.export(output_dir / "executable.popef", output_dir / "weights.popef")
+        with Staging() as staging:
+            stage_executable(staging, compiled, output_dir)
         lines += [f"wrote {output_dir / name}" for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]]
-    if options.triton_model_dir:
-        lines += write_triton_model(compiled, options.triton_model_dir)
+    if folder is not None:
+        lines += folder.write(compiled)
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
     lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
@@ -247,8 +256,9 @@ def _parser() -> Parser:
         folder=True,
         type=Path,
         metavar="DIR",
-        help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept",
+        help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept, and must fit the executable",
     )
+    add("--overwrite_config", action="store_true", help="write config.pbtxt and name_map.json of that folder anew (ours)")
     add("--show", action="store_true", help="print the model's inputs and outputs")
     add("--show_profile", action="store_true", help="print what a batch would take on the chip, and where (modelled)")
     add("--disable_compilation_progress_bar", action="store_true", help="no progress bar")

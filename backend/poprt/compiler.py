@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -74,7 +74,7 @@ class Executable:
         axes = {stream.tensor: stream.batch_axis for stream in main.streams if stream.batch_axis}
         return popef.RowFacts(None if main.row_independent else main.row_dependence, axes)
 
-    def export(self, filename: str | Path, weights_filename: str | Path | None = None) -> None:
+    def export(self, filename: str | Path | BinaryIO, weights_filename: str | Path | BinaryIO | None = None) -> None:
         """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given."""
         with popef.Writer(filename) as writer:
             writer.writeMetadata(self.metadata)

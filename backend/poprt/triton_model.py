@@ -1,86 +1,172 @@
 """Writes a Triton model folder: config.pbtxt, 1/name_map.json and the PopEF files.
 
-What a user may have edited is kept: an existing config.pbtxt or name_map.json is never overwritten.
+What a user may have edited is kept: config.pbtxt and name_map.json that are there are checked against the new executable, and
+nothing is replaced unless they fit it. Files take their places together, the executable last.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from simipu import CompileError
+
 import popef
+from popef.name_map import read_names
+from popef.staging import Staging, remove_left_overs
+from popef.text import escape, find_name_fault
 from poprt.compiler import Executable
+from poprt.locks import lock_folder
+from poprt.triton_config import KINDS, ModelConfig, encode_config, iter_differences, make_config, read_config, user_anchors
 
 VERSION = "1"
-BATCHES_PER_REQUEST = 1_000
-"""The guide's example: max_batch_size is 1000 times the compiled batch; the backend splits and joins."""
 
 
-def write_triton_model(compiled: Executable, folder: Path) -> list[str]:
-    """Write the model folder `folder` and return a line per file: what was written, what was kept."""
-    version = folder / VERSION
-    version.mkdir(parents=True, exist_ok=True)
-    compiled.export(version / "executable.popef", version / "weights.popef")
-    lines = [f"wrote {version / 'executable.popef'}"]
-    if compiled.weights:
-        lines.append(f"wrote {version / 'weights.popef'}")
-    else:
-        (version / "weights.popef").unlink(missing_ok=True)
-    anchors = _user_anchors(compiled)
-    names = {anchor.name(): anchor.name() for anchor in anchors}
-    lines.append(_write_new(version / "name_map.json", json.dumps(names, indent=4) + "\n"))
-    lines.append(_write_new(folder / "config.pbtxt", make_config(folder.name, compiled, version / "name_map.json")))
-    return lines
+class ModelFolder:
+    """A model folder that no other poprt writes into while the with statement lasts; one that stays empty goes again.
 
-
-def _write_new(file: Path, text: str) -> str:
-    if file.exists():
-        return f"kept {file}"
-    file.write_text(text, encoding="utf-8")
-    return f"wrote {file}"
-
-
-def _user_anchors(compiled: Executable) -> list[popef.Anchor]:
-    return [anchor for anchor in compiled.metadata.anchors() if anchor.name() not in compiled.weights]
-
-
-def make_config(name: str, compiled: Executable, name_map: Path) -> str:
-    """The text of config.pbtxt for a compiled model, in the friendly names of the file `name_map`.
-
-    Requests are batched only where rows are proven to be independent and Triton can batch them, along the first axis; else
-    dims are the compiled shape, with -1 along another axis of independent rows.
+    `overwrite_config` also replaces config.pbtxt and name_map.json. Raises CompileError when another one is at work there, and
+    for a name that a file or a terminal could not show.
     """
-    friendly = json.loads(name_map.read_text(encoding="utf-8"))
-    anchors, rows = _user_anchors(compiled), compiled.rows
-    compiled_batch = popef.batch_size([anchor.tensorInfo().shape() for anchor in anchors])
-    batched = rows.dependence is None and not rows.batch_axes and compiled_batch > 0
-    batch = compiled_batch if batched else 0
-    blocks = [f'name: "{name}"', 'backend: "poplar"', f"max_batch_size: {batch * BATCHES_PER_REQUEST}"]
-    if batched:
-        blocks.append("dynamic_batching {}")
-    for field, kind in (("input", popef.TensorType.INPUT), ("output", popef.TensorType.OUTPUT)):
-        tensors = [_tensor(friendly, anchor, rows, batched) for anchor in anchors if anchor.type() == kind]
-        blocks.append(f"{field} [\n" + ",\n".join(tensors) + "\n]")
-    blocks.append('parameters [\n    {\n        key: "synchronous_execution"\n        value: { string_value: "1" }\n    }\n]')
-    blocks.append("instance_group [{ kind: KIND_CPU }]")
-    return "\n".join(blocks) + "\n"
+
+    def __init__(self, path: str | Path, *, overwrite_config: bool = False) -> None:
+        self.path = Path(path)
+        self.version = self.path / VERSION
+        self.name = os.path.basename(os.path.abspath(self.path))
+        """The model's name."""
+        if fault := find_name_fault(self.name):
+            raise CompileError(f"model folder {escape(self.path)}: its name is the model's: {fault}; rename it")
+        self._overwrite = overwrite_config
+        self._held = ExitStack()
+        self._config_file = self.path / "config.pbtxt"
+        self._names_file = self.version / "name_map.json"
+
+    def __enter__(self) -> ModelFolder:
+        with ExitStack() as held:
+            for folder in (*reversed(self.path.parents), self.path, self.version):
+                if not folder.exists():
+                    folder.mkdir(exist_ok=True)
+                    held.callback(_remove_empty, folder)
+            try:
+                held.enter_context(lock_folder(self.path))
+            except BlockingIOError:
+                raise CompileError(
+                    f"model folder {escape(self.path)}: another poprt writes into it; wait for it, or give another folder"
+                ) from None
+            remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+
+    def write(self, compiled: Executable) -> list[str]:
+        """Write the model and return a line per file: what was written, what was kept.
+
+        Raises CompileError, which lists all that a kept file and the new executable disagree about; the folder is as it was.
+        """
+        _check_names(compiled)
+        names, kept_names = self._find_names(compiled)
+        kept_config = not self._overwrite and self._config_file.exists()
+        if kept_config:
+            self._check_config(read_config(self._config_file), compiled, names)
+        weights, executable = self._popef_files()
+        with Staging() as staging:
+            if not kept_names:
+                staging.open(self._names_file).write((json.dumps(names, indent=4) + "\n").encode())
+            if not kept_config:
+                staging.open(self._config_file).write(encode_config(make_config(self.name, compiled, names)).encode())
+            if not compiled.weights:
+                staging.remove(weights)
+            stage_executable(staging, compiled, self.version)
+        lines = [f"wrote {file}" for file in (executable, weights)[: 1 + bool(compiled.weights)]]
+        return [
+            *lines,
+            f"{'kept' if kept_names else 'wrote'} {self._names_file}",
+            f"{'kept' if kept_config else 'wrote'} {self._config_file}",
+        ]
+
+    def _popef_files(self) -> tuple[Path, Path]:
+        """In the order in which they are replaced: a server looks for the executable."""
+        return self.version / "weights.popef", self.version / "executable.popef"
+
+    def _find_names(self, compiled: Executable) -> tuple[dict[str, str], bool]:
+        """Friendly names of all anchors, and whether they are of a file that is kept."""
+        names = {anchor.name(): anchor.name() for anchor in user_anchors(compiled)}
+        if self._overwrite or not self._names_file.exists():
+            return names, False
+        return self._merge_names(self._names_file, names), True
+
+    def _merge_names(self, file: Path, names: Mapping[str, str]) -> dict[str, str]:
+        try:
+            given = read_names(file)
+        except popef.PopefError as error:
+            raise CompileError(f"{error}, or have --overwrite_config write it anew") from error
+        self._refuse(file, _iter_name_differences(given, names))
+        return {**names, **given}
+
+    def _check_config(self, kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> None:
+        paths = {key: value.string_value for key, value in kept.parameters.items()}
+        if (path := paths.get("executable_path")) and not self._is_ours(path):
+            return  # it serves another executable than the one written here
+        if path := paths.get("name_map_file_path"):
+            file = self._find(path)
+            if file is None:
+                self._refuse(self._config_file, iter([f"name_map_file_path {path!r} is not there"]))
+            else:
+                names = self._merge_names(file, {anchor.name(): anchor.name() for anchor in user_anchors(compiled)})
+        self._refuse(self._config_file, iter_differences(kept, compiled, names))
+
+    def _is_ours(self, path: str) -> bool:
+        ours = self._popef_files()[1]
+        return os.path.realpath(self._find(path) or self.version / path) == os.path.realpath(ours)
+
+    def _find(self, name: str) -> Path | None:
+        """A relative path is taken from the version folder, then from the model folder."""
+        return next((folder / name for folder in (self.version, self.path) if (folder / name).is_file()), None)
+
+    def _refuse(self, file: Path, differences: Iterator[str]) -> None:
+        if listed := "; ".join(differences):
+            raise CompileError(
+                escape(
+                    f"{file} is kept and does not fit the new executable, so that nothing was replaced: {listed}; "
+                    "edit it, give another folder, or have --overwrite_config write it anew"
+                )
+            )
 
 
-def _tensor(friendly: dict[str, str], anchor: popef.Anchor, rows: popef.RowFacts, batched: bool) -> str:
-    info = anchor.tensorInfo()
-    sizes = list(info.shape()[1 if batched else 0 :])
-    if rows.dependence is None and rows.batch_axes:
-        sizes[rows.axis(anchor.name())] = -1
-    dims = [str(size) for size in sizes] or ["1"]
-    # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
-    reshape = "\n        reshape: { shape: [ ] }" if batched and len(info.shape()) == 1 else ""
-    return (
-        f'    {{\n        name: "{friendly.get(anchor.name(), anchor.name())}"\n'
-        f"        data_type: {_triton_type(info)}\n"
-        f"        dims: [ {', '.join(dims)} ]{reshape}\n    }}"
-    )
+def write_triton_model(compiled: Executable, folder: str | Path, *, overwrite_config: bool = False) -> list[str]:
+    """Write the model folder `folder`, as `ModelFolder.write` does."""
+    with ModelFolder(folder, overwrite_config=overwrite_config) as held:
+        return held.write(compiled)
 
 
-def _triton_type(info: popef.TensorInfo) -> str:
-    """float16 is TYPE_FP16, int8 is TYPE_INT8, bool is TYPE_BOOL."""
-    return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace("FLOAT", "FP")
+def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> None:
+    """Write executable.popef and, where weights are streamed, weights.popef, which takes its place just before."""
+    weights = staging.open(folder / "weights.popef") if compiled.weights else None
+    compiled.export(staging.open(folder / "executable.popef"), weights)
+
+
+def _check_names(compiled: Executable) -> None:
+    for anchor in user_anchors(compiled):
+        if fault := find_name_fault(anchor.name()):
+            kind = next(field for field, each in KINDS.items() if each == anchor.type())
+            raise CompileError(f"{kind} '{escape(anchor.name(), 100)}': {fault}; rename it in the ONNX model")
+
+
+def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -> Iterator[str]:
+    for anchor in given:
+        if anchor not in names:
+            yield f"{anchor!r} is no input or output, which are {', '.join(map(repr, names))}"
+    owners: dict[str, str] = {}
+    for anchor, friendly in {**names, **{anchor: given[anchor] for anchor in names if anchor in given}}.items():
+        if owners.setdefault(friendly, anchor) != anchor:
+            yield f"{owners[friendly]!r} and {anchor!r} are both called {friendly!r}"
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()

@@ -239,7 +239,7 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
     assert "cycles" in done.stdout
     assert (tmp_path / "out/executable.popef").exists()
     config = tmp_path / "repo/m/config.pbtxt"
-    assert "data_type: TYPE_FP16\n        dims: [ 4 ]" in config.read_text()
+    assert "data_type: TYPE_FP16\n  dims: [4]" in config.read_text()
     names = json.loads((tmp_path / "repo/m/1/name_map.json").read_text())
     assert names == {"x": "x", "y": "y", "z": "z"}
     config.write_text("# mine\n")

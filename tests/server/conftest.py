@@ -185,9 +185,7 @@ def write_broken_models(repository: Path) -> dict[str, str]:
     (folder / "1/name_map.json").write_text('{"q": "x"}')
     folder = broken("same_name", "maps both 'y' and 'z' to 'same'")
     (folder / "1/name_map.json").write_text('{"y": "same", "z": "same"}')
-    edit_config(
-        broken("wrong_dims", "the PopEF file has [4]"), "TYPE_FP32\n        dims: [ 4 ]", "TYPE_FP32\n        dims: [ 5 ]"
-    )
+    edit_config(broken("wrong_dims", "the PopEF file has [4]"), "TYPE_FP32\n  dims: [4]", "TYPE_FP32\n  dims: [5]")
     edit_config(broken("wrong_type", "config.pbtxt says TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
     edit_config(broken("wrong_name", "has input 'q'"), 'name: "x"', 'name: "q"')
     edit_config(broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"')
@@ -220,7 +218,7 @@ def write_lenient_hash(repository: Path) -> None:
 
 
 def add_parameter(folder: Path, name: str, value: str) -> None:
-    edit_config(folder, "parameters [", f'parameters [\n    {{ key: "{name}" value: {{ string_value: "{value}" }} }},')
+    edit_config(folder, "parameters {", f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\nparameters {{')
 
 
 def large_model() -> onnx.ModelProto:
@@ -250,7 +248,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model(repository / "types", types_model())
     write_model(repository / "state", state_model(), batch=None)
     several = write_model(repository / "several", linear_model())
-    edit_config(several, "[{ kind: KIND_CPU }]", "[{ kind: KIND_CPU }, { kind: KIND_CPU count: 2 }]")
+    edit_config(several, "{ kind: KIND_CPU }", "[{ kind: KIND_CPU }, { kind: KIND_CPU count: 2 }]")
     dropped = write_model(repository / "dropped", linear_model())
     edit_config(dropped, 'backend: "poplar"', 'backend: "python"')
     shutil.copyfile(backend_file(), dropped / "1" / "model.py")

@@ -85,7 +85,7 @@ def write_models(
         write_triton_model(compiled, folder)
         config = folder / "config.pbtxt"
         entries = [f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given.items()]
-        tensors = config.read_text().partition("parameters [")[0]
+        tensors = config.read_text().partition("parameters {")[0]
         config.write_text(
             f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU count: {instances} }}]\n"
         )

@@ -47,16 +47,11 @@ def lookup_model() -> onnx.ModelProto:
     )
 
 
-SYNCHRONOUS = """parameters [
-    {
-        key: "synchronous_execution"
-        value: { string_value: "1" }
-    }
-]"""
+SYNCHRONOUS = 'parameters { key: "synchronous_execution" value { string_value: "1" } }'
 DELAY = 'parameters { key: "execute_delay_ms" value: { string_value: "600" } }'
 DELAY_SECONDS = 0.6
 ONE_BY_ONE = ("max_batch_size: 4000", "max_batch_size: 1")
-TWO_INSTANCES = ("[{ kind: KIND_CPU }]", "[{ kind: KIND_CPU count: 2 }]")
+TWO_INSTANCES = ("{ kind: KIND_CPU }", "{ kind: KIND_CPU count: 2 }")
 
 WARM_UP = """
 model_warmup [
@@ -141,7 +136,7 @@ def exchange(file: Path, old: str, new: str) -> None:
 
 def set_mode(mode: str) -> tuple[str, str]:
     """What is written is synchronous; asynchronous is what comes of a configuration that says nothing."""
-    return ("parameters [", "parameters [") if mode == "synchronous" else (SYNCHRONOUS, "")
+    return (SYNCHRONOUS, SYNCHRONOUS) if mode == "synchronous" else (SYNCHRONOUS, "")
 
 
 QUICKLY = "--disable-auto-complete-config"
@@ -154,7 +149,7 @@ def write_explicit(repository: Path) -> list[str]:
         write_model(repository / f"warm_{mode}", scale_model(2), set_mode(mode), WARM_UP)
         write_model(repository / f"reloaded_{mode}", scale_model(2), set_mode(mode))
         busy = write_model(repository / f"busy_{mode}", scale_model(2), set_mode(mode), DELAY, ONE_BY_ONE)
-        exchange(busy / "config.pbtxt", "dynamic_batching {}", QUEUE)
+        exchange(busy / "config.pbtxt", "dynamic_batching { }", QUEUE)
         write_model(repository / f"cached_{mode}", scale_model(2), set_mode(mode), "response_cache { enable: true }")
         # Triton checks requests itself; an optional input that the model needs all the same gets a bad one past it.
         optional = ('name: "factor"', 'name: "factor" optional: true')

@@ -1,0 +1,165 @@
+"""A compiled model's Triton configuration: made, written as text, and compared with one that a user may have edited.
+
+Texts are protobuf's own: a name with quotes in it stays a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from simipu import CompileError
+
+import popef
+from popef.text import escape
+from poprt.compiler import Executable
+
+BATCHES_PER_REQUEST = 1_000
+"""The guide's example: max_batch_size is 1000 times the compiled batch; the backend splits and joins."""
+MOST_BATCH_SIZE = 2**31 - 1
+"""max_batch_size is an int32."""
+KINDS = {"input": popef.TensorType.INPUT, "output": popef.TensorType.OUTPUT}
+"""The kinds of tensors, by the configuration's field."""
+_MOST_BYTES = 16 << 20
+_ORDER = ("name", "backend", "max_batch_size", "dynamic_batching", "input", "output", "parameters", "instance_group")
+_BLOCKS = ("input", "output")
+"""What takes several lines to be readable."""
+
+ModelConfig = Any
+"""tritonclient's message, which has no types."""
+
+
+def new_config(**fields: Any) -> ModelConfig:
+    """An inference.ModelConfig of these fields; its module, and gRPC with it, is loaded where one is needed only."""
+    from tritonclient.grpc import model_config_pb2  # type: ignore[import-untyped]
+
+    return model_config_pb2.ModelConfig(**fields)
+
+
+def user_anchors(compiled: Executable) -> list[popef.Anchor]:
+    """The anchors of inputs and outputs, without those of streamed weights."""
+    return [anchor for anchor in compiled.metadata.anchors() if anchor.name() not in compiled.weights]
+
+
+def make_config(name: str, compiled: Executable, names: Mapping[str, str]) -> ModelConfig:
+    """The configuration of a compiled model, in the friendly `names` of its anchors.
+
+    Requests are batched only where rows are proven to be independent and Triton can batch them, along the first axis; else
+    dims are the compiled shape, with -1 along another axis of independent rows.
+    """
+    batch, rows = _batch_size(compiled), compiled.rows
+    batched = rows.dependence is None and not rows.batch_axes and batch > 0
+    config = new_config(
+        name=name,
+        backend="poplar",
+        max_batch_size=min(batch * BATCHES_PER_REQUEST, MOST_BATCH_SIZE) if batched else 0,
+        parameters={"synchronous_execution": {"string_value": "1"}},
+        instance_group=[{"kind": "KIND_CPU"}],
+    )
+    if batched:
+        config.dynamic_batching.SetInParent()
+    _add_tensors(config, compiled, names, -1 if rows.dependence is None and rows.batch_axes else _rows_per_run(compiled))
+    return config
+
+
+def _batch_size(compiled: Executable) -> int:
+    anchors = user_anchors(compiled)
+    axes = [compiled.rows.axis(anchor.name()) for anchor in anchors]
+    return popef.batch_size([anchor.tensorInfo().shape() for anchor in anchors], axes)
+
+
+def _rows_per_run(compiled: Executable) -> int:
+    return _batch_size(compiled) * max(1, compiled.metadata.deviceIterations())
+
+
+def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, str], batch: int) -> None:
+    """Inputs and outputs as the configuration's max_batch_size asks for them; with 0 dims hold the batch, which is `batch`."""
+    for anchor in user_anchors(compiled):
+        field = next(field for field, kind in KINDS.items() if kind == anchor.type())
+        info, name = anchor.tensorInfo(), anchor.name()
+        dims, axis = list(info.shape()), compiled.rows.axis(name)
+        if config.max_batch_size and _batch_size(compiled):
+            del dims[axis]
+        elif batch and dims:
+            dims[axis] = batch
+        entry = getattr(config, field).add(name=names.get(name, name), data_type=_triton_type(info), dims=dims or [1])
+        # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
+        if config.max_batch_size and not dims:
+            entry.reshape.SetInParent()
+
+
+def _triton_type(info: popef.TensorInfo) -> str:
+    """float16 is TYPE_FP16, int8 is TYPE_INT8, bool is TYPE_BOOL."""
+    return "TYPE_" + popef.popefTypeToNumpyDType(info.dataType()).name.upper().replace("FLOAT", "FP")
+
+
+def encode_config(config: ModelConfig) -> str:
+    """The text of config.pbtxt, in a reader's order."""
+    return "".join(_encode_field(config, field) for field in _ORDER)
+
+
+def _encode_field(config: ModelConfig, field: str) -> str:
+    part = new_config()
+    part.CopyFrom(config)
+    for other, _ in config.ListFields():
+        if other.name != field:
+            part.ClearField(other.name)
+    in_one_line = field not in _BLOCKS
+    text: str = text_format.MessageToString(
+        part, as_utf8=True, use_short_repeated_primitives=True, as_one_line=in_one_line
+    ).strip()
+    return f"{text}\n" if text else ""
+
+
+def read_config(file: Path) -> ModelConfig:
+    """A config.pbtxt. Raises CompileError, in one line that names the place, for one that Triton could not read either."""
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"more than {_MOST_BYTES} bytes")
+        # Triton may be newer than tritonclient, and know more fields.
+        return text_format.Parse(file.read_text(encoding="utf-8"), new_config(), allow_unknown_field=True)
+    except (text_format.ParseError, ValueError, RecursionError) as error:
+        raise CompileError(
+            escape(f"{file}: expected a model configuration in protobuf's text format, found {error}")
+        ) from error
+
+
+def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> Iterator[str]:
+    """Where the tensors of a configuration that is kept are not those of the new executable, in the friendly `names`.
+
+    All else is the user's: instances, batching, parameters, the outputs that are left out; and what says nothing of inputs
+    or of outputs has them filled in.
+    """
+    wanted = new_config(max_batch_size=max(0, kept.max_batch_size))
+    _add_tensors(wanted, compiled, names, _rows_per_run(compiled))
+    axes = {names.get(anchor.name(), anchor.name()): compiled.rows.axis(anchor.name()) for anchor in user_anchors(compiled)}
+    holds_batch = not wanted.max_batch_size and _batch_size(compiled)
+    for field in KINDS:
+        expected = {entry.name: entry for entry in getattr(wanted, field)}
+        given = {entry.name: entry for entry in getattr(kept, field)}
+        for name, entry in given.items():
+            if name not in expected:
+                yield f"{field} {name!r} is not the executable's, which has {', '.join(map(repr, expected))}"
+                continue
+            for what, found, right in _iter_facts(entry, expected[name], axes[name] if holds_batch else None):
+                if found != right:
+                    yield f"{field} {name!r} has {what} {found}, in the executable {right}"
+        for name in expected if given and field == "input" else ():
+            if name not in given:
+                yield f"{field} {name!r} of the executable is missing"
+
+
+def _iter_facts(entry: ModelConfig, expected: ModelConfig, batch_axis: int | None) -> Iterator[tuple[str, object, object]]:
+    """What two descriptions of a tensor say of it. The size of a batch that dims hold may be left open."""
+    types = entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    yield "type", types[entry.data_type].name, types[expected.data_type].name
+    found, right = _dims(entry), _dims(expected)
+    if batch_axis is not None and found[batch_axis : batch_axis + 1] == [-1]:
+        right[batch_axis] = -1
+    yield "dims", found, right
+
+
+def _dims(entry: ModelConfig) -> list[int]:
+    return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
