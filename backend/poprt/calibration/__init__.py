@@ -6,8 +6,8 @@ compiled.
 """
 
 from poprt.calibration.comparison import LIMIT, Comparison
-from poprt.calibration.inputs import read_calibration_data
 from poprt.calibration.overflow import Overflow
+from poprt.calibration.reading import read_calibration_data
 from poprt.calibration.run import Findings, calibrate
 from poprt.calibration.sides import READY_SECONDS, Side
 

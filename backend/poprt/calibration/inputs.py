@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,35 +19,6 @@ LEAST_ROWS = 15
 """Rows that are made up at least: some of each kind."""
 _BLOCK = 8
 """Pixels of the edges of a picture's blocks."""
-
-
-def read_calibration_data(path: str | Path) -> dict[str, Array]:
-    """Arrays by input name: of an .npz file, or of a pickled dict as `--data_preprocess` takes it.
-
-    A pickle may hold arrays and plain values, nothing else. Raises CompileError for another file.
-    """
-    content = Path(path).read_bytes()
-    try:
-        if content[:2] == b"PK":
-            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return dict(arrays)
-        found = _ArrayUnpickler(io.BytesIO(content)).load()
-        return {str(name): np.asarray(value) for name, value in found.items()}
-    except (pickle.UnpicklingError, AttributeError, EOFError, IndexError, ValueError, ImportError) as error:
-        raise CompileError(f"{path}: expected arrays by input name, an .npz file or a pickled dict; found {error}") from error
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Loads what arrays are made of; anything else could run code."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        wanted = (module.replace("numpy._core", "numpy.core"), name)
-        if wanted in {("numpy", "ndarray"), ("numpy", "dtype"), ("numpy.core.multiarray", "_reconstruct")} | {
-            ("numpy.core.numeric", "_frombuffer"),
-            ("numpy.core.multiarray", "scalar"),
-        }:
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name}, which is no array")
 
 
 def iter_given(inputs: Sequence[Stream], data: Mapping[str, Array], batch_size: int) -> Iterator[dict[str, Array]]:

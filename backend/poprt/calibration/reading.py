@@ -1,0 +1,285 @@
+"""Reads the user's calibration data: an .npz file, a folder of .npy files, or a pickled dict, which may be anybody's.
+
+Only arrays of numbers come out. Nothing is allocated of which the file does not have the bytes, and a pickle calls neither
+numpy nor anything else: what its opcodes ask for is noted down and made here.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+import re
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from simipu import CompileError
+
+from popef.text import escape, find_name_fault
+
+Array = npt.NDArray[Any]
+
+_NUMBERS = "biuf"
+"""numpy's kinds of truth values, whole numbers and floats."""
+_NPZ_BYTES, _NPZ_RATIO = 64 << 20, 32
+"""An .npz file may unpack to that many bytes and that many times its own size: masks compress well, bombs better."""
+_MOST_AXES = 32
+"""Every numpy has so many."""
+_DAMAGE = (
+    pickle.PickleError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What reading damaged files raises."""
+
+
+def read_calibration_data(path: str | Path) -> dict[str, Array]:
+    """Arrays of numbers by input name: of an .npz file, of a folder of .npy files, or of a pickled dict as the real tool takes.
+
+    Raises CompileError, in one line, for anything else, and OSError for what cannot be read.
+    """
+    path = Path(path)
+    try:
+        data = dict(_iter_folder(path) if path.is_dir() else _iter_file(path))
+        if not data:
+            raise ValueError("none")
+        for name in data:
+            if fault := find_name_fault(name):
+                raise ValueError(f"{name[:100]!r}: {fault}")
+    except _DAMAGE as error:
+        text = f"{path}: expected arrays by input name, in an .npz file, a folder of .npy files or a pickled dict; found "
+        raise CompileError(escape(text + _say(error))) from error
+    return data
+
+
+def _iter_folder(folder: Path) -> Iterator[tuple[str, Array]]:
+    for file in sorted(folder.glob("*.npy")):
+        with _naming(file.name):
+            array = _decode_npy(file.read_bytes())
+        yield file.stem, array
+
+
+def _iter_file(path: Path) -> Iterator[tuple[str, Array]]:
+    if path.exists() and not path.is_file():
+        raise ValueError("no regular file")
+    content = path.read_bytes()
+    return _iter_npz(content) if content[:2] == b"PK" else _iter_pickle(content)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise ValueError(f"{name}: {_say(error)}") from error
+
+
+def _say(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _iter_npz(content: bytes) -> Iterator[tuple[str, Array]]:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        total, most = sum(entry.file_size for entry in entries), max(_NPZ_BYTES, _NPZ_RATIO * len(content))
+        if total > most:
+            raise ValueError(f"{total} bytes of arrays in a file of {len(content)}, which may have {most}")
+        if len({entry.filename for entry in entries}) < len(entries):
+            raise ValueError("two arrays of one name")
+        for entry in entries:
+            name = entry.filename
+            if not name.endswith(".npy") or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise ValueError(f"{name!r}, which numpy.savez would not have written")
+            with _naming(name):
+                array = _decode_npy(archive.read(entry))
+            yield name[: -len(".npy")], array
+
+
+def _decode_npy(content: bytes) -> Array:
+    file = io.BytesIO(content)
+    version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"version {version} of .npy; versions {', '.join(map(str, readers))} can hold numbers")
+    shape, is_fortran, dtype = readers[version](file)  # type: ignore[no-untyped-call]
+    return _make_array(memoryview(content)[file.tell() :], dtype, shape, is_fortran=is_fortran)
+
+
+def _make_array(raw: memoryview | bytes | bytearray, dtype: Any, shape: object, *, is_fortran: object) -> Array:
+    """A view of exactly these bytes."""
+    if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS:
+        raise ValueError(f"type {dtype!r}, where only numbers can be used")
+    if not isinstance(shape, tuple) or len(shape) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"a shape that is no tuple of at most {_MOST_AXES} sizes")
+    if math.prod(shape) * dtype.itemsize != len(raw):
+        raise ValueError(f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has {math.prod(shape) * dtype.itemsize}")
+    array: Array = np.frombuffer(raw, dtype)
+    return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
+
+
+def _iter_pickle(content: bytes) -> Iterator[tuple[str, Array]]:
+    _check_opcodes(content)
+    found = _NotingUnpickler(io.BytesIO(content), encoding="latin1").load()
+    if type(found) is not dict:
+        raise ValueError(f"a pickled {type(found).__name__}")
+    budget = _Budget(len(content))
+    for name, value in found.items():
+        if type(name) is not str:
+            raise ValueError(f"a name that is a {type(name).__name__}")
+        with _naming(repr(name[:100])):
+            array = _to_array(value, budget)
+        yield name, array
+
+
+_OPCODES = frozenset(
+    "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT "
+    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE "
+    "BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
+    "GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD".split()
+)
+"""What dicts of arrays and plain values are made of in all protocols."""
+_MEMO = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Before anything is executed: pickle itself allocates what a length or a place in its memo asks for. `genops` finds every
+    length that the file does not have."""
+    for number, (opcode, argument, place) in enumerate(pickletools.genops(content)):
+        if opcode.name not in _OPCODES:
+            raise ValueError(f"opcode {opcode.name} at byte {place}")
+        size = argument if isinstance(argument, int) else 0
+        if opcode.name in _MEMO and not 0 <= size <= number:
+            raise ValueError(f"place {size} in the memo at byte {place}")
+        if opcode.name == "FRAME" and size > len(content):
+            raise ValueError(f"a frame of {size} bytes at byte {place}")
+
+
+class _Noted:
+    """What a pickle may call; it has no state that a pickle could set."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., object]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: object) -> object:
+        return self._call(*arguments)
+
+    def __setstate__(self, state: object) -> None:
+        raise pickle.UnpicklingError("state for what has none")
+
+
+class _NotedType:
+    """A numpy.dtype. A real one, or a real array, would take any state from the pickle."""
+
+    __slots__ = ("_order", "_text")
+
+    def __init__(self, text: object, *_: object) -> None:
+        if not isinstance(text, str) or not re.fullmatch(rf"[{_NUMBERS}][0-9]{{1,2}}|bool", text):
+            named = text[:100] if isinstance(text, str) else type(text).__name__
+            raise pickle.UnpicklingError(f"type {named!r}, where only numbers can be used")
+        self._text, self._order = text, "="
+
+    def __setstate__(self, state: Any) -> None:
+        _, order, *structure = state
+        if order not in tuple("<>|=") or any(part is not None for part in structure[:3]):
+            raise pickle.UnpicklingError("a type that is no number's")
+        self._order = order
+
+    def make(self) -> np.dtype[Any]:
+        return np.dtype(self._text).newbyteorder(self._order)  # type: ignore[arg-type]
+
+
+class _NotedArray:
+    """A numpy.ndarray or a scalar of numpy's, which may get its state later."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, *state: Any) -> None:
+        self.array = self._make(*state) if state else None
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, is_fortran, raw = state
+        self.array = self._make(raw, dtype, shape, is_fortran)
+
+    @staticmethod
+    def _make(raw: Any, dtype: Any, shape: object, is_fortran: object) -> Array:
+        if not isinstance(dtype, _NotedType) or not isinstance(raw, (bytes, bytearray, str)):
+            raise pickle.UnpicklingError(f"an array of {type(raw).__name__}, where bytes and a type were expected")
+        # Python 2's strings of bytes were read as latin-1.
+        return _make_array(raw.encode("latin1") if isinstance(raw, str) else raw, dtype.make(), shape, is_fortran=is_fortran)
+
+
+_CALLS = {
+    ("numpy", "ndarray"): _Noted(lambda *_: _NotedArray()),
+    ("numpy", "dtype"): _Noted(_NotedType),
+    ("numpy.core.multiarray", "_reconstruct"): _Noted(lambda *_: _NotedArray()),
+    ("numpy.core.multiarray", "scalar"): _Noted(lambda dtype, raw: _NotedArray(raw, dtype, (), False)),
+    ("numpy.core.numeric", "_frombuffer"): _Noted(lambda raw, dtype, sizes, axes: _NotedArray(raw, dtype, sizes, axes == "F")),
+    ("_codecs", "encode"): _Noted(lambda text, _: str.encode(text, "latin1")),  # bytes, in protocols before 3
+    ("__builtin__", "bytes"): _Noted(lambda: b""),
+}
+
+
+class _NotingUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        found = _CALLS.get((module.replace("numpy._core", "numpy.core"), name))
+        if found is None:
+            raise pickle.UnpicklingError(f"{module}.{name}, which is no array")
+        return found
+
+
+class _Budget:
+    """Bytes that the values of lists may take: those of the file, however often it names one of them."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self, number: int) -> None:
+        self._left -= number
+        if self._left < 0:
+            raise ValueError("lists of more numbers than the file has bytes")
+
+
+def _to_array(value: object, budget: _Budget) -> Array:
+    array: Array = np.asarray(_resolve(value, budget, _MOST_AXES))
+    if array.dtype.kind not in _NUMBERS:
+        raise ValueError(f"type {array.dtype}, where only numbers can be used")
+    return array
+
+
+def _resolve(value: object, budget: _Budget, depth: int) -> object:
+    if isinstance(value, _NotedArray):
+        if value.array is None:
+            raise ValueError("an array without data")
+        return value.array
+    if isinstance(value, (list, tuple)) and depth:
+        resolved = []
+        for each in value:
+            resolved.append(_resolve(each, budget, depth - 1))
+            budget.take(max(1, getattr(resolved[-1], "nbytes", 1)))
+        return resolved
+    if isinstance(value, (bool, int, float)):
+        return value
+    raise ValueError(f"a {type(value).__name__}, where numbers were expected")
