@@ -85,6 +85,14 @@ class Calls:
 reconstruct = np.arange(1).__reduce__()[0]
 
 
+def test_reads_transposed_arrays_as_numpy_2_3_pickles_them(tmp_path):
+    frombuffer = np.arange(1).__reduce_ex__(5)[0]
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    call = Calls(frombuffer, array.tobytes(), array.dtype, array.shape, "K", (1, 2, 0))
+    (tmp_path / "rows.pkl").write_bytes(pickle.dumps({"x": call}))
+    check(read_calibration_data(tmp_path / "rows.pkl"), {"x": array.transpose(1, 2, 0)})
+
+
 class Forged:
     """An array with the state that a stranger chose."""
 

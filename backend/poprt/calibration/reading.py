@@ -231,12 +231,19 @@ class _NotedArray:
         return _make_array(raw.encode("latin1") if isinstance(raw, str) else raw, dtype.make(), shape, is_fortran=is_fortran)
 
 
+def _note_buffer(raw: Any, dtype: Any, shape: Any, order: object, axes: Any = None) -> _NotedArray:
+    noted = _NotedArray(raw, dtype, shape, order == "F")
+    if axes is not None and noted.array is not None:  # numpy 2.3 and later: of C's order, then transposed
+        noted.array = noted.array.transpose(axes)
+    return noted
+
+
 _CALLS = {
     ("numpy", "ndarray"): _Noted(lambda *_: _NotedArray()),
     ("numpy", "dtype"): _Noted(_NotedType),
     ("numpy.core.multiarray", "_reconstruct"): _Noted(lambda *_: _NotedArray()),
     ("numpy.core.multiarray", "scalar"): _Noted(lambda dtype, raw: _NotedArray(raw, dtype, (), False)),
-    ("numpy.core.numeric", "_frombuffer"): _Noted(lambda raw, dtype, sizes, axes: _NotedArray(raw, dtype, sizes, axes == "F")),
+    ("numpy.core.numeric", "_frombuffer"): _Noted(_note_buffer),
     ("_codecs", "encode"): _Noted(lambda text, _: str.encode(text, "latin1")),  # bytes, in protocols before 3
     ("__builtin__", "bytes"): _Noted(lambda: b""),
 }
