@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from poprt import cli
+from poprt.triton_model import ModelFolder
 from sample_models import linear_model
 from triton_poplar import recipes
 
@@ -299,6 +300,8 @@ def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, m
     assert recipes.build(folder.parent) == ["some"]
     assert {name: (folder / name).read_text() for name in kept} == kept
     assert recipes.build(folder.parent) == []
+    with ModelFolder(folder), pytest.raises(recipes.RecipeError, match="another poprt writes into it"):
+        recipes.build(folder.parent, force=True)
     (folder / "1" / "name_map.json").write_text('{"q": "r"}')
     with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it.*'q' is no input or output"):
         recipes.build(folder.parent, force=True)
