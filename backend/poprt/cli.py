@@ -223,7 +223,7 @@ def _parser() -> Parser:
     )
     add("--fp8_skip_op_names", nargs="+", default=[], metavar="NODE", help="products that stay fp16 in an fp8 model")
     data_help = "inputs by name to look for overflow with in a model in half: .npz, a folder of .npy, or a pickled dict"
-    add_path("--data_preprocess", folder=True, type=Path, metavar="PATH", help=data_help)
+    add_path("--data_preprocess", type=Path, metavar="PATH", help=data_help)
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
     fix_help = (
         "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they choose is compiled (ours)"
