@@ -12,17 +12,14 @@ from pathlib import Path
 
 
 @contextmanager
-def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold a folder that is there; BlockingIOError if another one does, unless to `wait` for it."""
+def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Hold a folder that is there; BlockingIOError if another one does, unless to `wait` for it.
+
+    False where the file system has no locks, as some of networks: everyone is let in then.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            raise
-        except OSError:
-            pass  # a file system without locks, as some of networks: everyone is let in, as everywhere else there
-        yield
+        yield _lock(descriptor, wait)
     finally:
         os.close(descriptor)
 
@@ -34,9 +31,20 @@ def make_scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         # Nobody else looks between the making of a folder and its locking.
         with lock_folder(parent, wait=True):
             for left in parent.glob(f"{prefix}*"):
-                with suppress(BlockingIOError, NotADirectoryError, FileNotFoundError), lock_folder(left):
-                    shutil.rmtree(left, ignore_errors=True)
+                with suppress(BlockingIOError, NotADirectoryError, FileNotFoundError), lock_folder(left) as held_by_nobody:
+                    if held_by_nobody:
+                        shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
             held.callback(shutil.rmtree, folder, ignore_errors=True)
             held.enter_context(lock_folder(folder))
         yield folder
+
+
+def _lock(descriptor: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True

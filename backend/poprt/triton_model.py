@@ -51,12 +51,13 @@ class ModelFolder:
                     folder.mkdir(exist_ok=True)
                     held.callback(_remove_empty, folder)
             try:
-                held.enter_context(lock_folder(self.path))
+                alone = held.enter_context(lock_folder(self.path))
             except BlockingIOError:
                 raise CompileError(
                     f"model folder {escape(self.path)}: another poprt writes into it; wait for it, or give another folder"
                 ) from None
-            remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
+            if alone:
+                remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
             self._held = held.pop_all()
         return self
 
