@@ -27,6 +27,7 @@ from poprt.profile.command import read_shape
 from poprt.profile.model import make_profile
 from poprt.profile.table import print_profile
 from poprt.shapes import describe_shape
+from poprt.supervision import add_limits, supervised
 from poprt.terminal import configure_logging, make_console, show_progress
 from poprt.triton_model import ModelFolder, stage_executable
 from poprt.weights import inline
@@ -42,7 +43,9 @@ _EXAMPLES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 fine, 1 bad input, 2 usage."""
-    return run(_parser(), arguments, (SimIpuError,))
+    parser = _parser()
+    parser.set_defaults(own_process=arguments is None)
+    return run(parser, arguments, (SimIpuError,))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -196,7 +199,7 @@ def _parser() -> Parser:
         version=f"PopRT {poprt.__version__} (simulated IPU, package hash {package_hash()})",
         examples=_EXAMPLES,
     )
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=supervised(_run))
     add, add_path = parser.add_argument, parser.add_path
     add_path(
         "-i", "--input_model", type=Path, required=True, metavar="PATH", help="ONNX file, or a folder that holds exactly one"
@@ -263,5 +266,6 @@ def _parser() -> Parser:
     add("--show_profile", action="store_true", help="print what a batch would take on the chip, and where (modelled)")
     add("--disable_compilation_progress_bar", action="store_true", help="no progress bar")
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    add_limits(parser)
     add("--logging_level", choices=levels, default="WARNING", help="log level (default: %(default)s)")
     return parser

@@ -37,13 +37,17 @@ def add_limits(parser: Parser) -> None:
 
 
 def supervised(command: Command) -> Command:
-    """`command` in a child process, within the limits that its options have.
+    """`command` in a child process, within the limits that its options have; in this one where their `own_process` is not
+    set: only a process that is all the command's may return twice.
 
-    Both processes return: the child what the command does, the parent the status with which the child has ended. Raises
+    It does: the child returns what the command does, the parent the status with which the child has ended. Raises
     CompileTimeoutError, CompileMemoryError, and CompileError for a child that crashed.
     """
 
     def run(options: argparse.Namespace) -> int:
+        if not getattr(options, "own_process", False):
+            return command(options)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         most = options.memory_limit << 20 if options.memory_limit else usable_memory_bytes()
         child = os.fork()
         if child:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from model_runtime.errors import ModelRuntimeError
 from poprt.profile import command as profile_command
+from poprt.supervision import supervised
 from poprt.terminal import cell, make_console
 from rich.table import Table
 from simipu import SimIpuError
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, triton_options = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     parser = _parser()
-    parser.set_defaults(triton_options=triton_options)
+    parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
     return run(parser, own, (ServerError, RecipeError, ModelConfigError, ModelRuntimeError, SimIpuError))
 
 
@@ -185,7 +186,7 @@ def _parser() -> Parser:
     make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="these models only")
     make.add_argument("--force", action="store_true", help="compile again what is up to date")
     text = "what a model would take on the chip: time, memory, where they go (modelled)"
-    profile_command.add_arguments(_add(commands, "profile", profile_command.run, text, profile_command.EXAMPLES))
+    profile_command.add_arguments(_add(commands, "profile", supervised(profile_command.run), text, profile_command.EXAMPLES))
     examples = ("poplar-triton install /opt/tritonserver/backends",)
     put = _add(commands, "install", _install, "put the backend into an existing Triton server", examples)
     put.add_path("backends_dir", folder=True, type=Path, metavar="BACKENDS_DIR", help="such as /opt/tritonserver/backends")

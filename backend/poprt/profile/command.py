@@ -20,6 +20,7 @@ from poprt.profile.report import BATCH_SIZES, make_report, require_matplotlib
 from poprt.profile.source import open_source
 from poprt.profile.table import print_profile, print_sweep
 from poprt.profile.trace import make_trace
+from poprt.supervision import add_limits
 from poprt.terminal import make_console, show_progress
 
 _OPTIONS = (
@@ -85,6 +86,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_path(
         "--trace", type=Path, metavar="FILE", help="write a trace of the supersteps for Perfetto; of the first point of a sweep"
     )
+    add_limits(parser)
 
 
 def run(options: argparse.Namespace) -> int:
