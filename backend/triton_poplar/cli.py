@@ -70,9 +70,7 @@ def _failed_models(server: TritonServer) -> Collection[str]:
         print_line(f"poplar-triton: warning: {error}; see its output", stderr=True)
         return ()
     for model, reason in sorted(failed.items()):
-        print(
-            f"poplar-triton: model {escape(repr(model))} is not served: {escape(reason.partition(chr(10))[0])}", file=sys.stderr
-        )
+        print_line(f"poplar-triton: model {model!r} is not served: {reason.partition(chr(10))[0]}", stderr=True)
     return failed
 
 

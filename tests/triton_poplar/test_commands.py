@@ -184,6 +184,17 @@ def test_names_reach_no_terminal_raw(command, evil, monkeypatch, capfd):
     assert not any(line.startswith("[server]") for line in (out + err).splitlines())
 
 
+def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
+    class Server:
+        def failed_models(self) -> dict[str, str]:
+            return {EVIL: "\x1b[2Jbad\nmore", "b": "why"}
+
+    assert set(triton_poplar.cli._failed_models(Server())) == {EVIL, "b"}
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith(r"[server]' is not served: \x1b[2Jbad")
+    assert second == "poplar-triton: model 'b' is not served: why"
+
+
 def test_tables_are_neither_wrapped_nor_cut_where_there_is_no_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     name = "a_rather_long_name_of_a_node/" * 12
