@@ -6,7 +6,6 @@ in it never notice.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,8 +22,6 @@ from model_runtime.session import Session
 
 Done = Callable[[Exception | None], None]
 """Called once per request: with None when its outputs are written, else with what went wrong."""
-
-_log = logging.getLogger("model_runtime")
 
 
 @dataclass(slots=True, eq=False)
@@ -167,10 +164,10 @@ class Pipeline:
 
     def _recover(self, error: Exception) -> None:
         """Answer or run again the requests that had rows in the failed run; keep the others in their places."""
-        if self.queues.is_disconnected:
-            # It failed for want of places, or was ended: `_serve` answers all.
-            return
         with self.queues.lock:
+            # Under the lock: whoever disconnects them has them forget which requests had rows in the run.
+            if self.queues.is_disconnected:
+                return  # `_serve` answers all
             hit = [request for request in self._requests if request.first_row < self.queues.rows_read]
             waiting = list(self._requests)[len(hit) :]
             self.queues.forget()
@@ -184,7 +181,6 @@ class Pipeline:
                 self._enqueue(request)
             for request in waiting:
                 self._enqueue(request)
-        _log.warning("a run with rows of %d requests failed%s: %s", len(hit), ", each is run alone" if again else "", error)
         for request in () if again else hit:
             request.done(error)
 

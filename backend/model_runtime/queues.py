@@ -18,12 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 import popef
-from model_runtime.errors import ModelRuntimeError
+from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.exits import endless_wait
 
 Array = npt.NDArray[Any]
 Callback = Callable[[], None]
 Queue = TypeVar("Queue")
+_DISCONNECTED = "the session was stopped"
 
 
 class OutputSlot:
@@ -79,6 +80,7 @@ class InputQueue:
         self._check_rows = check_rows
         self._alone = alone
         self._entries: deque[_Input] = deque()
+        self._disconnected = False
         self.enqueued_at_ns = 0
         """When the last rows came, on the clock of time.perf_counter_ns."""
         self.rows_enqueued = 0
@@ -124,9 +126,14 @@ class InputQueue:
                 self._lock.notify()
 
     def read(self, most: int) -> Array:
-        """Take up to `most` rows: a view where one request has them, else a copy that joins several."""
+        """Take up to `most` rows: a view where one request has them, else a copy that joins several.
+
+        Raises StoppedError once the queue is disconnected.
+        """
         started: list[Callback] = []
         with self._lock:
+            if self._disconnected:
+                raise StoppedError(_DISCONNECTED)
             pieces = self._take(most, started)
         for callback in started:
             callback()
@@ -170,6 +177,11 @@ class InputQueue:
         self._entries.clear()
         self.rows_read = self.rows_enqueued
 
+    def disconnect(self) -> None:
+        """Drop all waiting rows, and give none any more."""
+        self.forget()
+        self._disconnected = True
+
 
 class OutputQueue:
     """The places waiting for rows of one output anchor."""
@@ -179,6 +191,7 @@ class OutputQueue:
         self._info = anchor.tensorInfo()
         self._lock = lock
         self._entries: deque[_Output] = deque()
+        self._disconnected = False
 
     def tensorInfo(self) -> popef.TensorInfo:
         """Shape (of the compiled batch) and type of the anchor."""
@@ -203,9 +216,11 @@ class OutputQueue:
             self._entries.append(_Output(place, rows, 0, callback))
 
     def write(self, values: Array) -> None:
-        """Hand out computed rows to the places in order."""
+        """Hand out computed rows to the places in order. Raises StoppedError once the queue is disconnected."""
         finished: list[Callback] = []
         with self._lock:
+            if self._disconnected:
+                raise StoppedError(_DISCONNECTED)
             start = 0
             while start < len(values):
                 if not self._entries:
@@ -228,6 +243,11 @@ class OutputQueue:
     def forget(self) -> None:
         """Drop all waiting places."""
         self._entries.clear()
+
+    def disconnect(self) -> None:
+        """Drop all waiting places, and take no rows any more."""
+        self.forget()
+        self._disconnected = True
 
 
 def _store(entry: _Output, values: Array) -> None:
@@ -334,7 +354,10 @@ class QueueManager:
         """Forget everything that waits, rows and places, and have nobody wait for rows again."""
         with self.lock:
             self._disconnected = True
-            self.forget()
+            for waiting in self._inputs.values():
+                waiting.disconnect()
+            for places in self._outputs.values():
+                places.disconnect()
             self.lock.notify_all()
 
     def withdraw(self, from_end: int) -> None:

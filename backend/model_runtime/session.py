@@ -16,7 +16,7 @@ from simipu.engine import ReadCallback, WriteCallback, iteration_timing
 import popef
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, model_target
 from model_runtime.environment import host_sync_timeout_seconds
-from model_runtime.errors import ModelRuntimeError
+from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.exits import attend
 from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
 from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
@@ -263,7 +263,7 @@ class Session:
             for index in self._main:
                 rows = engine.run(index, ready_ns)
                 lateness_ns = max(lateness_ns, engine.lateness_ns)
-        except RunCancelledError:
+        except (RunCancelledError, StoppedError):
             return 0
         if self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_runtime import ModelRuntimeError, OutputSlot, QueueManager
+from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, StoppedError
 
 import popef
 
@@ -107,3 +107,15 @@ def test_disconnecting_forgets_everything():
     queues.outputQueue("y").enqueue(None, 3)
     queues.disconnectAll()
     assert queues.readAvailable() == 0
+
+
+def test_a_run_that_disconnecting_overtook_is_told_so():
+    queues = make_queues()
+    queues.inputQueue("x").enqueue(rows(8))
+    queues.outputQueue("y").enqueue(None, 8)
+    taken = queues.inputQueue("x").read(BATCH)
+    queues.disconnectAll()
+    with pytest.raises(StoppedError):
+        queues.outputQueue("y").write(taken)
+    with pytest.raises(StoppedError):
+        queues.inputQueue("x").read(BATCH)

@@ -15,6 +15,7 @@ from model_runtime import (
     ModelRuntimeError,
     OutputMemoryView,
     PopefPaths,
+    Session,
     StoppedError,
 )
 from sample_models import loudness_model, steps_model
@@ -124,6 +125,57 @@ def test_closing_answers_what_waits(file):
         future.wait(10)
     with pytest.raises(ModelRuntimeError):
         runner.execute({"x": x(4)})
+
+
+CLOSINGS = {
+    "whole batches": {},
+    "rows": {"batching_dim": 0},
+    "rows flushed": {"batching_dim": 0, "timeout_ns": 1000},
+    "resetting": {"batching_dim": 0, "auto_reset": True},
+}
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize("config", CLOSINGS.values(), ids=CLOSINGS)
+def test_closing_with_work_in_flight_answers_all_of_it(linear, compile_popef, config, iterations):
+    file = compile_popef(linear, options={"batches_per_step": iterations})
+    for turn in range(6):
+        with ThreadPoolExecutor(3) as pool:
+            with ModelRunner(file, ModelRunnerConfig(num_threads=1, **config)) as runner:
+                feeding = [pool.submit(feed, runner, 4 * (1 + turn % 3)) for _ in range(3)]
+                runner.execute({"x": x(4)})
+            futures = [future for fed in feeding for future in fed.result()]
+        errors = [error for future in futures if (error := error_of(future)) is not None]
+        assert {type(error) for error in errors} <= {StoppedError}, errors
+
+
+def feed(runner, rows):
+    """Requests until the runner is closed."""
+    futures = []
+    while len(futures) < 200:
+        try:
+            futures.append(runner.executeAsync({"x": x(rows)}))
+        except StoppedError:
+            break
+    return futures
+
+
+def error_of(future):
+    try:
+        future.wait(20)
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def test_a_run_that_is_overtaken_by_stopping_has_computed_nothing(file):
+    session = Session(file)
+    session.runLoadPrograms()
+    queues = session.createQueueManager()
+    queues.inputQueue("x").enqueue(x(4))
+    for name in "yz":
+        queues.outputQueue(name).enqueue(None, 4, session.stop if name == "y" else None)
+    assert session.runMainPrograms() == 0
 
 
 def test_a_model_without_batch_takes_whole_tensors(compile_popef):
