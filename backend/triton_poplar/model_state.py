@@ -14,7 +14,7 @@ from typing import Any
 import popef
 from triton_poplar.backend_state import BackendState
 from triton_poplar.errors import ModelConfigError
-from triton_poplar.parameters import Parameters, parse_parameters
+from triton_poplar.parameters import MOST_DELAY_SECONDS, Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
 
 
@@ -42,6 +42,11 @@ class ModelState:
 
     def validate(self) -> None:
         """ValidateModelConfig of the guide: afterwards config.pbtxt and PopEF agree."""
+        if self._config.get("model_transaction_policy", {}).get("decoupled"):
+            raise ModelConfigError(
+                f"model {self.name!r}: config.pbtxt says decoupled: true, but every request has exactly one answer; leave "
+                "model_transaction_policy out"
+            )
         batch = self.total_batch_size if self.holds_batch else 0
         check_config_tensors("input", self._config.get("input", []), self.inputs, batch, self.wraps_rows)
         check_config_tensors("output", self._config.get("output", []), self.outputs, batch, self.wraps_rows)
@@ -85,9 +90,15 @@ class ModelState:
         return 0
 
     def execution_delay_seconds(self, instance_id: int) -> float:
-        """For tests: how long an instance waits before it processes the requests of a call."""
+        """For tests: how long an instance waits before it processes the requests of a call. ModelConfigError for over a day."""
         multiplier = max(self.parameters.instance_wise_delay_multiplier * instance_id, 1)
-        return multiplier * self.parameters.execute_delay_ms / 1000
+        seconds = multiplier * self.parameters.execute_delay_ms / 1000
+        if seconds > MOST_DELAY_SECONDS:
+            raise ModelConfigError(
+                f"model {self.name!r}: parameters execute_delay_ms and instance_wise_delay_multiplier: expected a wait of at "
+                f"most {MOST_DELAY_SECONDS} s for each instance, found {seconds:g} s for instance {instance_id}; lower one"
+            )
+        return seconds
 
     def creation_delay(self) -> None:
         """For tests: wait before an instance is created."""
@@ -158,7 +169,8 @@ class ModelState:
 
     def _find_file(self, name: str) -> Path | None:
         """A relative path is taken from the version folder, then from the model folder."""
-        return next((folder / name for folder in self._folders() if (folder / name).is_file()), None)
+        # Not Path.is_file, which raises for a path that is too long.
+        return next((folder / name for folder in self._folders() if os.path.isfile(folder / name)), None)
 
     def _missing(self, parameter: str, name: str) -> ModelConfigError:
         looked = " or ".join(dict.fromkeys(str(folder / name) for folder in self._folders()))

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import difflib
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from popef.text import MOST_NAME_CHARACTERS, escape, find_name_fault
 from triton_poplar.errors import ModelConfigError
+
+MOST_DELAY_SECONDS = 24 * 60 * 60
+"""Of a delay for tests."""
+MOST_PATH_BYTES = 4095
+"""Linux's PATH_MAX, without the zero at the end."""
+_NEAR_MISS = 0.8
+"""Likeness, as difflib has it, from which on a name is a misspelling: `timeout` is one of timeout_ns, `my_timeout` is not."""
+_MOST_QUOTED = 200
+"""Characters of what was found in a message."""
 
 _log = logging.getLogger("triton_poplar")
 
@@ -69,29 +80,35 @@ def parse_flag(text: str) -> bool:
         raise ValueError("0, 1, true or false") from None
 
 
-def parse_count(text: str) -> int:
-    """A whole number of at least 0."""
-    if not (text.strip().isascii() and text.strip().isdecimal() and len(text) < 20):
-        raise ValueError("a whole number of at least 0")
-    return int(text)
-
-
-def parse_positive(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        number = parse_count(text)
-    except ValueError:
-        number = 0
-    if not number:
-        raise ValueError("a whole number of at least 1")
-    return number
-
-
 def parse_text(text: str) -> str:
-    """A path or name, not empty."""
-    if not text.strip():
-        raise ValueError("some text")
+    """A name that is fit to be shown."""
+    if find_name_fault(text.strip()):
+        raise ValueError(f"a name of 1 to {MOST_NAME_CHARACTERS} characters, none of them a control character")
     return text
+
+
+def parse_paths(text: str) -> str:
+    """A path, or several with commas between: each fit to be shown, and no longer than the system takes."""
+    if not text.strip() or any(len(os.fsencode(path)) > MOST_PATH_BYTES or not path.isprintable() for path in text.split(",")):
+        raise ValueError(
+            f"a path, or several with commas between, of at most {MOST_PATH_BYTES} bytes each and without control characters"
+        )
+    return text
+
+
+def _number(name: str, unit: str, default: int | None, bounds: tuple[int, int], meaning: str) -> Parameter:
+    """A parameter that is a whole number within bounds, both included."""
+    least, most = bounds
+
+    def parse(text: str) -> int:
+        digits = text.strip()
+        # The length first: reading thousands of digits is an error of its own.
+        fits = digits.isascii() and digits.isdecimal() and len(digits.lstrip("0")) <= len(str(most))
+        if not fits or not least <= int(digits) <= most:
+            raise ValueError(f"a whole number from {least} to {most}")
+        return int(digits)
+
+    return Parameter(name, f"{unit}, {least} to {most}", default, parse, meaning)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -119,13 +136,13 @@ PARAMETERS = (
         "executable_path",
         "path",
         "",
-        parse_text,
+        parse_paths,
         "PopEF file of the executable, or several with commas between; not set: `executable.popef` in the model's folder",
     ),
     Parameter(
-        "weights_path", "path", "", parse_text, "PopEF file of the weights, or several; not set: `weights.popef`, if there"
+        "weights_path", "path", "", parse_paths, "PopEF file of the weights, or several; not set: `weights.popef`, if there"
     ),
-    Parameter("name_map_file_path", "path", "", parse_text, "JSON file of friendly names; not set: `name_map.json`, if there"),
+    Parameter("name_map_file_path", "path", "", parse_paths, "JSON file of friendly names; not set: `name_map.json`, if there"),
     Parameter(
         "check_package_hash", "flag", True, parse_flag, "refuse an executable that another generation of this software compiled"
     ),
@@ -136,23 +153,25 @@ PARAMETERS = (
         parse_flag,
         "block until all requests of a call are answered; faster, and the only mode in which Triton's own statistics are right",
     ),
-    Parameter(
+    _number(
         "timeout_ns",
         "ns",
         500_000,
-        parse_count,
+        (0, 2**63 - 1),
         "how long an incomplete batch waits for more rows after the last one came; 0: for ever. In synchronous mode none can "
         "come, so it never waits. The default is what the guide's example and all public configurations say",
     ),
-    Parameter("execute_delay_ms", "ms", 0, parse_count, "for tests: wait before processing the requests of a call"),
-    Parameter(
+    _number(
+        "execute_delay_ms", "ms", 0, (0, 1000 * MOST_DELAY_SECONDS), "for tests: wait before processing the requests of a call"
+    ),
+    _number(
         "instance_wise_delay_multiplier",
         "count",
         0,
-        parse_count,
-        "for tests: the wait is max(multiplier * instance id, 1) times that",
+        (0, 1_000_000),
+        "for tests: the wait is max(multiplier * instance id, 1) times that, at most a day",
     ),
-    Parameter("creation_delay_sec", "s", 0, parse_count, "for tests: wait before an instance is created"),
+    _number("creation_delay_sec", "s", 0, (0, MOST_DELAY_SECONDS), "for tests: wait before an instance is created"),
     Parameter(
         "executable_name",
         "name",
@@ -164,7 +183,7 @@ PARAMETERS = (
         "sim_graph_path",
         "path",
         "",
-        parse_text,
+        parse_paths,
         "ONNX graph that a real executable was compiled from: it is simulated in the executable's place",
     ),
     Parameter(
@@ -174,11 +193,11 @@ PARAMETERS = (
         one_of("fast", "paced"),
         "paced: no row leaves before its modelled time on IPU and host link has passed",
     ),
-    Parameter(
+    _number(
         "sim_threads",
         "count",
         0,
-        parse_count,
+        (0, 1024),
         "CPU threads per instance; 0: the machine's cores shared out among the instances",
     ),
     Parameter(
@@ -220,8 +239,8 @@ BACKEND_OPTIONS = (
         parse_flag,
         "simulate, there being no IPU; false: models fail to load, as with the real backend on a machine without IPUs",
     ),
-    Parameter("sim_num_IPUs", "count", None, parse_positive, "IPUs that the simulated machine has; not set: as many as needed"),
-    Parameter("sim_tiles_per_IPU", "count", None, parse_positive, "tiles of each; not set: as the executable was compiled for"),
+    _number("sim_num_IPUs", "count", None, (1, 65_536), "IPUs that the simulated machine has; not set: as many as needed"),
+    _number("sim_tiles_per_IPU", "count", None, (1, 1472), "tiles of each; not set: as the executable was compiled for"),
     Parameter(
         "sim_ipu_version", "1, 2, 21", None, parse_ipu_version, "their version; not set: as the executable was compiled for"
     ),
@@ -231,7 +250,7 @@ BACKEND_OPTIONS = (
 def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     """The parameters of a model configuration (Triton's JSON form).
 
-    Raises ModelConfigError for a bad value; an unknown name is a warning with the nearest known one.
+    Raises ModelConfigError for a bad value, and for a name that is nearly a known one; another unknown name is a warning.
     """
     given = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
     return Parameters(**_parse(PARAMETERS, given, f"model {config.get('name', '')!r}: parameter"))
@@ -243,20 +262,31 @@ def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
 
 
 def _parse(table: Sequence[Parameter], given: Mapping[str, str], owner: str) -> dict[str, Any]:
+    names = [parameter.name for parameter in table]
+    for name in given:
+        if name not in names and name not in _TRITON_PARAMETERS:
+            _check_unknown(name, names, owner)
     values = {}
     for parameter in table:
         text = given.get(parameter.name)
         try:
             values[parameter.name] = parameter.default if text is None else parameter.parse(text)
         except ValueError as expected:
-            raise ModelConfigError(f"{owner} {parameter.name}: expected {expected}, found {text!r}") from None
-    names = [parameter.name for parameter in table]
-    for name in given:
-        if name not in names and name not in _TRITON_PARAMETERS:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(names)}"
-            _log.warning("%s %r is not known%s", owner, name, hint)
+            raise ModelConfigError(f"{owner} {parameter.name}: expected {expected}, found {_quote(text)}") from None
     return values
+
+
+def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
+    """Refuse a misspelling: its author would serve with the default and not know. What another program may read is let be."""
+    folded = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower()[:MOST_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
+    if near:
+        raise ModelConfigError(f"{owner} {_quote(name)} is not known; did you mean {folded[near[0]]}?")
+    _log.warning("%s %s is not known; known are %s", owner, _quote(name), ", ".join(known))
+
+
+def _quote(text: str | None) -> str:
+    return escape(repr(text), _MOST_QUOTED)
 
 
 _TRITON_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")

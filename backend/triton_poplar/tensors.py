@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 
 import popef
+from popef.name_map import read_names
+from popef.text import find_name_fault
 from triton_poplar.errors import ModelConfigError
 
 TRITON_TYPES = {
@@ -53,18 +54,13 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     """Anchor name to friendly name, for every anchor; the identity without a file.
 
     Raises ModelConfigError unless the file holds one object of strings to strings, whose keys are anchors and whose
-    values differ.
+    values differ, and for a name that requests could not have.
     """
     names = {anchor.name(): anchor.name() for anchor in anchors}
-    if file is None:
-        return names
     try:
-        given = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ModelConfigError(f"name map {file}: expected a JSON object of strings, found {error}") from error
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        found = "another value than a string" if isinstance(given, dict) else type(given).__name__
-        raise ModelConfigError(f"name map {file}: expected a JSON object of strings to strings, found {found}")
+        given = {} if file is None else read_names(file)
+    except popef.PopefError as error:
+        raise ModelConfigError(str(error)) from error
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise ModelConfigError(
@@ -73,6 +69,8 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     names.update(given)
     owners: dict[str, str] = {}
     for anchor, friendly in names.items():
+        if fault := find_name_fault(friendly):
+            raise ModelConfigError(f"the name of anchor {anchor!r}: {fault}; name_map.json can give it another")
         if friendly in owners:
             raise ModelConfigError(f"name map {file} maps both {owners[friendly]!r} and {anchor!r} to {friendly!r}")
         owners[friendly] = anchor
@@ -96,7 +94,7 @@ def check_config_tensors(
 ) -> None:
     """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's tensors.
 
-    `batch` is the size of the batch that dims hold beside the row's shape, or -1: with max_batch_size 0; 0: they hold none.
+    `batch` is the size of the batch that dims hold beside the row's shape, as they do with max_batch_size 0; 0: they hold none.
     Without any batch a scalar has dims [1], because Triton has none.
     """
     scalar = [1] if wraps_rows else []
@@ -121,11 +119,21 @@ def check_config_tensors(
         expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} "
-                f"(anchor {tensor.anchor!r}; shapes do not include the batch dimension)"
+                f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} (anchor {tensor.anchor!r}; "
+                f"{_explain_dims(dims, tensor, batch, wraps_rows)})"
             )
     missing = sorted(set(tensors) - {entry["name"] for entry in entries})
     if missing and kind == "input":
         raise ModelConfigError(f"config.pbtxt lacks input {missing[0]!r}; the model needs {', '.join(tensors)}")
     if not entries:
         raise ModelConfigError(f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}")
+
+
+def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: bool) -> str:
+    """What a user who wrote other dims may not know."""
+    fixed = "shapes are fixed when compiling; " if min(dims, default=0) < 0 else ""
+    if batch:
+        return f"{fixed}with max_batch_size 0 dims include the batch, {batch} or -1, at place {tensor.batch_axis}"
+    return fixed + (
+        "the model has no batch, dims are whole shapes" if wraps_rows else "dims do not include the batch dimension"
+    )

@@ -180,7 +180,7 @@ def write_broken_models(repository: Path) -> dict[str, str]:
         for name in ("first", "second"):
             with writer.createExecutable(name) as blob:
                 blob.write(b"code")
-    (broken("list_map", "expected a JSON object of strings to strings, found list") / "1/name_map.json").write_text("[]")
+    (broken("list_map", "expected a JSON object of strings, found a list") / "1/name_map.json").write_text("[]")
     folder = broken("unknown_anchor", "names anchor 'q', which the PopEF file does not have")
     (folder / "1/name_map.json").write_text('{"q": "x"}')
     folder = broken("same_name", "maps both 'y' and 'z' to 'same'")

@@ -144,13 +144,43 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
         ({"input": [entry("x", [4], "TYPE_BF16")]}, "TYPE_BF16, which PopEF files lack; supported are BOOL = TYPE_BOOL"),
         ({"output": [entry("y", [3], "TYPE_STRING")]}, "TYPE_STRING, which PopEF files lack"),
         ({"input": [entry("x", [5])]}, r"config.pbtxt says dims \[5\], the PopEF file has \[4\]"),
-        ({"max_batch_size": 0}, r"dims \[4\], the PopEF file has \[4, 4\]"),
+        (
+            {"max_batch_size": 0},
+            r"dims \[4\], the PopEF file has \[4, 4\] .*; with max_batch_size 0 dims include the batch, 4 or -1",
+        ),
+        ({"input": [entry("x", [4, 4])]}, "dims do not include the batch dimension"),
+        (
+            {"input": [entry("x", [-1])]},
+            r"dims \[-1\], the PopEF file has \[4\] .*; shapes are fixed when compiling; dims do not",
+        ),
+        (
+            {"max_batch_size": 0, "input": [entry("x", [4, -1])]},
+            "shapes are fixed when compiling; with max_batch_size 0 dims incl",
+        ),
+        ({"model_transaction_policy": {"decoupled": True}}, "says decoupled: true, but every request has exactly one answer"),
         ({"parameters": {"executable_path": "gone.popef"}}, "file 'gone.popef' .parameter executable_path. does not exist"),
         ({"parameters": {"weights_path": "gone.popef"}}, "parameter weights_path"),
         ({"parameters": {"name_map_file_path": "gone.json"}}, "parameter name_map_file_path"),
         ({"parameters": {"check_package_hash": "maybe"}}, "expected 0, 1, true or false, found 'maybe'"),
-        ({"parameters": {"timeout_ns": "-1"}}, "expected a whole number of at least 0, found '-1'"),
-        ({"parameters": {"executable_path": " "}}, "expected some text"),
+        ({"parameters": {"timeout_ns": "-1"}}, "expected a whole number from 0 to 9223372036854775807, found '-1'"),
+        ({"parameters": {"timeout_ns": str(2**63)}}, "timeout_ns: expected a whole number"),
+        ({"parameters": {"timeout_ns": "9" * 10_000}}, r"expected a whole number.* found '9+ \[9802 characters\] 9+'$"),
+        ({"parameters": {"sim_threads": "1025"}}, "expected a whole number from 0 to 1024, found '1025'"),
+        ({"parameters": {"execute_delay_ms": "86400001"}}, "expected a whole number from 0 to 86400000"),
+        ({"parameters": {"creation_delay_sec": "86401"}}, "expected a whole number from 0 to 86400"),
+        (
+            {"parameters": {"executable_path": " "}},
+            "expected a path, or several with commas between, of at most 4095 bytes each",
+        ),
+        ({"parameters": {"executable_path": "a" * 5000}}, "parameter executable_path: expected a path"),
+        ({"parameters": {"executable_path": "a" * 4000}}, "parameter executable_path. does not exist"),
+        ({"parameters": {"weights_path": "a\0b"}}, r"without control characters, found 'a\\x00b'"),
+        ({"parameters": {"executable_name": "n" * 1025}}, "expected a name of 1 to 1024 characters"),
+        (
+            {"parameters": {"synchronus_execution": "1"}},
+            "'synchronus_execution' is not known; did you mean synchronous_execution",
+        ),
+        ({"parameters": {"SIM_THREADS": "1"}}, "'SIM_THREADS' is not known; did you mean sim_threads"),
     ],
 )
 def test_a_config_that_disagrees_is_refused(folder, changes, reason):
@@ -161,8 +191,12 @@ def test_a_config_that_disagrees_is_refused(folder, changes, reason):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('["x"]', "expected a JSON object of strings to strings, found list"),
-        ('{"x": 1}', "found another value than a string"),
+        ('["x"]', "expected a JSON object of strings, found a list"),
+        ('{"x": 1}', "'x': expected a string, found a number"),
+        ('{"x": %s}' % ("9" * 6000), "'x': expected a string, found a number"),
+        ('{"x": "a", "x": "b"}', "expected every anchor once, found 'x' twice"),
+        ('{"x": "%s"}' % ("a" * 1025), "expected a name of at most 1024 characters, found 1025"),
+        (r'{"x": "a\u001b[31m"}', "expected a name without control characters"),
         ('{"x": "a"', "expected a JSON object of strings"),
         ("[" * 100_000, "expected a JSON object of strings"),
         ('{"q": "a"}', "names anchor 'q', which the PopEF file does not have; it has x, y, z"),
@@ -290,9 +324,34 @@ def test_a_file_may_have_a_comma_in_its_name(folder):
     assert state.executable_files == [folder / "a,b.popef"]
 
 
-def test_an_unknown_parameter_is_a_warning_with_the_nearest_name(caplog):
-    parse_parameters({"name": "m", "parameters": {"timout_ns": {"string_value": "1"}}})
-    assert "did you mean timeout_ns?" in caplog.text
+@pytest.mark.parametrize("name", ["my_timeout", "batch_timeout_ns", "execution_mode", "x\x1b[31m" * 1000])
+def test_a_parameter_that_nothing_knows_is_a_warning(name, caplog):
+    parse_parameters({"name": "m", "parameters": {name: {"string_value": "1"}}})
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert "is not known; known are executable_path, weights_path" in warning
+    assert warning.isprintable()
+    assert len(warning) < 1000
+
+
+def test_a_wait_for_tests_lasts_a_day_at_most(folder):
+    parameters = {"execute_delay_ms": "86400000", "instance_wise_delay_multiplier": "1000000"}
+    state = ModelState(make_config(parameters=parameters), folder)
+    assert state.execution_delay_seconds(0) == 86_400
+    with pytest.raises(ModelConfigError, match=r"at most 86400 s for each instance, found 1.728e\+11 s for instance 2"):
+        state.execution_delay_seconds(2)
+
+
+def test_anchors_whose_names_no_request_can_have_are_refused(folder, open_model):
+    path = folder / "executable.popef"
+    model = open_model(path)
+    payload = bytes(model.executable.executable())
+    model.metadata.anchors()[0].setName("x\x1b[2J")
+    with popef.Writer(path) as writer:
+        writer.writeMetadata(model.metadata)
+        with writer.createExecutable(model.executable.name) as blob:
+            blob.write(payload)
+    with pytest.raises(ModelConfigError, match="expected a name without control characters, found .x1b at character 1"):
+        ModelState(make_config(), folder)
 
 
 @pytest.mark.parametrize("text", ["1", "true", "TRUE", "True"])
