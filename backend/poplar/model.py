@@ -4,6 +4,7 @@ Works from a backend directory (`backend: "poplar"`) and as model.py in a model'
 """
 
 import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
+import functools
 import gc
 import json
 import os
@@ -16,8 +17,11 @@ import triton_python_backend_utils as pb_utils
 from triton_poplar.auto_complete import complete_config
 from triton_poplar.backend_state import BackendState
 from triton_poplar.dlpack import to_capsule
-from triton_poplar.errors import RequestError
+from triton_poplar.errors import ModelConfigError, RequestError
+from triton_poplar.log import log_to_stderr
 from triton_poplar.model_state import ModelState
+
+from popef.text import escape
 
 NUMPY_IS_OLD = int(np.__version__.split(".")[0]) < 2
 """The stub's binding to numpy works with numpy 1 only; with numpy 2 tensors go through DLPack capsules."""
@@ -26,10 +30,35 @@ HOUSEKEEPING_SECONDS = 1.0
 """How often: a call per metric, or to ask whether a request was cancelled, takes 50 us, too long to do it with every one."""
 
 
+log_to_stderr()
+
+
+def _told_plainly(load):
+    """Have Triton say why a model cannot be loaded as we say it, in one line; a defect of ours with the places that Triton
+    adds of the traceback."""
+
+    @functools.wraps(load)
+    def load_plainly(*given):
+        try:
+            try:
+                return load(*given)
+            except ModelConfigError as error:
+                raise ModelConfigError(escape(error)) from None
+        except ModelConfigError as error:
+            # What is raised again as it is gets no place of its own (but in Python 3.10), so that there is none to add.
+            error.__traceback__ = None
+            raise
+        except Exception as error:  # noqa: BLE001
+            raise RuntimeError(escape(f"poplar backend: {error!r}")).with_traceback(error.__traceback__) from None
+
+    return load_plainly
+
+
 class TritonPythonModel:
     """One instance of a model, in a process of its own."""
 
     @staticmethod
+    @_told_plainly
     def auto_complete_config(auto_complete_model_config):
         """Fill in what the configuration lacks. Runs in a process of its own whose death would hang the server: nothing
         but headers is read, in pure Python."""
@@ -38,6 +67,7 @@ class TritonPythonModel:
             config[name] = value
         return auto_complete_model_config
 
+    @_told_plainly
     def initialize(self, args):
         """Load the model; whatever is raised here becomes the reason that Triton gives for the failed load."""
         # Not at the top of the file: that would bring ONNX Runtime into the process that completes configurations.
@@ -139,8 +169,10 @@ class _Reply:
         self._sent = False
 
     def send(self, response):
-        """Send the one response."""
+        """Send the one response; a second would crash the server."""
         with self._lock:
+            if self._sent:
+                return
             self._sent = True
             try:
                 self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
@@ -220,7 +252,7 @@ def _respond(request):
         outputs = request.outputs()
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
     if NUMPY_IS_OLD:
         make = pb_utils.Tensor
         return pb_utils.InferenceResponse([make(name, array) for name, array in outputs.items()])
@@ -230,4 +262,5 @@ def _respond(request):
 
 def _refuse(error):
     """The answer when something of ours is broken."""
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"poplar backend: {error!r}", pb_utils.TritonError.INTERNAL))
+    text = escape(f"poplar backend: {error!r}")
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager
+from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager, Session, StoppedError
 from model_runtime.pvti import Graph, Trace
 from simipu import RunError
+from simipu.errors import SimIpuError
 
-from triton_poplar.errors import RequestError
+import popef
+from triton_poplar.errors import ModelConfigError, RequestError
+from triton_poplar.log import RareWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Array, CancelledError, Request
 from triton_poplar.sessions import open_session
 from triton_poplar.statistics import Statistics
-
-_log = logging.getLogger("triton_poplar")
 
 
 class ModelInstanceState:
@@ -40,8 +40,8 @@ class ModelInstanceState:
         self._room = threading.Condition()
         self._waiting_rows = 0
         model_state.creation_delay()
-        self.session = open_session(model_state)
-        self.session.runLoadPrograms()
+        self._failures = RareWarnings(name)
+        self.session = _open(model_state)
         session = self.session
         self.statistics = Statistics(session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds)
         self.session.observer = self.statistics.add_run if self.trace is None else self._trace_run
@@ -113,13 +113,12 @@ class ModelInstanceState:
                 return
             outputs = self.session.compute(_join([request.inputs for request in requests]), ready_ns)
         except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
-            _log.warning("%s: a run with rows of %d requests failed: %s", self.name, len(requests), error)
             again = isinstance(error, RunError) and len(requests) > 1
             for request in requests:
                 if again:
                     self._compute([request], ready_ns)
                 else:
-                    request.fail_run(error)
+                    self._fail(request, error)
             return
         start = 0
         for request in requests:
@@ -137,18 +136,17 @@ class ModelInstanceState:
         return request.error is None
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Hand requests over to the session thread."""
-        assert self._respond is not None
+        """Hand requests over to the session thread. Nothing is raised: what goes wrong is a request's answer."""
         collection = RequestCollection(self, requests)
-        if self._delay_seconds:
-            time.sleep(self._delay_seconds)
+        delay_seconds = self._delay_seconds
         for request in requests:
-            if not self._accepts(request):
-                self._answer(request, collection)
-                continue
-            self._wait_for_room(request.batch_size)
-            if not self._enqueue(request, collection):
-                self._free(request.batch_size)
+            try:
+                if delay_seconds:
+                    time.sleep(delay_seconds)
+                    delay_seconds = 0
+                self._submit(request, collection)
+            except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
+                self._fail(request, error)
                 self._answer(request, collection)
 
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
@@ -160,6 +158,7 @@ class ModelInstanceState:
         """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace written."""
         self._pipeline.stop()
         self.session.unloadFromDevice()
+        self._failures.close()
         if self.trace is not None:
             self.trace.close()
 
@@ -168,7 +167,24 @@ class ModelInstanceState:
         self.statistics.queue_depth = self.queues.readAvailable()
         return self.statistics
 
-    def _enqueue(self, request: Request, collection: RequestCollection) -> bool:
+    def _submit(self, request: Request, collection: RequestCollection) -> None:
+        if not self._accepts(request):
+            self._answer(request, collection)
+            return
+        self._wait_for_room(request.batch_size)
+        try:
+            self._enqueue(request, collection)
+        except BaseException:
+            self._free(request.batch_size)
+            raise
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        """Answer with what went wrong, and tell the log, unless it is only that nobody wants the answer any more."""
+        request.fail_run(error)
+        if not isinstance(error, (CancelledError, StoppedError)):
+            self._failures.warn(request.error)
+
+    def _enqueue(self, request: Request, collection: RequestCollection) -> None:
         slots = {t.anchor: OutputSlot() if request.wants(name) else None for name, t in self.model_state.outputs.items()}
 
         def started() -> None:
@@ -181,18 +197,13 @@ class ModelInstanceState:
             if not request.started_ns:
                 self._free(request.batch_size)
             if error is not None:
-                request.fail_run(error)
+                self._fail(request, error)
             request.finish({anchor: slot.array for anchor, slot in slots.items() if slot and slot.array is not None})
             self._answer(request, collection)
 
-        try:
-            with self.queues_mutex:
-                self.enqueue_request(request.inputs, request.batch_size, started)
-                self.set_request_outputs(slots, request.batch_size, done, request)
-        except ModelRuntimeError as error:
-            request.fail_run(error)
-            return False
-        return True
+        with self.queues_mutex:
+            self.enqueue_request(request.inputs, request.batch_size, started)
+            self.set_request_outputs(slots, request.batch_size, done, request)
 
     def _wait_for_room(self, rows: int) -> None:
         with self._room:
@@ -259,6 +270,16 @@ class RequestCollection:
             last = not self._open
         if last:
             self._instance._report(self._requests, self.arrived_ns)
+
+
+def _open(model_state: ModelState) -> Session:
+    """The session of a model with its weights loaded; ModelConfigError where it cannot be had."""
+    try:
+        session = open_session(model_state)
+        session.runLoadPrograms()
+    except (ModelRuntimeError, SimIpuError, popef.PopefError) as error:
+        raise ModelConfigError(f"model {model_state.name!r}: {error}") from error
+    return session
 
 
 def _join(inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:

@@ -350,7 +350,7 @@ def test_anchors_whose_names_no_request_can_have_are_refused(folder, open_model)
         writer.writeMetadata(model.metadata)
         with writer.createExecutable(model.executable.name) as blob:
             blob.write(payload)
-    with pytest.raises(ModelConfigError, match="expected a name without control characters, found .x1b at character 1"):
+    with pytest.raises(ModelConfigError, match=r"expected a name without control characters, found \\x1b at character 1"):
         ModelState(make_config(), folder)
 
 
