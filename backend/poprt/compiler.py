@@ -30,11 +30,13 @@ from simipu.target import Target, find_target
 import popef
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
 from poprt.checks import admit, check_static
+from poprt.converter import MAXIMUM_IR_VERSION
 from poprt.frontend import OnnxFrontend
 from poprt.half import float_to_half
 from poprt.memory import check_weights
 from poprt.operators import describe_missing
 from poprt.options import CompilerOptions
+from poprt.shapes import forget_declared_shapes
 from poprt.weights import has_data, read_array, without_weights
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
@@ -120,6 +122,7 @@ class Compiler:
         of. Raises CompileError naming the node, its operator and why.
         """
         options = options or CompilerOptions()
+        options.check()
         loaded = _load(model)
         missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
         if missing is not None:
@@ -130,6 +133,7 @@ class Compiler:
         if outputs is not None:
             _keep_outputs(light.graph, outputs)
         admit(light)
+        forget_declared_shapes(light)
         check_static(light)
         calibration = _Calibration(float_model, outputs, calibration_data)
         return _compile(light, weights, target, options, batch_axis, calibration, on_step)
@@ -351,6 +355,7 @@ def _take_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelP
         if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and _size_bytes(tensor) >= least_bytes
     }
     light = without_weights(model, set(taken), as_inputs=False)
+    light.ir_version = min(light.ir_version, MAXIMUM_IR_VERSION)
     for tensor in taken.values():
         stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL)
         stub.external_data.add(key="location", value="device")

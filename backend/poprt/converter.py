@@ -32,10 +32,11 @@ class Converter:
     input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis (default 0), of
     the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of
     products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types, fp16_skip_op_names (ours): operators
-    and nodes that stay in fp32 in an fp16 model. fp8_params: formats and scales, see Fp8Params. fp8_skip_op_names: products
-    that stay in fp16. remove_outputs: outputs to drop with all that only they need. fix_inputs (ours): values by name of inputs
-    that become constants; of an If that they decide only the branch taken is left. convert_version: target opset; None keeps
-    the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but a model in half needs 11.
+    and nodes that stay in fp32 in an fp16 model. fp8_params: formats and scales, see Fp8Params (None: its defaults).
+    fp8_skip_op_names: products that stay in fp16. remove_outputs: outputs to drop with all that only they need. fix_inputs
+    (ours): values by name of inputs that become constants; of an If that they decide only the branch taken is left.
+    convert_version: target opset; None keeps the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but a
+    model in half needs 11.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Converter:
         precision: str = "fp32",
         fp16_skip_op_types: Collection[str] | str | None = None,
         fp16_skip_op_names: Collection[str] | str | None = None,
-        fp8_params: str = "F143,F143,0,0",
+        fp8_params: str | None = "F143,F143,0,0",
         fp8_skip_op_names: Collection[str] | str | None = None,
         batch_size: int | None = None,
         batch_axis: int | None = None,
@@ -61,7 +62,7 @@ class Converter:
         self.precision = precision
         self.fp16_skip_op_types = _names(fp16_skip_op_types)
         self.fp16_skip_op_names = _names(fp16_skip_op_names)
-        self.fp8_params = Fp8Params.parse(fp8_params)
+        self.fp8_params = Fp8Params() if fp8_params is None else Fp8Params.parse(fp8_params)
         self.fp8_skip_op_names = _names(fp8_skip_op_names)
         self.batch_size = batch_size
         self.batch_axis = batch_axis
@@ -142,7 +143,9 @@ class Converter:
 
 
 def _names(names: Collection[str] | str | None) -> frozenset[str]:
-    return frozenset(names.split(",") if isinstance(names, str) else names or ())
+    """What a user lists, as text with commas between or one by one; blanks around the names are no part of them."""
+    listed = names.split(",") if isinstance(names, str) else names or ()
+    return frozenset(stripped for name in listed if (stripped := name.strip()))
 
 
 def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:

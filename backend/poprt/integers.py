@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import onnx
 from onnx import TensorProto, helper
+from simipu.numerics import iter_subgraphs
 
 _NARROWED: dict[int, int] = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
 
@@ -14,9 +17,12 @@ def int64_to_int32(model: onnx.ModelProto) -> None:
     widen = [_border(value) for value in graph.input if value.type.tensor_type.elem_type in _NARROWED]
     narrow = [_border(value) for value in graph.output if value.type.tensor_type.elem_type in _NARROWED]
     inner = {name: f"{name}/int64" for name, _ in (*widen, *narrow)}
-    for node in graph.node:
-        node.input[:] = [inner.get(name, name) for name in node.input]
-        node.output[:] = [inner.get(name, name) for name in node.output]
+    _rename(graph, inner)
+    # An output that nothing computes: it was folded to a constant.
+    for tensor in graph.initializer:
+        tensor.name = inner.get(tensor.name, tensor.name)
+    # An output that is an input is narrow already.
+    narrow = [(name, wide) for name, wide in narrow if (name, wide) not in widen]
     nodes = [helper.make_node("Cast", [name], [inner[name]], name=f"{name}/widen", to=wide) for name, wide in widen]
     nodes += graph.node
     nodes += [
@@ -31,3 +37,14 @@ def _border(value: onnx.ValueInfoProto) -> tuple[str, int]:
     wide = value.type.tensor_type.elem_type
     value.type.tensor_type.elem_type = _NARROWED[wide]
     return value.name, wide
+
+
+def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Rename what nodes take and make, those of bodies too, which see the tensors around them."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for body in iter_subgraphs(node):
+            _rename(body, names)
+            for value in body.output:
+                value.name = names.get(value.name, value.name)

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from simipu import CompileError
 from simipu.numerics import Numerics
+
+from popef.text import escape
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "virtual_graph_mode": ("off", "auto"),
@@ -17,6 +20,15 @@ _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "ipu_version": ("", "ipu1", "ipu2", "ipu21", "bow"),
 }
 """Options whose other values would change what the program does; refused rather than ignored."""
+_BOUNDS = {
+    "num_ipus": (1, 65_536),
+    "batches_per_step": (1, 2**31 - 1),
+    "num_io_tiles": (0, 1472),
+    "stream_buffering_depth": (1, 2**31 - 1),
+}
+"""65,536: a Pod of 1,024 machines has that many IPUs, and none is larger. 1472: no chip has more tiles."""
+_ENTRIES = {"engine_options": str, "opaque_blobs": bytes}
+"""What the options that are dicts hold by name."""
 
 
 @dataclass(slots=True)
@@ -53,24 +65,16 @@ class CompilerOptions:
     only_ipu_operators: bool = False
     """Refuse operators that the IPU's compiler lacks, which are only warned of otherwise (the option is ours)."""
 
-    def __post_init__(self) -> None:
-        for name, allowed in _SUPPORTED_VALUES.items():
-            if getattr(self, name) not in allowed:
-                raise CompileError(
-                    f"compiler option {name}={getattr(self, name)!r} is not supported; "
-                    f"supported: {', '.join(repr(value) for value in allowed)}"
-                )
-        for name, least in (("num_ipus", 1), ("num_io_tiles", 0), ("batches_per_step", 1)):
-            if getattr(self, name) < least:
-                raise CompileError(f"compiler option {name} must be at least {least}, found {getattr(self, name)}")
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Assign, in the constructor too. CompileError for a value that an option cannot have, whatever the others are."""
+        object.__setattr__(self, name, _check(name, value) if name in _KINDS else value)
+
+    def check(self) -> None:
+        """Raise CompileError where options that are right each by itself do not go together."""
         if self.enable_pipelining and self.batches_per_step % self.num_ipus:
             raise CompileError(
                 f"compiler option batches_per_step must be a multiple of the {self.num_ipus} stages of the pipeline, "
                 f"found {self.batches_per_step}"
-            )
-        if not 0 < self.available_memory_proportion <= 1:
-            raise CompileError(
-                f"compiler option available_memory_proportion must lie in (0, 1], found {self.available_memory_proportion}"
             )
 
     @classmethod
@@ -80,8 +84,9 @@ class CompilerOptions:
         unknown = sorted(set(values) - set(known))
         if unknown:
             raise CompileError(f"compiler option {unknown[0]!r} is not known; known are {', '.join(sorted(known))}")
-        defaults = cls()
-        return cls(**{name: _read(name, value, type(getattr(defaults, name))) for name, value in values.items()})
+        options = cls(**{name: _read(name, value) for name, value in values.items()})
+        options.check()
+        return options
 
     def numerics(self) -> Numerics:
         """What half precision does, of `partials_type` and the engine option debug.nanOverflowException.
@@ -105,17 +110,57 @@ class CompilerOptions:
         )
 
 
-def _read(name: str, value: Any, kind: type) -> Any:
-    if isinstance(value, str) and kind is not str:
-        text = value.capitalize() if value.lower() in ("true", "false") else value
-        try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
-            raise CompileError(f"compiler option {name}: expected a {kind.__name__}, found {value!r}") from None
+_KINDS: dict[str, type] = {
+    entry.name: dict if entry.default is dataclasses.MISSING else type(entry.default)
+    for entry in dataclasses.fields(CompilerOptions)
+}
+"""The type of each option, which is that of its default."""
+
+
+def _read(name: str, value: Any) -> Any:
+    """The value that a text stands for, where the option is none itself."""
+    kind = _KINDS[name]
+    if not isinstance(value, str) or kind is str:
+        return value
+    text = value.capitalize() if value.lower() in ("true", "false") else value
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        raise _mismatch(name, value) from None
+
+
+def _check(name: str, value: Any) -> Any:
+    """The value as the option's type has it; CompileError for one that the option cannot have."""
+    kind: Any = _KINDS[name]
+    if isinstance(value, np.generic):
+        value = value.item()
     if kind is bool and value in (0, 1):
         value = bool(value)
-    if kind is float and isinstance(value, int):
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         value = float(value)
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise CompileError(f"compiler option {name}: expected a {kind.__name__}, found {value!r}")
+        raise _mismatch(name, value)
+    if name in _SUPPORTED_VALUES and value not in _SUPPORTED_VALUES[name]:
+        supported = ", ".join(map(repr, _SUPPORTED_VALUES[name]))
+        raise CompileError(f"compiler option {name}={_quote(value)} is not supported; supported: {supported}")
+    if name in _BOUNDS:
+        least, most = _BOUNDS[name]
+        if not least <= value <= most:
+            raise CompileError(f"compiler option {name} must be {least} to {most}, found {_quote(value)}")
+    if name == "available_memory_proportion" and not 0 < value <= 1:
+        raise CompileError(f"compiler option {name} must lie in (0, 1], found {value}")
+    if name in _ENTRIES and not all(isinstance(k, str) and isinstance(v, _ENTRIES[name]) for k, v in value.items()):
+        raise CompileError(f"compiler option {name}: expected a {_ENTRIES[name].__name__} for each name, found {_quote(value)}")
     return value
+
+
+def _mismatch(name: str, value: Any) -> CompileError:
+    kind = _KINDS[name].__name__
+    return CompileError(f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found {_quote(value)}")
+
+
+def _quote(value: Any) -> str:
+    try:
+        return escape(repr(value), 200)
+    except ValueError:  # Python writes no numbers of thousands of digits
+        return "a number that is too long to be written"

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 from simipu import CompileError
+from simipu.shapes import infer_shapes
 
 
 def fix_input_shapes(
@@ -31,9 +32,40 @@ def fix_input_shapes(
     kept = list(inputs.values())
     del graph.input[:]
     graph.input.extend(kept)
+    _clear_shapes(graph)
+
+
+def forget_declared_shapes(model: onnx.ModelProto) -> None:
+    """Forget, in place, the shapes that a model declares of what it computes, but where nothing can be inferred: exporters and
+    editors leave wrong ones behind."""
+    declared = [*map(_copy, model.graph.value_info), *map(_copy, model.graph.output)]
+    _clear_shapes(model.graph)
+    inferred = infer_shapes(model).graph
+    known = {value.name for value in (*inferred.value_info, *inferred.output) if value.type.tensor_type.HasField("shape")}
+    outputs = {value.name: value for value in model.graph.output}
+    for value in declared:
+        if value.name in known:
+            continue
+        if value.name in outputs:
+            outputs[value.name].CopyFrom(value)
+        else:
+            model.graph.value_info.append(value)
+
+
+def _clear_shapes(graph: onnx.GraphProto) -> None:
     del graph.value_info[:]
+    given = {value.name: value for value in graph.input}
     for value in graph.output:
-        value.type.tensor_type.ClearField("shape")
+        if value.name in given:
+            value.type.CopyFrom(given[value.name].type)
+        else:
+            value.type.tensor_type.ClearField("shape")
+
+
+def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy
 
 
 def _fix(value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int) -> None:

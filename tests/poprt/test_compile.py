@@ -184,27 +184,6 @@ def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
     assert not reader.executables()
 
 
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"num_ipus": 0}, "num_ipus must be at least 1, found 0"),
-        ({"num_io_tiles": -1}, "num_io_tiles must be at least 0, found -1"),
-        ({"virtual_graph_mode": "manual"}, "supported: 'off', 'auto'"),
-        (
-            {"num_ipus": 4, "enable_pipelining": True, "batches_per_step": 6},
-            "a multiple of the 4 stages of the pipeline, found 6",
-        ),
-        ({"partials_type": "quarter"}, "supported: 'half', 'float'"),
-        ({"num_ipu": 1}, "'num_ipu' is not known; known are"),
-        ({"available_memory_proportion": "2"}, r"must lie in \(0, 1\]"),
-        ({"constant_weights": "maybe"}, "expected a bool, found 'maybe'"),
-    ],
-)
-def test_wrong_compiler_options_are_refused(values, reason):
-    with pytest.raises(CompileError, match=reason):
-        CompilerOptions.from_dict(values)
-
-
 def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
     """1.2 GB of activations; a C600 has 0.94 GB."""
     model = single("Relu", {"x": (F, [1, 300_000_000])}, {"y": (F, [1, 300_000_000])})

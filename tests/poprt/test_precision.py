@@ -84,7 +84,7 @@ def test_fp8_halves_the_weights_in_the_file(network):
 
 
 def test_named_products_stay_in_fp16(network):
-    converted = Converter(precision="fp8", batch_size=4, fp8_skip_op_names="first,last").convert(network)
+    converted = Converter(precision="fp8", batch_size=4, fp8_params=None, fp8_skip_op_names=" first, last,").convert(network)
     narrow = {tensor.name for tensor in converted.graph.initializer if tensor.data_type == TensorProto.FLOAT8E4M3FNUZ}
     assert narrow == {"w2/fp8"}
     with pytest.raises(CompileError, match="no Conv, Gemm or MatMul 'frist'"):
