@@ -54,4 +54,4 @@ class RareWarnings:
         with self._lock:
             untold, self._untold = self._untold, 0
         if untold:
-            _log.warning("%s: %d more such lines were left out", self._name, untold)
+            _log.warning("%s: and %d more since the last such line", self._name, untold)

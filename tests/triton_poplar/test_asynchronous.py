@@ -249,3 +249,43 @@ def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):
     answers.wait(2)
     assert clock.free_at_ns == free_at_ns + 2 * batch_ns + 50_000_000
     assert time.perf_counter_ns() >= clock.free_at_ns
+
+
+def test_whatever_goes_wrong_in_handing_over_is_answered(make_instance):
+    instance, answers = make_instance()
+    instance._delay_seconds = float("inf")
+    instance.submit([request(instance, 1), request(instance, 2)])
+    for each in answers.wait(2):
+        with pytest.raises(RequestError, match="could not compute the request: timestamp") as raised:
+            each.outputs()
+        assert raised.value.code == "INTERNAL"
+    instance._delay_seconds = 0
+    instance.enqueue_request = None
+    for _ in range(10):  # what failed has left its place
+        instance.submit([request(instance, 4)])
+    assert len(answers.wait(12)) == 12
+    del instance.enqueue_request
+    instance.submit([request(instance, 4)])
+    check(answers.wait(13)[-1])
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_refused_values_are_told_of_once_with_the_instances_name(compile_popef, tmp_path, caplog, mode):
+    compile_popef(gather_model(), name="gather/1/executable.popef", batch=8)
+    answers = Answers()
+    state = ModelState({"name": "gather", "max_batch_size": 8}, tmp_path / "gather" / "1")
+    instance = ModelInstanceState(state, "gather_0_0", answers.put if mode == "asynchronous" else None)
+    for _ in range(100):
+        refused = [Request(state, {"ids": np.full((1, 2), 99, np.int32)}, ()) for _ in range(3)]
+        if mode == "asynchronous":
+            instance.submit(refused)
+        else:
+            instance.execute(refused)
+    if mode == "asynchronous":
+        answers.wait(300)
+    instance.close()
+    lines = [record.getMessage() for record in caplog.records]
+    assert 2 <= len(lines) < 10
+    assert lines[0].startswith("gather_0_0: model 'gather' could not compute the request: ")
+    assert lines[-1].startswith("gather_0_0: ")
+    assert instance.statistics.errors["run"] == 300

@@ -1,0 +1,48 @@
+"""The backend's own lines: rare, named, and without what moves a terminal's cursor."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+from triton_poplar.log import REST_SECONDS, RareWarnings
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.WARNING, "triton_poplar")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_warnings_that_come_too_often_are_counted(lines):
+    now = [0.0]
+    warnings = RareWarnings("m_0", clock=lambda: now[0])
+    for number in range(1000):
+        warnings.warn(f"failure {number}")
+    assert lines() == ["m_0: failure 0"]
+    now[0] += REST_SECONDS
+    warnings.warn("another")
+    assert lines()[1:] == ["m_0: another (and 999 more since the last such line)"]
+    warnings.warn("one more")
+    warnings.close()
+    warnings.close()
+    assert lines()[2:] == ["m_0: and 1 more since the last such line"]
+
+
+def test_nothing_is_said_of_nothing(lines):
+    RareWarnings("m_0").close()
+    assert lines() == []
+
+
+def test_a_message_is_one_line_of_bounded_length():
+    code = """
+import logging
+from triton_poplar.log import log_to_stderr
+log_to_stderr()
+logging.getLogger("simipu").warning("node %s", "\\x1b[2J\\n\\0" + "x" * 100_000)
+"""
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    (line,) = child.stderr.splitlines()
+    assert line.startswith(r"[poplar] node \x1b[2J\n\x00xxx")
+    assert line.isprintable()
+    assert len(line) < 3000
