@@ -8,8 +8,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from .arguments import Parser
@@ -41,25 +42,37 @@ def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     options = argparse.Namespace()
-    try:
+
+    def command() -> int:
         try:
             parser.parse_args(arguments, options)
             status: int = options.run(options)
         except UsageError as error:
             options.parser.error(str(error))
+        return status
+
+    options.guard = partial(_guard, parser.prog, options, (PopefError, *expected))
+    return _guard(parser.prog, options, (PopefError, *expected), command)
+
+
+def _guard(program: str, options: argparse.Namespace, expected: tuple[type[Exception], ...], command: Callable[[], int]) -> int:
+    """The status of `command`, whatever it raises."""
+    try:
+        try:
+            status = command()
         except SystemExit:
             _flush()
             raise
         _flush()
     except BrokenPipeError:
-        _discard_output()
-        return 0  # whoever reads it has seen enough
+        _discard_output()  # whoever reads it has seen enough
+        return 0
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # noqa: BLE001 - the one guard at the edge: nobody above could do more with it
         with suppress(OSError):
             _flush()
-        _report(parser.prog, error, _describe(error, options, (PopefError, *expected)))
+        _report(program, error, _describe(error, options, expected))
         return 1
     return status
 

@@ -24,6 +24,8 @@ Command = Callable[[argparse.Namespace], int]
 _LIMIT_SECONDS = 3_600
 _END_SECONDS = 5.0
 """For a child to end by itself when it is asked to."""
+_NEARLY = 0.8
+"""Of its limit: what a process may have taken that wanted more than was left."""
 _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
@@ -37,11 +39,9 @@ def add_limits(parser: Parser) -> None:
 
 
 def supervised(command: Command) -> Command:
-    """`command` in a child process, within the limits that its options have; in this one where their `own_process` is not
-    set: only a process that is all the command's may return twice.
+    """`command` in a child process, within the limits that its options have; in this one where their `own_process` is not set.
 
-    It does: the child returns what the command does, the parent the status with which the child has ended. Raises
-    CompileTimeoutError, CompileMemoryError, and CompileError for a child that crashed.
+    Raises CompileTimeoutError, CompileMemoryError, and CompileError for a child that crashed.
     """
 
     def run(options: argparse.Namespace) -> int:
@@ -55,12 +55,26 @@ def supervised(command: Command) -> Command:
         os.setpgid(0, 0)  # with all that it starts: an interrupt reaches the parent alone, which passes it on
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        try:
-            return command(options)
-        except MemoryError as error:
-            raise _out_of_memory(most) from error
+        status = options.guard(lambda: _run_here(command, options, most))
+        # Not by way of what C++ does at exit: it would wait for threads that a fork does not have.
+        os._exit(status)
 
     return run
+
+
+def _run_here(command: Command, options: argparse.Namespace, limit_bytes: int) -> int:
+    try:
+        return command(options)
+    except MemoryError as error:
+        raise _out_of_memory(limit_bytes) from error
+    except Exception as error:  # want of memory has many names, "cannot parse" among them
+        if _was_nearly_full(resource.getrusage(resource.RUSAGE_SELF), limit_bytes):
+            raise _out_of_memory(limit_bytes, f"{error}; most likely because ") from error
+        raise
+
+
+def _was_nearly_full(usage: resource.struct_rusage, limit_bytes: int) -> bool:
+    return usage.ru_maxrss << 10 > _NEARLY * limit_bytes
 
 
 def _wait(child: int, limit_seconds: int, limit_bytes: int) -> int:
@@ -78,11 +92,13 @@ def _wait(child: int, limit_seconds: int, limit_bytes: int) -> int:
             )
     finally:
         os.close(handle)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status == -signal.SIGABRT:  # how C++ ends that cannot have memory
-        raise _out_of_memory(limit_bytes, "ended by SIGABRT, most likely because ")
+    _, ended_by, usage = os.wait4(child, 0)
+    status = os.waitstatus_to_exitcode(ended_by)
     if status < 0:
-        raise CompileError(f"onnx or ONNX Runtime crashed ({signal.Signals(-status).name}): the model is damaged, or too large")
+        name = signal.Signals(-status).name
+        if _was_nearly_full(usage, limit_bytes):
+            raise _out_of_memory(limit_bytes, f"onnx or ONNX Runtime crashed ({name}), most likely because ")
+        raise CompileError(f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they cannot do")
     return status
 
 

@@ -1,0 +1,128 @@
+"""What the limits of the commands do to models of strangers; tried as users do, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import hostile_graphs as hostile
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+POPRT = [sys.executable, "-m", "poprt"]
+PROFILE = [sys.executable, "-m", "triton_poplar.cli", "profile"]
+
+
+def run(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """A command's status and output."""
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
+    """The folding of constants, a grandchild, ends with it."""
+    model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
+    done = run(*POPRT, "-i", model, "--export_popef", "--output_dir", tmp_path, "--time_limit", 2)
+    assert done.returncode == 1
+    assert done.stderr == "poprt: error: it took longer than its limit of 2 s and was ended; --time_limit raises the limit\n"
+    assert not list(tmp_path.glob("*.popef"))
+
+
+@pytest.mark.parametrize("command", [[*POPRT, "-i"], PROFILE])
+def test_work_has_a_limit_of_memory(tmp_path: Path, command: list[str]) -> None:
+    nodes = [helper.make_node("Relu", [f"t{i}" if i else "x"], [f"t{i + 1}"]) for i in range(200_000)]
+    model = hostile.make_model([*nodes, helper.make_node("Relu", [nodes[-1].output[0]], ["y"])])
+    file = save(model, tmp_path / "long.onnx")
+    done = run(*command, file, "--memory_limit", 150)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()[-1:]
+    assert "needs more than its limit of 150 MiB of memory; --memory_limit raises the limit" in line
+
+
+def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
+    model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
+    command = [*POPRT, "-i", str(model), "--export_popef", "--output_dir", str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 30
+        while not _descendants(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        children = _descendants(process.pid)
+        assert children
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 130
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return [each for child in children for each in (child, *_descendants(child))]
+
+
+def test_a_crash_is_one_line(tmp_path: Path) -> None:
+    """A stand-in for C++ that a model crashes."""
+    script = (
+        "import os, sys; from poprt import cli; import poprt.cli as cli\n"
+        "cli.get_frontend = lambda *words: os.kill(os.getpid(), 11)\n"
+        "sys.argv = ['poprt', '-i', 'x.onnx']; sys.exit(cli.main())"
+    )
+    done = run(sys.executable, "-c", script)
+    assert done.returncode == 1
+    assert done.stderr.startswith("poprt: error: onnx or ONNX Runtime crashed (SIGSEGV)")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (hostile.large_constant(), "tensor 'c' takes 4398046511104 bytes, more than the limit"),
+        (hostile.dear_product(), "multiply-adds, more than"),
+        (hostile.endless_loop(), "runs 4611686018427387904 times, and nothing ends it before"),
+        (hostile.concat_bomb(), "the graph computes a shape of"),
+        (hostile.function_bomb(), "only operators of the standard domain ai.onnx"),
+        (hostile.nested_graphs(), "inside nodes more than 16 deep"),
+        (hostile.outside_constant("/dev/zero"), "expected a file inside the model's folder"),
+        (hostile.outside_of_branch("../x"), "expected a file inside the model's folder"),
+        (hostile.outside_of_sparse("/dev/zero"), "expected a file inside the model's folder"),
+        (hostile.outside_constant("pipe"), "expected a regular file, found a folder, a device or a pipe"),
+        (hostile.outside_constant("n" * 5000), "found one that no file can have"),
+    ],
+)
+def test_compiling_refuses(tmp_path: Path, model: onnx.ModelProto, message: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = run(*POPRT, "-i", save(model, tmp_path / "m.onnx"), "--export_popef", "--output_dir", tmp_path / "out")
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert message in line
+
+
+@pytest.mark.parametrize("location", ["/dev/zero", "../x", "pipe", "n" * 5000])
+@pytest.mark.parametrize("kind", ["constant", "weight"])
+def test_profiling_warns_by_name(tmp_path: Path, location: str, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    model = hostile.outside_constant(location)
+    if kind == "weight":
+        model = hostile.make_model([helper.make_node("Add", ["x", "c"], ["y"])], [hostile.elsewhere("c", location)])
+    done = run(*PROFILE, save(model, tmp_path / "m.onnx"))
+    assert done.returncode == 0
+    assert "external data of weight" in done.stderr
+    assert "its shape is taken, its values are not" in done.stderr
+
+
+def test_profiling_fills_no_more_than_a_model_can_hold(tmp_path: Path) -> None:
+    """A file of 167 bytes asked for 32 GiB."""
+    tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[1 << 33])
+    file = save(hostile.make_model(hostile.added("c"), [tensor]), tmp_path / "m.onnx")
+    done = run(*PROFILE, file)
+    assert done.returncode == 1
+    assert "weight 'c' has no data and shape [8589934592]" in done.stderr
