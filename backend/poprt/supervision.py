@@ -24,8 +24,8 @@ Command = Callable[[argparse.Namespace], int]
 _LIMIT_SECONDS = 3_600
 _END_SECONDS = 5.0
 """For a child to end by itself when it is asked to."""
-_NEARLY = 0.8
-"""Of its limit: what a process may have taken that wanted more than was left."""
+_NEARLY = 0.5
+"""Of its limit: what a process has touched, if it failed for want of more."""
 _DIE_WITH_PARENT = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 
