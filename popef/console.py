@@ -44,11 +44,8 @@ def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[
     options = argparse.Namespace()
 
     def command() -> int:
-        try:
-            parser.parse_args(arguments, options)
-            status: int = options.run(options)
-        except UsageError as error:
-            options.parser.error(str(error))
+        parser.parse_args(arguments, options)
+        status: int = options.run(options)
         return status
 
     options.guard = partial(_guard, parser.prog, options, (PopefError, *expected))
@@ -60,6 +57,8 @@ def _guard(program: str, options: argparse.Namespace, expected: tuple[type[Excep
     try:
         try:
             status = command()
+        except UsageError as error:
+            options.parser.error(str(error))
         except SystemExit:
             _flush()
             raise

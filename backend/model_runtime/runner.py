@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from simipu import GraphOptions
+from simipu.memory import usable_memory_bytes
 
 import popef
 from model_runtime.descriptions import DataDesc, describe_anchor
@@ -62,6 +63,10 @@ class ModelRunnerConfig:
     flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
     num_threads: int = 0
     """Ours: CPU threads that one operator may use, 0 for all cores."""
+    load_seconds: float = 300.0
+    """Ours: how long the model may take to get ready."""
+    memory_bytes: int = 0
+    """Ours: memory that the values of a load or a run may take, weights left out; 0: what the machine has."""
     join_dependent_rows: bool = False
     """Ours: see SessionConfig."""
 
@@ -172,7 +177,12 @@ class ModelRunner:
             check_package_hash=config.check_package_hash,
             policy=LaunchPolicy.Deferred,
             wait_config=config.device_wait_config,
-            graph_options=GraphOptions(num_threads=config.num_threads, limit_seconds=host_sync_timeout_seconds()),
+            graph_options=GraphOptions(
+                num_threads=config.num_threads,
+                limit_seconds=host_sync_timeout_seconds(),
+                ready_seconds=config.load_seconds,
+                memory_bytes=config.memory_bytes or usable_memory_bytes(),
+            ),
             join_dependent_rows=config.join_dependent_rows,
         )
         self._session = Session(model, session_config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +22,7 @@ from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
 from poprt.frontend import get_frontend
+from poprt.locks import make_scratch_folder
 from poprt.memory import check_weights
 from poprt.options import CompilerOptions
 from poprt.profile.command import read_shape
@@ -85,8 +87,15 @@ def _save(model: onnx.ModelProto, path: Path) -> None:
     """Weights of more than protobuf can hold go into a file beside it."""
     for tensor in model.graph.initializer:
         inline(tensor)
-    external = model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF
-    onnx.save(model, path, save_as_external_data=external, location=f"{path.name}.data")
+    if model.ByteSize() <= onnx.checker.MAXIMUM_PROTOBUF:
+        with Staging() as staging:
+            staging.open(path).write(model.SerializeToString())
+        return
+    with make_scratch_folder(path.parent, ".poprt-") as folder:
+        data = f"{path.name}.data"
+        onnx.save(model, folder / path.name, save_as_external_data=True, location=data)
+        for name in (data, path.name):
+            os.replace(folder / name, path.parent / name)
 
 
 def _compile(

@@ -32,8 +32,11 @@ _INLINED = "_inlfunc_"
 
 # Nothing but ONNX Runtime is imported in the child: this package would take it a second.
 _CHILD = """
+import ctypes
+import signal
 import sys
 import onnxruntime
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the parent dies, so does this
 sys.excepthook = lambda kind, error, trace: print(" ".join(str(error).split()), file=sys.stderr)
 options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC

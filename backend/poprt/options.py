@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from simipu import CompileError
 from simipu.numerics import Numerics
+from simipu.target import MOST_IPUS
 
 from popef.text import escape
 
@@ -21,12 +22,12 @@ _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
 }
 """Options whose other values would change what the program does; refused rather than ignored."""
 _BOUNDS = {
-    "num_ipus": (1, 65_536),
+    "num_ipus": (1, MOST_IPUS),
     "batches_per_step": (1, 2**31 - 1),
     "num_io_tiles": (0, 1472),
     "stream_buffering_depth": (1, 2**31 - 1),
 }
-"""65,536: a Pod of 1,024 machines has that many IPUs, and none is larger. 1472: no chip has more tiles."""
+"""1472: no chip has more tiles."""
 _ENTRIES = {"engine_options": str, "opaque_blobs": bytes}
 """What the options that are dicts hold by name."""
 

@@ -11,6 +11,7 @@ import os
 import resource
 import select
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -55,7 +56,11 @@ def supervised(command: Command) -> Command:
         os.setpgid(0, 0)  # with all that it starts: an interrupt reaches the parent alone, which passes it on
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        status = options.guard(lambda: _run_here(command, options, most))
+        try:
+            status = options.guard(lambda: _run_here(command, options, most))
+        except SystemExit as error:
+            status = int(error.code or 0)
+        sys.stdout.flush()
         # Not by way of what C++ does at exit: it would wait for threads that a fork does not have.
         os._exit(status)
 

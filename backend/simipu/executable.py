@@ -44,7 +44,7 @@ def package_hash() -> str:
 
     Executables carry it; loading one of another generation fails unless `check_package_hash` is off.
     """
-    return hashlib.sha1(f"simipu executable format {FORMAT_VERSION}".encode()).hexdigest()[:10]
+    return hashlib.sha1(f"simipu executable format {FORMAT_VERSION}".encode(), usedforsecurity=False).hexdigest()[:10]
 
 
 class Direction(IntEnum):

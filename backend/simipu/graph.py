@@ -60,6 +60,8 @@ ORT_ERRORS = (
 """What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own, and what its C++
 throws besides comes as one of Python's."""
 
+MOST_THREADS = 1024
+"""More than any machine has cores; ONNX Runtime makes as many as it is told to."""
 _MAPPABLE_OPERATORS = ("Gather", "Gemm", "MatMul")
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given. There is nothing
@@ -88,6 +90,13 @@ class GraphOptions:
     exact: bool = True
     ready_seconds: float = 300.0
     memory_bytes: int = field(default_factory=usable_memory_bytes)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.num_threads <= MOST_THREADS:
+            raise LoadError(f"num_threads: expected 0 to {MOST_THREADS}, found {self.num_threads}")
+        for name in ("limit_seconds", "ready_seconds", "memory_bytes"):
+            if not getattr(self, name) > 0:
+                raise LoadError(f"{name}: expected more than 0, found {getattr(self, name)}")
 
     @property
     def num_cores(self) -> int:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from popef.console import LineFormatter
 from simipu.errors import (
     DeviceLostError,
     LoadError,
@@ -206,6 +207,9 @@ def serve(descriptor: int) -> None:
     # Ctrl-C and shutdown are the parent's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    handler = logging.StreamHandler()
+    handler.setFormatter(LineFormatter("simipu"))
+    logging.basicConfig(handlers=[handler])
     connection: Connection[Any, Any] = Connection(descriptor)
     threading.Thread(target=_follow_parent, args=[descriptor], daemon=True).start()
     graph: Graph | None = None

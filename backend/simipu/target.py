@@ -79,8 +79,8 @@ TARGETS: dict[str, Target] = {
 }
 
 
-MOST_IPUS = 256
-"""Of the largest machine, a Pod256."""
+MOST_IPUS = 65_536
+"""A Pod of 1,024 machines has that many, and none is larger."""
 
 
 def find_target(name: str, num_ipus: int = 1) -> Target:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from triton_poplar.errors import ServerError
-from triton_poplar.server import backend_file, find_stub, find_triton, make_environment
+from triton_poplar.server import SHARED_MEMORY, backend_file, find_stub, find_triton, make_environment
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)
@@ -79,7 +79,13 @@ def _examine_libpython() -> Finding:
         return Finding(subject, "not looked for: no server")
     environment = make_environment(Path(sys.executable).parent, triton)
     try:
-        linked = subprocess.run(["ldd", str(stub)], env=environment, capture_output=True, text=True, check=False).stdout
+        linked = subprocess.run(
+            ["ldd", str(stub)],  # noqa: S607  the system's, wherever it has it
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
     except FileNotFoundError:
         found = ctypes.util.find_library(f"python{sys.version_info.major}.{sys.version_info.minor}")
         return Finding(subject, found or f"{name} not found", "" if found else _libpython_remedy())
@@ -96,12 +102,12 @@ def _libpython_remedy() -> str:
 
 def _examine_shared_memory() -> Finding:
     try:
-        status = os.statvfs("/dev/shm")
+        status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
-        return Finding("/dev/shm", str(error), "Triton's Python backends need it: mount a tmpfs there")
+        return Finding(str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there")
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = "" if free >= 64 else "give it at least 64 MiB (docker: --shm-size=1g)"
-    return Finding("/dev/shm", f"{free} MiB free", remedy)
+    return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
 
 
 def _examine_backend() -> Finding:

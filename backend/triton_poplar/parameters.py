@@ -55,6 +55,8 @@ class Parameters:
     sim_graph_path: str
     sim_timing: str
     sim_threads: int
+    sim_memory_mib: int
+    sim_load_sec: int
     sim_isolation: str
     sim_prepack: bool
     sim_numerics: str
@@ -199,6 +201,21 @@ PARAMETERS = (
         0,
         (0, 1024),
         "CPU threads per instance; 0: the machine's cores shared out among the instances",
+    ),
+    _number(
+        "sim_memory_mib",
+        "MiB",
+        0,
+        (0, 1 << 24),
+        "memory that the values of a run, or of a load, may take, weights left out; 0: what the machine or the container has. "
+        "Under ONNX Runtime before 1.19 the first model loaded in a process decides",
+    ),
+    _number(
+        "sim_load_sec",
+        "s",
+        300,
+        (1, 86_400),
+        "how long the model may take to get ready; a run's limit is `target.hostSyncTimeout` of `POPLAR_RUNTIME_OPTIONS`",
     ),
     Parameter(
         "sim_isolation",

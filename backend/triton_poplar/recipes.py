@@ -271,6 +271,8 @@ def build(
     A model that fails keeps the executable it had. Raises RecipeError at the first failure.
     """
     cache = cache or default_cache(repository)
+    for left in cache.glob(".build-*"):  # of an earlier version, which compiled in the cache, when it was killed
+        shutil.rmtree(left, ignore_errors=True)
     compiled = []
     for recipe in read_recipes(repository, only):
         if not force and not needs_build(recipe):

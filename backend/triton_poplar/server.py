@@ -31,6 +31,7 @@ from triton_poplar.errors import ServerError
 from triton_poplar.server_output import ServerOutput
 
 HOST = "127.0.0.1"
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where the segments of Triton's Python backends lie, whatever we think of it
 LIBRARY, UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"
 MODEL_FILE = "config.pbtxt"
 START_SECONDS = 300
@@ -169,7 +170,7 @@ class TritonServer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.exit_status = self._stop()
-        for segment in Path("/dev/shm").glob(f"{self._prefix}*"):
+        for segment in SHARED_MEMORY.glob(f"{self._prefix}*"):
             segment.unlink(missing_ok=True)
         self._folder.cleanup()
 
@@ -209,7 +210,7 @@ class TritonServer:
         """The models that did not load, and Triton's reason for each. ServerError where the server does not tell."""
         request = urllib.request.Request(f"http://{self.http_url}/v2/repository/index", b"{}")
         try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  of our own server
                 index = json.load(answer)
         except (OSError, ValueError) as error:
             raise ServerError(f"tritonserver does not say which models it serves ({error})") from error

@@ -7,6 +7,7 @@ import logging
 from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
 from model_runtime.devices import model_target
 from simipu import Direction, Executable, ForeignExecutableError, GraphOptions, ProgramKind, Stream, adopt_graph
+from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics
 
 import popef
@@ -35,6 +36,8 @@ def open_session(state: ModelState) -> Session:
             prepack=parameters.sim_prepack,
             limit_seconds=host_sync_timeout_seconds(),
             exact=parameters.sim_numerics == "exact",
+            ready_seconds=parameters.sim_load_sec,
+            memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
         ),
         isolated=parameters.sim_isolation == "process",
         paced=parameters.sim_timing == "paced",

@@ -70,6 +70,12 @@ def _descendants(pid: int) -> list[int]:
     return [each for child in children for each in (child, *_descendants(child))]
 
 
+def test_a_wrong_call_stays_one() -> None:
+    done = run(*POPRT, "-i", "x.onnx", "--compiler_options", "num_ipus=0")
+    assert done.returncode == 2
+    assert done.stderr == "poprt: error: compiler option num_ipus must be 1 to 65536, found 0; see poprt --help\n"
+
+
 def test_a_crash_is_one_line(tmp_path: Path) -> None:
     """A stand-in for C++ that a model crashes."""
     script = (

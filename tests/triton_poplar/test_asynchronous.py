@@ -244,7 +244,7 @@ def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):
     instance, answers = make_instance(sim_timing="paced", timeout_ns=50_000_000)
     batch_ns, clock = round(instance.session.modelled_seconds * 1e9), instance.session._engine._clock
     free_at_ns = time.perf_counter_ns() + 200_000_000
-    clock.start(free_at_ns)
+    clock.start(free_at_ns, 0)
     instance.submit([request(instance, 4), request(instance, 1)])
     answers.wait(2)
     assert clock.free_at_ns == free_at_ns + 2 * batch_ns + 50_000_000
