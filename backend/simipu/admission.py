@@ -92,10 +92,9 @@ def _check_type(tensor: TensorProto) -> None:
 def _check_data(tensor: TensorProto, may_lack: bool) -> None:
     if tensor.data_type == TensorProto.STRING:
         return
-    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     elements = math.prod(tensor.dims)
     if tensor.HasField("raw_data"):
-        fits = len(tensor.raw_data) == elements * itemsize or _is_packed(tensor.data_type)
+        fits = len(tensor.raw_data) == elements * element_bytes(tensor.data_type) or _is_packed(tensor.data_type)
     else:
         # Complex numbers take two values; types of few bits may share one.
         field = getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))
@@ -103,6 +102,13 @@ def _check_data(tensor: TensorProto, may_lack: bool) -> None:
         fits = fits or (may_lack and not field)
     if not fits:
         raise GraphError(f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} says")
+
+
+def element_bytes(data_type: int) -> int:
+    """Bytes of an element as files have it; older versions of onnx know some types as float only."""
+    name = TensorProto.DataType.Name(data_type)
+    narrow = 1 if name.startswith("FLOAT8") else 2 if name == "BFLOAT16" else 0
+    return narrow or int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
 def _is_packed(data_type: int) -> bool:
@@ -204,7 +210,7 @@ def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], di
     for name, shape in shapes.items():
         data_type = types[name]
         known = data_type in helper.get_all_tensor_dtypes() and data_type != TensorProto.STRING
-        sizes[name] = _count(shape) * (helper.tensor_dtype_to_np_dtype(data_type).itemsize if known else 8)
+        sizes[name] = _count(shape) * (element_bytes(data_type) if known else 8)
     return shapes, sizes
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from simipu.admission import iter_tensors
+from simipu.admission import element_bytes, iter_tensors
 from simipu.errors import GraphError
 
 
@@ -17,7 +17,7 @@ def count_bytes(tensor: TensorProto) -> int:
     sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
     if not sized or min(tensor.dims, default=0) < 0:
         return -1
-    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return math.prod(tensor.dims) * element_bytes(tensor.data_type)
 
 
 def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:

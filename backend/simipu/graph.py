@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.admission import MOST_FOLDED_OPERATIONS, check_graph, measure
+from simipu.admission import MOST_FOLDED_OPERATIONS, check_graph, element_bytes, measure
 from simipu.errors import (
     GraphError,
     GraphTooLargeError,
@@ -324,8 +324,7 @@ def lower_program(program: Program, weights: Weights, options: GraphOptions, num
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
     """Whether a weight is what the graph says: ONNX Runtime would read beyond a smaller one."""
-    itemsize = helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == itemsize
+    return value.shape == tuple(tensor.dims) and value.dtype.itemsize == element_bytes(tensor.data_type)
 
 
 def lower_model(

@@ -291,6 +291,15 @@ def test_a_build_compiles_with_the_recipe_into_the_models_own_folder(folder, com
     assert recipes.build(folder.parent, force=True) == ["some"]
 
 
+def test_what_a_killed_build_of_an_earlier_version_left_goes_with_the_next(tmp_path):
+    left = tmp_path / "cache" / ".build-abc" / "model" / "1"
+    left.mkdir(parents=True)
+    (left / "executable.popef").write_bytes(b"half of it")
+    (tmp_path / "repository").mkdir()
+    recipes.build(tmp_path / "repository", cache=tmp_path / "cache", only=[])
+    assert not list((tmp_path / "cache").iterdir())
+
+
 def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, monkeypatch):
     model = linear_model().SerializeToString()
     content = make_wheel(content=model)

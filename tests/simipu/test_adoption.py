@@ -1,5 +1,8 @@
 """A graph in the place of an executable that cannot be simulated: checked against the streams, and computed."""
 
+import os
+
+import hostile_graphs as hostile
 import numpy as np
 import onnx
 import pytest
@@ -22,6 +25,12 @@ def streams(kind="float32", batch=4, names=("infeed", "out_y", "out_z"), width=4
 
 
 NAMES = {"infeed": "x", "out_y": "y", "out_z": "z"}
+
+
+BOTH = [
+    Stream("h", "x", INTO, np.dtype(np.float32), (4,)),
+    Stream("i", "y", OUT, np.dtype(np.float32), (4,)),
+]
 
 
 @pytest.fixture
@@ -90,3 +99,40 @@ def test_what_is_no_graph_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\xff\xff")
     with pytest.raises(LoadError, match="expected an ONNX model"):
         adopt(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize(
+    ("location", "message"),
+    [
+        ("/dev/zero", "expected a file inside the model's folder"),
+        ("../outside", "expected a file inside the model's folder"),
+        ("link", "expected a file inside the model's folder"),
+        ("pipe", "expected a regular file"),
+        ("nowhere", "there is no such file"),
+    ],
+)
+@pytest.mark.parametrize("make", [hostile.outside_constant, hostile.outside_of_branch, hostile.outside_of_sparse])
+def test_a_graph_refers_to_files_beside_it_only(tmp_path, location, message, make):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "outside").write_bytes(bytes(16))
+    (folder / "link").symlink_to(tmp_path / "outside")
+    os.mkfifo(folder / "pipe")
+    (folder / "m.onnx").write_bytes(make(location).SerializeToString())
+    with pytest.raises(LoadError, match=message):
+        adopt(folder / "m.onnx", BOTH, {})
+
+
+def test_data_beside_a_graph_are_read(tmp_path):
+    (tmp_path / "c").write_bytes(np.arange(4, dtype=np.float32).tobytes())
+    (tmp_path / "m.onnx").write_bytes(hostile.outside_constant("c").SerializeToString())
+    executable = adopt(tmp_path / "m.onnx", BOTH, {})
+    engine = Engine(executable, Device(executable.target))
+    np.testing.assert_array_equal(engine.compute(1, [np.zeros(4, np.float32)])[0], np.arange(4))
+
+
+@pytest.mark.parametrize("make", [hostile.function_bomb, hostile.concat_bomb, hostile.nested_graphs])
+def test_a_graph_without_end_is_refused(tmp_path, make):
+    (tmp_path / "m.onnx").write_bytes(make().SerializeToString())
+    with pytest.raises(LoadError):
+        adopt(tmp_path / "m.onnx", BOTH, {})

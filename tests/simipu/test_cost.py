@@ -363,3 +363,18 @@ def test_published_times_are_met_within_a_quarter(model: onnx.ModelProto, tiles:
     """C600, fp16 (graphcore/PopRT benchmarks); `benchmarks/validation.py` compares with all of them."""
     result = estimate(model, C600, CostOptions(num_io_tiles=tiles))
     assert result.compute_seconds * 1e3 == pytest.approx(milliseconds, rel=0.25)
+
+
+@pytest.mark.parametrize(("reduced", "elements"), [(False, 1 << 20), (True, 1)])
+def test_what_constants_make_lies_on_the_chip(reduced: bool, elements: int) -> None:
+    """The compiler computes it once; what only constants read needs no place."""
+    size = helper.make_tensor("size", TensorProto.INT64, [1], [1 << 20])
+    nodes = [helper.make_node("ConstantOfShape", ["size"], ["large"], name="large")]
+    if reduced:
+        nodes.append(helper.make_node("ReduceMax", ["large"], ["small"], name="small", keepdims=0))
+    nodes.append(helper.make_node("Add", ["x", "small" if reduced else "large"], ["y"], name="y"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1 << 20])
+    graph = helper.make_graph(nodes, "graph", [x], [onnx.ValueInfoProto(name="y")], [size])
+    cost = estimate(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), C600)
+    tile = elements * 4 / C600.num_tiles
+    assert tile - 1 < cost.by_memory()["weights"] < 1.2 * tile + 2

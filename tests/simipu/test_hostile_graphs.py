@@ -11,7 +11,7 @@ import hostile_graphs as hostile
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from simipu import Constant, Device, Engine, Executable, GraphOptions, LoadError, RunError, RunTimeoutError
+from simipu import Constant, Device, Engine, Executable, GraphOptions, LoadError, RunError, RunTimeoutError, graph
 from simipu.admission import check_graph
 from simipu.errors import GraphError, LoadMemoryError, LoadTimeoutError, RunMemoryError
 from simipu.isolation import IsolatedGraph
@@ -175,3 +175,8 @@ def test_refused_values_do_not_cost_the_engine(load):
     with pytest.raises(RunError):
         engine.compute(5, [np.full(4, -1000, np.float32)])
     np.testing.assert_array_equal(engine.compute(5, ONES)[0], ONES[0])
+
+
+def test_nothing_lies_where_onnx_runtime_looks_for_files():
+    assert [path.name for path in graph._NO_DATA.parent.iterdir()] == ["empty"]
+    assert not graph._NO_DATA.stat().st_size

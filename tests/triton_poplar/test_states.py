@@ -368,6 +368,15 @@ def test_the_readme_holds_the_table_of_parameters():
     assert describe_metrics() in readme.read_text()
 
 
+def test_limits_reach_the_graph(folder):
+    """Each with its own error."""
+    from triton_poplar.sessions import open_session
+
+    state = ModelState(make_config(parameters={"sim_memory_mib": "64", "sim_load_sec": "7"}), folder)
+    options = open_session(state)._config.graph_options
+    assert (options.memory_bytes, options.ready_seconds) == (64 << 20, 7)
+
+
 def test_instances_share_the_cores(folder):
     import os
 
