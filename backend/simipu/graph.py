@@ -415,7 +415,7 @@ def _arena_of(num_bytes: int) -> Iterator[None]:
 
 
 def _register_arena(num_bytes: int) -> None:
-    # ONNX Runtime before 1.19 keeps the first, for all sessions of the process.
+    # ONNX Runtime before 1.23 keeps the first, for all sessions of the process.
     with suppress(RuntimeError):
         onnxruntime.create_and_register_allocator(_ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes}))
 

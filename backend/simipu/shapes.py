@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
+from simipu.admission import element_bytes
+
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256
 
@@ -138,4 +140,4 @@ def value_of(tensor: TensorProto) -> Value:
 def _bytes_per_element(data_type: int) -> int:
     if data_type in (TensorProto.UNDEFINED, TensorProto.STRING):
         return 4
-    return min(4, onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize)
+    return min(4, element_bytes(data_type))

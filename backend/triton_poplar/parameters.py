@@ -208,7 +208,7 @@ PARAMETERS = (
         0,
         (0, 1 << 24),
         "memory that the values of a run, or of a load, may take, weights left out; 0: what the machine or the container has. "
-        "Under ONNX Runtime before 1.19 the first model loaded in a process decides",
+        "Under ONNX Runtime before 1.23 the first model loaded in a process decides",
     ),
     _number(
         "sim_load_sec",
