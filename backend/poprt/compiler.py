@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import simipu
+from google.protobuf.message import DecodeError
 from onnx import TensorProto
 from simipu import CompileError, Constant, Direction, GraphOptions, LoadError, OutOfMemoryError, Program, ProgramKind, Stream
 from simipu.admission import measure
@@ -153,7 +154,12 @@ def _load(model: onnx.ModelProto | bytes | str | Path) -> onnx.ModelProto:
     """A model of one's own, but for its large weights, which are read from where they are."""
     if isinstance(model, (str, Path)):
         return OnnxFrontend(model).open_model()
-    return onnx.load_model_from_string(model) if isinstance(model, bytes) else model
+    if not isinstance(model, bytes):
+        return model
+    try:
+        return onnx.load_model_from_string(model)
+    except DecodeError as error:
+        raise CompileError(f"{len(model)} bytes: expected a serialised ONNX model, found {error}") from error
 
 
 def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
