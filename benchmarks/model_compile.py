@@ -15,6 +15,8 @@ PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
 CREATE_SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
 WHOLE = "the rows of a batch are not proven to be independent: "
 
+_WARNING = "poprt: warning: "
+
 
 def compile_all(results: list[Result], repository: Path, seconds: float, progress: Progress) -> None:
     """Compile everything, one after the other, and create a session on each file once."""
@@ -40,17 +42,13 @@ def compile_model(result: Result, repository: Path, seconds: float) -> None:
         command += [*model.arguments(), *PRECISION_OPTIONS.get(result.precision, ())]
         command += ["--triton_model_dir", str(repository / result.name), "--output_dir", folder]
         result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
-    result.warnings = [_message(line) for line in result.compiled.errors.splitlines() if "WARNING" in line]
+    lines = result.compiled.errors.splitlines()
+    result.warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
     told = [line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)]
     said = [line.split(". The compiled batch")[0] for line in told]
     result.rows = said[0] if said else "independent"
     if result.compiled.status != 0:
         result.refusal = _refusal(result.compiled)
-
-
-def _message(line: str) -> str:
-    """A line of the log without its time, level and place in the source."""
-    return line.split("WARNING", 1)[1].rsplit("  ", 1)[0].strip()
 
 
 def _refusal(child: Child) -> str:
