@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
+from popef.text import escape
 from simipu.admission import element_bytes, iter_tensors
 from simipu.errors import GraphError
 
@@ -28,13 +29,14 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     """
     told = {entry.key: entry.value for entry in tensor.external_data}
     location, size = told.get("location", ""), count_bytes(tensor)
-    where = f"external data of weight {tensor.name!r}, location {location!r}"
+    where = f"external data of weight {escape(tensor.name, 100)!r}, location {escape(location, 100)!r}"
     try:
         file = Path(folder, location).resolve()
         inside = bool(location) and file.is_relative_to(folder.resolve())
         there, regular = file.exists(), file.is_file()
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
-        raise GraphError(f"{where}: expected the name of a file, found one that no file can have ({error})") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise GraphError(f"{where}: expected the name of a file, found one that no file can have ({reason})") from None
     if not inside:
         raise GraphError(f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside it")
     if not there:
