@@ -22,7 +22,7 @@ _RANGES = {
 def mutate_message(message: Message, random: Random) -> None:
     """Damage one field of `message`, or of a message inside it, in place."""
     owner = random.choice(list(_iter_messages(message)))
-    field = random.choice(owner.DESCRIPTOR.fields)
+    field = random.choice([field for field in owner.DESCRIPTOR.fields if not _is_map(field)])
     if _is_repeated(field):
         _mutate_list(getattr(owner, field.name), field, random)
     elif random.random() < 0.2:
@@ -34,7 +34,7 @@ def mutate_message(message: Message, random: Random) -> None:
 def _iter_messages(message: Message) -> Iterator[Message]:
     yield message
     for field, value in message.ListFields():
-        if field.cpp_type == Field.CPPTYPE_MESSAGE:
+        if field.cpp_type == Field.CPPTYPE_MESSAGE and not _is_map(field):
             for inner in value if _is_repeated(field) else [value]:
                 yield from _iter_messages(inner)
 
@@ -42,6 +42,10 @@ def _iter_messages(message: Message) -> Iterator[Message]:
 def _is_repeated(field: Any) -> bool:
     """Protobuf 6 has a property for what earlier ones have a label for."""
     return field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED
+
+
+def _is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
 def _mutate_list(values: Any, field: Any, random: Random) -> None:

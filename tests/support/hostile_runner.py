@@ -1,0 +1,340 @@
+"""Sends hostile requests to a real server, sound ones between them, and judges what comes back.
+
+A case is wrong when it gets none or several answers, is answered where it must be refused or answered wrongly, or when the
+answer speaks of a defect of the backend. The same seed and number make the same case.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import grpc
+import hostile_grpc
+import hostile_http
+import numpy as np
+import tritonclient.grpc.service_pb2 as pb
+from fault_clients import iter_processes, resident_bytes, shared_segments
+from hostile_grpc import GrpcCase
+from hostile_http import HttpCase
+from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wanted
+from triton_poplar.server import HOST, TritonServer
+
+ANSWER_SECONDS = 60.0
+"""How long one answer may take: far more than it does, for machines with other things to do."""
+CLIENTS = 4
+"""Of each protocol."""
+SOUND_EVERY = 4
+DEFECTS = ("poplar backend:", "is not healthy", "Traceback")
+"""What an answer says when something other than the request is at fault."""
+SERVICE = "/inference.GRPCInferenceService/"
+SENTINEL = hostile_http.write_request("/v2/health/live", method="GET")
+
+
+class WrongAnswerError(Exception):
+    """What is wrong with what came of a case."""
+
+
+@dataclass
+class Report:
+    """What came of the cases: by protocol and kind how often each status, and what was wrong."""
+
+    outcomes: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, protocol: str, kind: str, outcome: str) -> None:
+        self.outcomes.setdefault((protocol, kind), Counter())[outcome] += 1
+
+    def merge(self, other: Report) -> None:
+        for key, counts in other.outcomes.items():
+            self.outcomes.setdefault(key, Counter()).update(counts)
+        self.faults += other.faults
+
+    def count(self, protocol: str) -> int:
+        """The cases that went over one protocol, the sound ones too."""
+        return sum(counts.total() for (found, _), counts in self.outcomes.items() if found == protocol)
+
+
+class _Buffer(io.BufferedReader):
+    """The answers of one connection, which the end of one of them does not close."""
+
+    def makefile(self, *_: object) -> _Buffer:
+        return self
+
+    def close(self) -> None:
+        pass
+
+
+class HttpClient:
+    """Writes bytes to the server and reads whole answers, over a connection that it keeps while the server does."""
+
+    def __init__(self, server: TritonServer) -> None:
+        self._address = (HOST, server.ports[0])
+        self._socket: socket.socket | None = None
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, case: HttpCase) -> str:
+        """The statuses that came; WrongAnswerError."""
+        try:
+            return self._close_after(case) if case.closes else self._keep(case)
+        except TimeoutError:
+            self.close()
+            raise WrongAnswerError(f"no answer within {ANSWER_SECONDS:g} s") from None
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise WrongAnswerError(f"{type(error).__name__}: {error}") from error
+
+    def _connect(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.create_connection(self._address, ANSWER_SECONDS)
+            self._buffer = _Buffer(socket.SocketIO(self._socket, "r"))
+        return self._socket
+
+    def _keep(self, case: HttpCase) -> str:
+        self._connect().sendall(case.data)
+        statuses = []
+        for _ in range(case.answers):
+            answer, body = self._read()
+            judge_http(case, answer, body)
+            statuses.append(str(answer.status))
+            if answer.will_close:
+                self._check_end()
+                return " ".join(statuses)
+        self._connect().sendall(SENTINEL)
+        answer, body = self._read()
+        if (answer.status, body) != (200, b""):
+            self.close()
+            raise WrongAnswerError(f"a second answer: {answer.status} {body[:200]!r}")
+        return " ".join(sorted(statuses))
+
+    def _close_after(self, case: HttpCase) -> str:
+        self.close()
+        count = 0
+        connection = self._connect()
+        with suppress(OSError):  # the server may end it while we still write
+            connection.sendall(case.data)
+            connection.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionError, http.client.RemoteDisconnected):
+            while True:
+                answer, body = self._read()
+                judge_http(case, answer, body)
+                count += 1
+        self.close()
+        if count > case.answers:
+            raise WrongAnswerError(f"{count} answers, expected {case.answers} at most")
+        return str(answer.status) if count else "closed"
+
+    def _read(self) -> tuple[http.client.HTTPResponse, bytes]:
+        """Triton sends the body of an error to HEAD, too."""
+        answer = http.client.HTTPResponse(self._buffer)  # type: ignore[arg-type]
+        answer.begin()
+        return answer, answer.read()
+
+    def _check_end(self) -> None:
+        rest = self._buffer.read()
+        self.close()
+        if rest:
+            raise WrongAnswerError(f"{len(rest)} bytes after the last answer: {rest[:200]!r}")
+
+
+def judge_http(case: HttpCase, answer: http.client.HTTPResponse, body: bytes) -> None:
+    """Raise WrongAnswerError unless an answer is one that its case may get."""
+    text = body.decode(errors="replace")
+    _judge(case.wanted, answer.status < 400, text)
+    if case.wanted is Wanted.ANSWERED:
+        assert case.model is not None
+        _compare(case.model, case.rows, _read_outputs(body, answer.headers.get("Inference-Header-Content-Length")))
+
+
+def _read_outputs(body: bytes, length: str | None) -> dict[str, Array]:
+    """The outputs of an answer, in JSON or after it."""
+    place = len(body) if length is None else int(length)
+    found = {}
+    for output in json.loads(body[:place])["outputs"]:
+        dtype = {"FP32": np.float32, "INT32": np.int32}[output["datatype"]]
+        if "data" in output:
+            array = np.array(output["data"], dtype)
+        else:
+            size = output["parameters"]["binary_data_size"]
+            array, place = np.frombuffer(body[place : place + size], dtype), place + size
+        found[output["name"]] = array.reshape(output["shape"])
+    return found
+
+
+class GrpcClient:
+    """Sends messages as bytes."""
+
+    def __init__(self, server: TritonServer) -> None:
+        # A channel of its own: those of one address and the same options share a connection.
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+        self._channel = grpc.insecure_channel(server.grpc_url, options)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def send(self, case: GrpcCase) -> str:
+        """The code that came; WrongAnswerError."""
+        deadline = case.deadline_seconds or ANSWER_SECONDS
+        code, text, answers = "OK", "", []
+        try:
+            if case.is_stream:
+                stream = self._channel.stream_stream(SERVICE + case.method)
+                answers = list(stream(iter(case.messages), timeout=deadline, compression=case.compression))
+            else:
+                unary = self._channel.unary_unary(SERVICE + case.method)
+                call = unary.future(case.messages[0], timeout=deadline, compression=case.compression)
+                if case.is_cancelled:
+                    call.cancel()
+                answers = [call.result()]
+        except grpc.FutureCancelledError:
+            code = "CANCELLED"
+        except grpc.RpcError as error:
+            code, text = error.code().name, error.details() or ""
+        self._judge(case, code, text, answers)
+        return code
+
+    def _judge(self, case: GrpcCase, code: str, text: str, answers: Sequence[bytes]) -> None:
+        if code == "CANCELLED" and not case.is_cancelled:
+            raise WrongAnswerError(f"called off: {text}")
+        if code == "DEADLINE_EXCEEDED" and case.deadline_seconds is None:
+            raise WrongAnswerError(f"no answer within {ANSWER_SECONDS:g} s")
+        expected = len(case.messages) if case.answers is None else case.answers
+        if code == "OK" and len(answers) != expected:
+            raise WrongAnswerError(f"{len(answers)} answers, expected {expected}")
+        if case.is_stream:
+            text += "".join(pb.ModelStreamInferResponse.FromString(answer).error_message for answer in answers)
+        _judge(case.wanted, code == "OK", f"{code} {text}")
+        if case.wanted is Wanted.ANSWERED:
+            assert case.model is not None
+            answer = pb.ModelInferResponse.FromString(answers[0])
+            _compare(case.model, case.rows, _read_message(answer))
+
+
+def _read_message(answer: pb.ModelInferResponse) -> dict[str, Array]:
+    types = {"FP32": np.float32, "INT32": np.int32}
+    pairs = zip(answer.outputs, answer.raw_output_contents, strict=True)
+    return {out.name: np.frombuffer(data, types[out.datatype]).reshape(out.shape) for out, data in pairs}
+
+
+def _judge(wanted: Wanted, is_answered: bool, text: str) -> None:
+    if found := next((words for words in DEFECTS if words in text), None):
+        raise WrongAnswerError(f"a defect ({found}): {text[:1000]!r}")
+    if wanted is not Wanted.EITHER and is_answered != (wanted is Wanted.ANSWERED):
+        raise WrongAnswerError(f"must be {wanted.value}, found {text[:500]!r}")
+
+
+def _compare(model: Served, rows: Array | None, outputs: dict[str, Array]) -> None:
+    assert rows is not None
+    with np.errstate(over="ignore"):
+        expected = model.compute(rows)
+    if outputs.keys() != {model.output} or not np.array_equal(outputs[model.output], expected, equal_nan=model.dtype.kind == "f"):
+        raise WrongAnswerError(f"{model.name}: {rows.tolist()} was answered {outputs}")
+
+
+PROTOCOLS: dict[str, tuple[Any, Any]] = {"http": (HttpClient, hostile_http), "grpc": (GrpcClient, hostile_grpc)}
+
+
+def run_cases(server: TritonServer, numbers: range, seed: int) -> Report:
+    """Send the cases of these numbers, even ones over HTTP and odd ones over gRPC, from many clients at once."""
+    shares = [(protocol, [*numbers][place :: 2][client::CLIENTS]) for client in range(CLIENTS) for place, protocol in enumerate(PROTOCOLS)]
+    total = Report()
+    with ThreadPoolExecutor(len(shares)) as pool:
+        for report in pool.map(lambda share: _work(server, *share, seed), shares):
+            total.merge(report)
+    return total
+
+
+def _work(server: TritonServer, protocol: str, numbers: Sequence[int], seed: int) -> Report:
+    make_client, module = PROTOCOLS[protocol]
+    kinds = list(module.KINDS.items())
+    report, client = Report(), make_client(server)
+    try:
+        for place, number in enumerate(numbers):
+            name, make = kinds[number // 2 % len(kinds)]
+            _send(client, protocol, name, make, f"{seed} {number}", report)
+            if place % SOUND_EVERY == 0:
+                _send(client, protocol, "sound", module.make_sound, f"{seed} {number} sound", report)
+            if server.poll() is not None:
+                report.faults.append(f"{protocol} {name} {number}: the server has ended, with status {server.poll()}")
+                break
+    finally:
+        client.close()
+    return report
+
+
+def _send(client: Any, protocol: str, kind: str, make: Any, seed: str, report: Report) -> None:
+    case = make(Random(seed))
+    try:
+        outcome = client.send(case)
+    except WrongAnswerError as error:
+        outcome = "WRONG"
+        report.faults.append(f"{protocol} {kind} of seed {seed!r}: {error}")
+    report.add(protocol, kind, outcome)
+
+
+def check_models(server: TritonServer) -> list[str]:
+    """What is wrong with the models now: each must be ready and answer rightly over both protocols."""
+    report = Report()
+    for protocol, (make_client, module) in PROTOCOLS.items():
+        client = make_client(server)
+        for model in (*MODELS, *SLOW):
+            _send(client, protocol, "sound", lambda random, model=model: module.make_sound(random, model), model.name, report)
+        client.close()
+    failed = [f"{model} is not served: {reason}" for model, reason in server.failed_models().items()]
+    return report.faults + failed + ([] if server.is_ready() else ["the server is not ready"])
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the server's processes hold: bytes of memory and open files of each, and its segments of /dev/shm in bytes."""
+
+    resident: dict[str, int]
+    files: dict[str, int]
+    segments: dict[str, int]
+
+
+def measure(server: TritonServer) -> Usage:
+    """What the server, its stubs and their children hold now."""
+    names = {process.pid: name for process, name in _iter_named(server)}
+    resident = {name: resident_bytes(pid) for pid, name in names.items()}
+    files = {name: len(os.listdir(f"/proc/{pid}/fd")) for pid, name in names.items()}
+    return Usage(resident, files, shared_segments(server))
+
+
+def _iter_named(server: TritonServer) -> Iterator[tuple[Any, str]]:
+    words = {model.name for model in (*MODELS, *SLOW)}
+    for process in iter_processes():
+        if process.session == server.pid and process.state != "Z":
+            model = next((word[:-4] for word in process.command_line if word[:-4] in words), str(process.pid))
+            yield process, "server" if process.pid == server.pid else model
+
+
+def make_region() -> Path:
+    """The file of the shared memory that `register_region` tells the server of; the caller removes it."""
+    file = Path(f"/dev/shm/{REGION}_{os.getpid()}")
+    file.write_bytes(bytes(REGION_BYTES))
+    return file
+
+
+def register_region(server: TritonServer, file: Path) -> None:
+    """Let the requests of hostile_models.REGION name a region that there is."""
+    body = {"key": f"/{file.name}", "offset": 0, "byte_size": REGION_BYTES}
+    path = f"/v2/systemsharedmemory/region/{REGION}/register"
+    client = HttpClient(server)
+    client.send(HttpCase(hostile_http.write_request(path, json.dumps(body).encode()), Wanted.EITHER))
+    client.close()
