@@ -1,4 +1,4 @@
-# make serve | demo | test | check | bench | validation | models-check | fuzz | exits-check | audit | docs | models | clean
+# make serve | demo | test | check | bench | validation | models-check | fuzz | hostile | exits-check | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check bench validation models-check fuzz exits-check audit docs proto clean
+.PHONY: serve demo models test test-fast test-server check bench validation models-check fuzz hostile exits-check audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -56,6 +56,12 @@ FUZZ_SECONDS ?= 600
 fuzz: .venv/dev
 	$(BIN)/python tests/popef/fuzz_reader.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/simipu/fuzz_payloads.py --seconds $(FUZZ_SECONDS)
+
+HOSTILE ?= 10000
+HOSTILE_PAYLOADS ?= 300
+
+hostile: .venv/dev
+	$(BIN)/python tests/server/hostile_check.py --count $(HOSTILE) --payloads $(HOSTILE_PAYLOADS)
 
 # An environment of its own: what it needs is not what it looks at.
 audit: .venv/dev

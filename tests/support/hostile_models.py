@@ -21,8 +21,9 @@ Array = npt.NDArray[Any]
 TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
 MOST_ROWS = 64
 """max_batch_size of all models: a request of more rows than that is small."""
-DELAY_MS = 20
-"""How long the models that hold their requests up do so."""
+DELAY_MS = 100
+"""How long the models that hold their requests up do so. Triton 2.51 (24.10) ends when a call over gRPC is called off, or its
+deadline passes, in the moment in which it is answered, whatever the backend (24.12 mends it): theirs end long before that."""
 OPTIONS = [QUICKLY, "--log-error=false", "--log-warning=false"]
 """Of the server. Triton logs some refused requests, with names as they came."""
 
@@ -56,6 +57,11 @@ class Wanted(Enum):
     REFUSED = "refused"
     ANSWERED = "answered rightly"
     EITHER = "either"
+
+
+ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Of the server: where glibc begins, and stays with this. Otherwise it raises the size from which on memory is given back at
+once, and what hundreds of kilobytes leave between smaller pieces looks like a leak of some 6 KB a request."""
 
 
 @dataclass(frozen=True, slots=True)

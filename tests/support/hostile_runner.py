@@ -11,11 +11,13 @@ import io
 import json
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,8 +29,8 @@ import numpy as np
 import tritonclient.grpc.service_pb2 as pb
 from fault_clients import iter_processes, resident_bytes, shared_segments
 from hostile_grpc import GrpcCase
-from hostile_http import HttpCase
 from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wanted
+from http_cases import HttpCase
 from triton_poplar.server import HOST, TritonServer
 
 ANSWER_SECONDS = 60.0
@@ -36,6 +38,11 @@ ANSWER_SECONDS = 60.0
 CLIENTS = 4
 """Of each protocol."""
 SOUND_EVERY = 4
+"""So many hostile requests before each sound one."""
+LEAK_BYTES = 1000
+"""A process that grows by more with every request keeps something of it."""
+SLACK_BYTES = 16 << 20
+"""What the server's allocator may keep besides, of bodies of a megabyte."""
 DEFECTS = ("poplar backend:", "is not healthy", "Traceback")
 """What an answer says when something other than the request is at fault."""
 SERVICE = "/inference.GRPCInferenceService/"
@@ -198,7 +205,8 @@ class GrpcClient:
             else:
                 unary = self._channel.unary_unary(SERVICE + case.method)
                 call = unary.future(case.messages[0], timeout=deadline, compression=case.compression)
-                if case.is_cancelled:
+                if case.called_off_seconds is not None:
+                    time.sleep(case.called_off_seconds)
                     call.cancel()
                 answers = [call.result()]
         except grpc.FutureCancelledError:
@@ -209,7 +217,7 @@ class GrpcClient:
         return code
 
     def _judge(self, case: GrpcCase, code: str, text: str, answers: Sequence[bytes]) -> None:
-        if code == "CANCELLED" and not case.is_cancelled:
+        if code == "CANCELLED" and case.called_off_seconds is None:
             raise WrongAnswerError(f"called off: {text}")
         if code == "DEADLINE_EXCEEDED" and case.deadline_seconds is None:
             raise WrongAnswerError(f"no answer within {ANSWER_SECONDS:g} s")
@@ -242,7 +250,9 @@ def _compare(model: Served, rows: Array | None, outputs: dict[str, Array]) -> No
     assert rows is not None
     with np.errstate(over="ignore"):
         expected = model.compute(rows)
-    if outputs.keys() != {model.output} or not np.array_equal(outputs[model.output], expected, equal_nan=model.dtype.kind == "f"):
+    if outputs.keys() != {model.output} or not np.array_equal(
+        outputs[model.output], expected, equal_nan=model.dtype.kind == "f"
+    ):
         raise WrongAnswerError(f"{model.name}: {rows.tolist()} was answered {outputs}")
 
 
@@ -251,7 +261,11 @@ PROTOCOLS: dict[str, tuple[Any, Any]] = {"http": (HttpClient, hostile_http), "gr
 
 def run_cases(server: TritonServer, numbers: range, seed: int) -> Report:
     """Send the cases of these numbers, even ones over HTTP and odd ones over gRPC, from many clients at once."""
-    shares = [(protocol, [*numbers][place :: 2][client::CLIENTS]) for client in range(CLIENTS) for place, protocol in enumerate(PROTOCOLS)]
+    shares = [
+        (protocol, [*numbers][place::2][client::CLIENTS])
+        for client in range(CLIENTS)
+        for place, protocol in enumerate(PROTOCOLS)
+    ]
     total = Report()
     with ThreadPoolExecutor(len(shares)) as pool:
         for report in pool.map(lambda share: _work(server, *share, seed), shares):
@@ -293,7 +307,7 @@ def check_models(server: TritonServer) -> list[str]:
     for protocol, (make_client, module) in PROTOCOLS.items():
         client = make_client(server)
         for model in (*MODELS, *SLOW):
-            _send(client, protocol, "sound", lambda random, model=model: module.make_sound(random, model), model.name, report)
+            _send(client, protocol, "sound", partial(module.make_sound, model=model), model.name, report)
         client.close()
     failed = [f"{model} is not served: {reason}" for model, reason in server.failed_models().items()]
     return report.faults + failed + ([] if server.is_ready() else ["the server is not ready"])
@@ -310,31 +324,47 @@ class Usage:
 
 def measure(server: TritonServer) -> Usage:
     """What the server, its stubs and their children hold now."""
-    names = {process.pid: name for process, name in _iter_named(server)}
+    names = _name_processes(server)
     resident = {name: resident_bytes(pid) for pid, name in names.items()}
     files = {name: len(os.listdir(f"/proc/{pid}/fd")) for pid, name in names.items()}
     return Usage(resident, files, shared_segments(server))
 
 
-def _iter_named(server: TritonServer) -> Iterator[tuple[Any, str]]:
-    words = {model.name for model in (*MODELS, *SLOW)}
-    for process in iter_processes():
-        if process.session == server.pid and process.state != "Z":
-            model = next((word[:-4] for word in process.command_line if word[:-4] in words), str(process.pid))
-            yield process, "server" if process.pid == server.pid else model
+def _name_processes(server: TritonServer) -> dict[int, str]:
+    """By id: the server, a stub by its instance, and a stub's child by its parent's."""
+    living = {process.pid: process for process in iter_processes() if process.session == server.pid and process.state != "Z"}
+    names = {pid: next((word for word in process.command_line if word.endswith("_0_0")), "") for pid, process in living.items()}
+    names[server.pid] = "server"
+    return {pid: name or f"child of {names.get(living[pid].parent, '?')}" for pid, name in names.items()}
 
 
-def make_region() -> Path:
-    """The file of the shared memory that `register_region` tells the server of; the caller removes it."""
+def describe_growth(before: Usage, after: Usage, requests: int) -> list[str]:
+    """How processes, memory, files and shared memory are not what they were so many requests before."""
+    found = []
+    if before.resident.keys() != after.resident.keys():
+        found.append(f"the processes were {sorted(before.resident)}, are {sorted(after.resident)}")
+    if before.segments != after.segments:
+        found.append(f"the segments of /dev/shm were {before.segments}, are {after.segments}")
+    for name in before.resident.keys() & after.resident.keys():
+        grown = after.resident[name] - before.resident[name]
+        if grown > SLACK_BYTES + LEAK_BYTES * requests:
+            found.append(f"{name} has grown by {grown} bytes in {requests} requests")
+        if after.files[name] > before.files[name] + 2 * CLIENTS:
+            found.append(f"{name} had {before.files[name]} open files, has {after.files[name]}")
+    return found
+
+
+@contextmanager
+def shared_region(server: TritonServer) -> Iterator[None]:
+    """Let the requests of hostile_models.REGION name a region that there is, until the block is left."""
     file = Path(f"/dev/shm/{REGION}_{os.getpid()}")
     file.write_bytes(bytes(REGION_BYTES))
-    return file
-
-
-def register_region(server: TritonServer, file: Path) -> None:
-    """Let the requests of hostile_models.REGION name a region that there is."""
-    body = {"key": f"/{file.name}", "offset": 0, "byte_size": REGION_BYTES}
-    path = f"/v2/systemsharedmemory/region/{REGION}/register"
-    client = HttpClient(server)
-    client.send(HttpCase(hostile_http.write_request(path, json.dumps(body).encode()), Wanted.EITHER))
-    client.close()
+    try:
+        client = HttpClient(server)
+        body = json.dumps({"key": f"/{file.name}", "offset": 0, "byte_size": REGION_BYTES}).encode()
+        path = f"/v2/systemsharedmemory/region/{REGION}/register"
+        client.send(HttpCase(hostile_http.write_request(path, body), Wanted.EITHER))
+        client.close()
+        yield
+    finally:
+        file.unlink()

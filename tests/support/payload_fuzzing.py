@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from message_mutations import mutate_message
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
+from poprt.compiler import Executable as Compiled
 from sample_models import gather_model, linear_model
 from simipu import Device, Direction, Engine, Executable, GraphOptions, SimIpuError
 from simipu import executable_pb2 as pb
@@ -22,8 +23,8 @@ _MOST_FED_BYTES = 1 << 20
 
 
 @cache
-def seed_payloads() -> tuple[bytes, ...]:
-    """Sound payloads of several kinds: floats and halves, constants and streamed weights, loops, branches, convolutions."""
+def seed_executables() -> tuple[Compiled, ...]:
+    """Sound executables of several kinds: floats and halves, constants and streamed weights, loops, branches, convolutions."""
     models = [linear_model(), gather_model(), hostile.endless_loop(3), _branches(), _convolution()]
     found = []
     for model in models:
@@ -32,8 +33,14 @@ def seed_payloads() -> tuple[bytes, ...]:
             converted = converted or Converter(batch_size=2 if model is models[1] else None, precision=precision).convert(model)
             for constant_weights in (True, False):
                 options = CompilerOptions(constant_weights=constant_weights)
-                found.append(Compiler.compile(converted, None, options).executable.serialize())
+                found.append(Compiler.compile(converted, None, options))
     return tuple(found)
+
+
+@cache
+def seed_payloads() -> tuple[bytes, ...]:
+    """Their payloads."""
+    return tuple(compiled.executable.serialize() for compiled in seed_executables())
 
 
 def _branches() -> onnx.ModelProto:
@@ -135,7 +142,12 @@ def _drain(program, stream):
 
 def iter_damaged(first: int, count: int) -> Iterator[bytes]:
     """So many damaged payloads, the same for the same numbers."""
-    seeds = seed_payloads()
     for number in range(first, first + count):
-        random = Random(number)
-        yield mutate_payload(random.choice(seeds), random)
+        yield damage(number)[1]
+
+
+def damage(number: int) -> tuple[Compiled, bytes]:
+    """The damaged payload of a number, and what it was made of."""
+    random = Random(number)
+    payload = random.choice(seed_payloads())
+    return seed_executables()[seed_payloads().index(payload)], mutate_payload(payload, random)

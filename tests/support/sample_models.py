@@ -134,6 +134,12 @@ def write_handmade(path: Path, model: onnx.ModelProto) -> None:
         for value in values
     )
     program = Program(5, "main_program", ProgramKind.MAIN, streams, model.SerializeToString())
+    write_executable(path, Executable("handmade", TARGETS["ipu2"], (program,)))
+
+
+def write_executable(path: Path, executable: Executable) -> None:
+    """A PopEF file of an executable of one program, as it is."""
+    (program,) = executable.programs
     kinds = {Direction.HOST_TO_DEVICE: popef.TensorType.INPUT, Direction.DEVICE_TO_HOST: popef.TensorType.OUTPUT}
     anchors = [
         popef.Anchor(
@@ -141,17 +147,17 @@ def write_handmade(path: Path, model: onnx.ModelProto) -> None:
             handle=stream.handle,
             tensorInfo=popef.TensorInfo(shape=stream.shape, dataType=popef.numpyDTypeToPopefType(stream.dtype)),
             type=kinds[stream.direction],
-            programs=[5],
+            programs=[program.index],
         )
-        for stream in streams
+        for stream in program.streams
     ]
-    flow = popef.ProgramFlow(load=[], main=[5], save=[])
+    flow = popef.ProgramFlow(load=[], main=[program.index], save=[])
     metadata = popef.Metadata(
-        replicationFactor=1, numIpus=1, executable="handmade", ipuVersion=2, anchors=anchors, programFlow=flow
+        replicationFactor=1, numIpus=1, executable=executable.name, ipuVersion=2, anchors=anchors, programFlow=flow
     )
     with popef.Writer(path) as writer:
-        with writer.createExecutable("handmade") as blob:
-            blob.write(Executable("handmade", TARGETS["ipu2"], (program,)).serialize())
+        with writer.createExecutable(executable.name) as blob:
+            blob.write(executable.serialize())
         writer.writeMetadata(metadata)
 
 

@@ -1,0 +1,182 @@
+"""Executables of strangers in model folders of a real server: each is loaded, asked once and unloaded.
+
+A load is wrong when it gets no answer, or a reason of several lines or with control characters in it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import hostile_graphs as hostile
+import numpy as np
+import onnx
+import tritonclient.http as httpclient
+from fault_clients import wait_until
+from hostile_models import Served
+from hostile_runner import DEFECTS, Report
+from life_cycle_models import QUICKLY
+from payload_fuzzing import damage
+from poprt import Compiler, Converter
+from poprt.triton_model import write_triton_model
+from sample_models import linear_model, write_executable
+from simipu import Executable
+from triton_poplar.server import TritonServer
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+
+SOUND = Served("sound", "x", "FP32", 4, "z")
+"""The model beside the hostile ones."""
+NAME = "hostile"
+OPTIONS = ["--model-control-mode=explicit", f"--load-model={SOUND.name}", QUICKLY]
+ENVIRONMENT = {"POPLAR_RUNTIME_OPTIONS": '{"target.hostSyncTimeout":"2"}'}
+"""Some graphs never end: their runs are ended after so many seconds."""
+PATIENCE_SECONDS = 120
+SENTINEL = np.arange(4, dtype=np.float32)[None]
+
+GRAPHS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "function_bomb": hostile.function_bomb,
+    "concat_bomb": hostile.concat_bomb,
+    "nested_graphs": hostile.nested_graphs,
+    "outside_constant": lambda: hostile.outside_constant("zero"),
+    "outside_of_branch": lambda: hostile.outside_of_branch("zero"),
+    "outside_of_sparse": lambda: hostile.outside_of_sparse("zero"),
+    "large_constant": hostile.large_constant,
+    "hidden_large_tensor": hostile.hidden_large_tensor,
+    "dear_product": hostile.dear_product,
+    "constant_chain": hostile.constant_chain,
+    "endless_loop": hostile.endless_loop,
+}
+
+MODES = {
+    "synchronous": {"synchronous_execution": "1"},
+    "asynchronous": {"synchronous_execution": "0"},
+    "isolated": {"synchronous_execution": "1", "sim_isolation": "process"},
+}
+"""The parameters of a model, by what they make of it."""
+
+
+def write_repository(repository: Path) -> None:
+    """The sound model."""
+    compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
+    write_triton_model(compiled, repository / SOUND.name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Payload:
+    """Stands for a sound executable where its PopEF file is written."""
+
+    sound: Executable
+    payload: bytes
+
+    @property
+    def name(self) -> str:
+        return self.sound.name
+
+    def program(self, index: int) -> Any:
+        return self.sound.program(index)
+
+    def iter_serialized(self) -> Iterator[bytes]:
+        yield self.payload
+
+
+def write_damaged(folder: Path, number: int) -> None:
+    """The model folder of a damaged payload; all else is of the executable that it was."""
+    compiled, payload = damage(number)
+    write_triton_model(compiled, folder)
+    broken = _Payload(compiled.executable, payload)
+    replace(compiled, executable=broken).export(folder / "1" / "executable.popef", folder / "1" / "weights.popef")
+    _set_mode(folder, number)
+
+
+def write_graph(folder: Path, name: str, number: int) -> None:
+    """The model folder of one of `GRAPHS`."""
+    (folder / "1").mkdir(parents=True)
+    write_executable(folder / "1" / "executable.popef", hostile.make_executable(GRAPHS[name]()))
+    tensors = [
+        f'{kind} [ {{ name: "{tensor}" data_type: TYPE_FP32 dims: [4] }} ]'
+        for kind, tensor in (("input", "x"), ("output", "y"))
+    ]
+    (folder / "config.pbtxt").write_text("\n".join(['backend: "poplar"', *tensors, "parameters {}"]))
+    _set_mode(folder, number)
+
+
+def _set_mode(folder: Path, number: int) -> None:
+    config = folder / "config.pbtxt"
+    parameters = [*MODES.values()][number % len(MODES)]
+    entries = [f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+    tensors = config.read_text().partition("parameters {")[0]
+    config.write_text(f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n")
+
+
+def load_all(server: TritonServer, damaged: range, graphs: list[str]) -> Report:
+    """Load the damaged payloads of these numbers and the graphs of these names, one after the other."""
+    folder, report = server.model_repository / NAME, Report()
+    limits = {"connection_timeout": PATIENCE_SECONDS, "network_timeout": PATIENCE_SECONDS}
+    with httpclient.InferenceServerClient(server.http_url, **limits) as client:
+        cases = [(f"payload {number}", lambda number=number: write_damaged(folder, number)) for number in damaged]
+        cases += [(name, lambda name=name, place=place: write_graph(folder, name, place)) for place, name in enumerate(graphs)]
+        for name, write in cases:
+            shutil.rmtree(folder, ignore_errors=True)
+            write()
+            kind = name.split()[0]
+            outcome, text = load_once(client)
+            report.add("load", kind, outcome)
+            if fault := find_fault(text):
+                report.faults.append(f"{name}: {fault}: {text[:1000]!r}")
+            report.faults += [f"{name}: afterwards {fault}" for fault in check_sound(client)]
+            if server.poll() is not None:
+                report.faults.append(f"{name}: the server has ended, with status {server.poll()}")
+                break
+    return report
+
+
+def load_once(client: httpclient.InferenceServerClient) -> tuple[str, str]:
+    """What came of the model: an outcome, and the reason where it is not an answer."""
+    try:
+        client.load_model(NAME)
+    except InferenceServerException as error:
+        return "refused", error.message() or ""
+    try:
+        client.infer(NAME, list(_iter_inputs(client.get_model_config(NAME))))
+        outcome, text = "answered", ""
+    except InferenceServerException as error:
+        outcome, text = f"loaded, then {error.status()}", error.message() or ""
+    client.unload_model(NAME)
+    wait_until(lambda: _state(client) == "UNAVAILABLE", f"{NAME} is unloaded", PATIENCE_SECONDS)
+    return outcome, text
+
+
+def find_fault(text: str) -> str | None:
+    """What is wrong with a reason that the server gave. Triton ends those of loads with a line's end."""
+    if not text.strip().isprintable():
+        return "a reason that is not one printable line"
+    return next((f"a defect ({words})" for words in DEFECTS if words in text), None)
+
+
+def check_sound(client: httpclient.InferenceServerClient) -> list[str]:
+    """What is wrong with the model beside them."""
+    tensor = httpclient.InferInput(SOUND.input, SENTINEL.shape, SOUND.datatype)
+    tensor.set_data_from_numpy(SENTINEL)
+    try:
+        answer = client.infer(SOUND.name, [tensor]).as_numpy(SOUND.output)
+    except InferenceServerException as error:
+        return [f"the sound model: {error}"]
+    return [] if np.array_equal(answer, SOUND.compute(SENTINEL)) else [f"the sound model answers {answer}"]
+
+
+def _state(client: httpclient.InferenceServerClient) -> str:
+    return next((model.get("state", "") for model in client.get_model_repository_index() if model["name"] == NAME), "")
+
+
+def _iter_inputs(config: dict[str, Any]) -> Iterator[httpclient.InferInput]:
+    """Ones, in one row."""
+    rows = [1] if config.get("max_batch_size") else []
+    for tensor in config["input"]:
+        shape = [*rows, *(int(size) for size in tensor["dims"])]
+        datatype = tensor["data_type"].removeprefix("TYPE_")
+        found = httpclient.InferInput(tensor["name"], shape, datatype)
+        found.set_data_from_numpy(np.ones(shape, triton_to_np_dtype(datatype)))
+        yield found
