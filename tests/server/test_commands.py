@@ -47,6 +47,11 @@ def all_gone(groups):
     return True
 
 
+def segments_of(command):
+    """What the server of that command has in /dev/shm: their names begin with its process id."""
+    return list(Path("/dev/shm").glob(f"poplar_{command.pid}_*"))
+
+
 @pytest.fixture
 def small_repository(tmp_path):
     write_model(tmp_path / "repository" / "linear", linear_model())
@@ -56,7 +61,6 @@ def small_repository(tmp_path):
 def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(small_repository, tmp_path):
     (write_model(small_repository / "broken", linear_model()) / "1/executable.popef").write_bytes(b"garbage")
     errors = tmp_path / "errors"
-    segments = set(os.listdir("/dev/shm"))
     ports = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
     command = [*COMMAND, "serve", str(small_repository), *ports, "--", "--log-verbose=0"]
     with errors.open("w") as sink:
@@ -70,18 +74,18 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(small
         url = re.search(r"Try: curl -s (\S+)", lines)[1]
         assert b'"linear"' in urllib.request.urlopen(url, timeout=5).read()
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert segments_of(process)
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     finally:
         process.kill()
     assert "model 'broken' is not served: Internal: ModelConfigError" in errors.read_text()
     assert all_gone(children)
-    assert set(os.listdir("/dev/shm")) <= segments
+    assert segments_of(process) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
-    segments = set(os.listdir("/dev/shm"))
     command = [*COMMAND, "serve", str(small_repository), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     children = []
@@ -96,7 +100,7 @@ def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
     finally:
         process.kill()
     assert all_gone(children)
-    assert set(os.listdir("/dev/shm")) <= segments
+    assert segments_of(process) == []
 
 
 def test_a_busy_port_is_a_clear_error(small_repository):
