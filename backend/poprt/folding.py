@@ -13,8 +13,10 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from simipu import CompileError
+from simipu import CompileError, CompileMemoryError
+from simipu.admission import measure
 from simipu.numerics import iter_subgraphs
+from simipu.shapes import infer_shapes
 
 from poprt import weights
 from poprt.branches import raise_for_branch, take_known_branches
@@ -54,6 +56,7 @@ def fold(model: onnx.ModelProto) -> None:
     with ONNX Runtime's reason, which names the node, or the branch of an If that is invalid.
     """
     take_known_branches(model)
+    _check_size(model)
     left = _weights_left(model.graph) | {tensor.name for tensor in model.graph.initializer if not has_data(tensor)}
     light = without_weights(model, left)
     try:
@@ -75,6 +78,16 @@ def fold(model: onnx.ModelProto) -> None:
     _clear(model, "graph")
     _clear(model.graph, "initializer")
     model.MergeFrom(folded)
+
+
+def _check_size(model: onnx.ModelProto) -> None:
+    """Refuse what no model can hold: what ONNX Runtime says of it, and when, its versions do not agree upon."""
+    demand = measure(infer_shapes(model))
+    if demand.folded_bytes > onnx.checker.MAXIMUM_PROTOBUF:
+        raise CompileMemoryError(
+            f"the constants of the model make tensor {demand.folded!r} of {demand.folded_bytes} bytes; a model can hold "
+            f"{onnx.checker.MAXIMUM_PROTOBUF}"
+        )
 
 
 def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -149,6 +149,9 @@ class Demand:
     node: str
     folded_operations: int | None
     """Of all that does not depend on its inputs; None where that cannot be said."""
+    folded_bytes: int
+    """Of the largest tensor that does not depend on its inputs."""
+    folded: str
 
     def check(self, memory_bytes: int, seconds: float, cores: int) -> None:
         """Raise GraphTooLargeError where a tensor is larger than that, or an operator takes longer on any machine."""
@@ -170,6 +173,7 @@ def measure(inferred: onnx.ModelProto) -> Demand:
     dearest = (0, "")
     constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
     folded: int | None = 0
+    made: list[str] = []
     for inner, is_main in _iter_graphs(graph):
         shapes, bytes_of = _find_shapes(inner)
         sizes.update(bytes_of)
@@ -178,9 +182,11 @@ def measure(inferred: onnx.ModelProto) -> Demand:
             dearest = max(dearest, (count or 0, node.name or node.op_type))
             if is_main and constants.issuperset(filter(None, node.input)) and not _has_graphs(node):
                 constants.update(node.output)
+                made += node.output
                 folded = None if folded is None or count is None else folded + count
     largest = max(sizes, key=lambda name: sizes[name], default="")
-    return Demand(sizes.get(largest, 0), largest, *dearest, folded)
+    largest_made = max(made, key=lambda name: sizes.get(name, 0), default="")
+    return Demand(sizes.get(largest, 0), largest, *dearest, folded, sizes.get(largest_made, 0), largest_made)
 
 
 def _iter_graphs(graph: onnx.GraphProto, is_main: bool = True) -> Iterator[tuple[onnx.GraphProto, bool]]:

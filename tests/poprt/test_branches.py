@@ -71,7 +71,8 @@ def test_a_branch_that_is_invalid_is_named_with_the_reason_and_the_input_to_fix(
     with pytest.raises(CompileError) as caught:
         Converter(batch_size=2).convert(invalid_model())
     text = str(caught.value)
-    assert "node 'choose' (If): its else branch is invalid at the given input shapes: Node (too_flat) Op (Conv) [Shape" in text
+    assert "node 'choose' (If): its else branch is invalid at the given input shapes: " in text
+    assert "too_flat" in text
     assert "Its condition depends on input 'sr': fix it to a value with poprt --fix_input sr=VALUE" in text
     assert "ONNX Runtime cannot load" not in text
     assert "\n" not in text
