@@ -40,7 +40,6 @@ def load():
         engine.unload()
 
 
-@ISOLATED
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -55,16 +54,21 @@ def load():
     ],
     ids=["functions", "concat", "nested", "constant", "branch", "sparse", "large", "dear"],
 )
-def test_refused_before_anything_reads_it(load, model, message, isolated):
+def test_refused_before_anything_reads_it(load, model, message):
     with pytest.raises(LoadError, match=message):
-        load(model, isolated)
+        load(model)
+
+
+def test_a_child_refuses_the_same(load):
+    with pytest.raises(LoadError, match="'c' refers to a file"):
+        load(hostile.outside_of_branch("zero"), isolated=True)
 
 
 @ISOLATED
 def test_constants_are_not_folded_without_end(load, isolated):
     """The load ends at once; the run is ended at its limit."""
-    engine = load(hostile.constant_chain(), isolated, limit_seconds=2.0)
-    with pytest.raises(RunTimeoutError, match="limit of 2 s"):
+    engine = load(hostile.constant_chain(), isolated, limit_seconds=1.0)
+    with pytest.raises(RunTimeoutError, match="limit of 1 s"):
         engine.compute(5, ONES)
 
 
