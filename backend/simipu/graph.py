@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -151,7 +152,7 @@ class OrtGraph:
         loading = _Loading(session_options)
         WATCHDOG.begin(loading, options.ready_seconds)
         try:
-            with _arena_of(options.memory_bytes):
+            with _ARENAS.of(options.memory_bytes):
                 self._session = onnxruntime.InferenceSession(
                     model,
                     session_options,
@@ -404,20 +405,41 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
         return make_graph(Lowered(_inline(lowered).SerializeToString(), {}, lowered.fold), options, label)
 
 
-@contextmanager
-def _arena_of(num_bytes: int) -> Iterator[None]:
-    """Sessions made meanwhile keep their values in an arena of their own that grows no larger."""
-    _register_arena(num_bytes)
-    try:
-        yield
-    finally:
-        _register_arena(1)  # the environment holds the last one, and all memory that it has
+class _Arenas:
+    """Gives sessions memory of their own that grows no larger than it may. Sessions that are made at the same time may share
+    one, with the limit of the last."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """As new: a fork might have a lock that a thread of its parent held."""
+        self._lock = threading.Lock()
+        self._users = 0
+
+    @contextmanager
+    def of(self, num_bytes: int) -> Iterator[None]:
+        """Sessions made meanwhile have such an arena."""
+        with self._lock:
+            self._users += 1
+            _register_arena(num_bytes)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    _register_arena(1)  # the environment holds the last one, and all memory that it has
 
 
 def _register_arena(num_bytes: int) -> None:
     # ONNX Runtime before 1.23 keeps the first, for all sessions of the process.
     with suppress(RuntimeError):
         onnxruntime.create_and_register_allocator(_ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes}))
+
+
+_ARENAS = _Arenas()
+os.register_at_fork(after_in_child=_ARENAS.reset)
 
 
 def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions) -> onnxruntime.SessionOptions:

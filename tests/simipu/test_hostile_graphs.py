@@ -95,6 +95,17 @@ def test_memory_of_a_load_is_limited(load, isolated):
         load(hostile.large_constant(1 << 20), isolated, memory_bytes=1 << 20)
 
 
+def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
+    """The arena is given up by the last of them only: the others may not have taken theirs yet."""
+    registered = []
+    monkeypatch.setattr(graph, "_register_arena", registered.append)
+    with graph._ARENAS.of(5):
+        with graph._ARENAS.of(7):
+            pass
+        assert registered == [5, 7]
+    assert registered == [5, 7, 1]
+
+
 @pytest.mark.skipif(ORT < (1, 21), reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process")
 @ISOLATED
 def test_time_of_a_load_is_limited(load, isolated):
