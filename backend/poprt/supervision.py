@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
-from simipu.memory import usable_memory_bytes
+from simipu.memory import limit_memory, usable_memory_bytes
 
 from popef.arguments import Parser, positive
 
@@ -55,7 +55,7 @@ def supervised(command: Command) -> Command:
             return _wait(child, options.time_limit, most)
         os.setpgid(0, 0)  # with all that it starts: an interrupt reaches the parent alone, which passes it on
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        limit_memory(most)
         try:
             status = options.guard(lambda: _run_here(command, options, most))
         except SystemExit as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -47,6 +46,7 @@ from simipu.graph import (
     lower_program,
     make_graph,
 )
+from simipu.memory import limit_memory
 from simipu.numerics import Numerics
 from simipu.watchdog import WATCHDOG
 
@@ -237,8 +237,7 @@ def _open_here(
 ) -> Graph:
     lowered_weights = source.weights if isinstance(source, Lowered) else weights
     held = sum(value.nbytes for value in lowered_weights.values())
-    most = options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES
-    resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    limit_memory(options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES)
     lowered = source if isinstance(source, Lowered) else lower_program(source, weights, options, numerics)
     try:
         return make_graph(lowered, options, label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,3 +18,10 @@ def usable_memory_bytes() -> int:
         with suppress(OSError, ValueError):
             found = min(found, int(file.read_text()))
     return found
+
+
+def limit_memory(num_bytes: int) -> None:
+    """Have this process, and those it starts, take no more memory of their own; no limit is ever raised."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    limit = num_bytes if most == resource.RLIM_INFINITY else min(num_bytes, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 
 import hostile_graphs as hostile
 import numpy as np
@@ -199,3 +201,13 @@ def test_refused_values_do_not_cost_the_engine(load):
 def test_nothing_lies_where_onnx_runtime_looks_for_files():
     assert [path.name for path in graph._NO_DATA.parent.iterdir()] == ["empty"]
     assert not graph._NO_DATA.stat().st_size
+
+
+def test_a_process_with_a_lower_limit_keeps_it():
+    script = (
+        "import resource; from simipu.memory import limit_memory\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 32, 1 << 32)); limit_memory(1 << 40); limit_memory(1 << 31)\n"
+        "limit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_DATA))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["(2147483648,", "2147483648)"]
