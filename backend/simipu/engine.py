@@ -312,7 +312,7 @@ class _LoadedMain:
             results = self.graph.run(self._output_names, dict(zip(self._input_names, values, strict=True)))
         except RunError as error:
             raise type(error)(f"program {self._name!r}: {error}") from error
-        self._check_results(results)
+        self._check_results(results, rows if self._row_independent else self.batch_size)
         if not self.batch_size:
             return [result[None] for result in results]
         if self._moves_outputs:
@@ -321,16 +321,16 @@ class _LoadedMain:
             return results
         return [result[:rows] for result in results]
 
-    def _check_results(self, results: Sequence[Array]) -> None:
+    def _check_results(self, results: Sequence[Array], rows: int) -> None:
         """What a graph of a stranger gives is not always what its streams say."""
         for (stream, dtype, row_shape, axis), result in zip(self._given, results, strict=True):
             shape = result.shape
             if axis is None:
                 fits = shape == row_shape
             elif axis == 0:
-                fits = bool(shape) and shape[1:] == row_shape
+                fits = shape == (rows, *row_shape)
             else:
-                fits = len(shape) > axis and (*shape[:axis], *shape[axis + 1 :]) == row_shape
+                fits = shape == (*row_shape[:axis], rows, *row_shape[axis:])
             if not fits or result.dtype != dtype:
                 raise _mismatch(stream, result, stream.shape)
 

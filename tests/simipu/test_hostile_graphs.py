@@ -198,6 +198,24 @@ def test_refused_values_do_not_cost_the_engine(load):
     np.testing.assert_array_equal(engine.compute(5, ONES)[0], ONES[0])
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        helper.make_node("Concat", ["x", "x"], ["y"], axis=0),
+        helper.make_node("Cast", ["x"], ["y"], to=TensorProto.DOUBLE),
+        helper.make_node("ReduceMax", ["x"], ["y"], keepdims=0),
+        helper.make_node("Unsqueeze", ["x", "one"], ["y"]),
+    ],
+    ids=["rows", "type", "scalar", "rank"],
+)
+def test_a_graph_gives_what_its_streams_say(load, node):
+    model = hostile.make_model([node], [hostile.whole([1], "one")])
+    del model.graph.output[0].type.tensor_type.shape.dim[:]
+    model.graph.output[0].type.Clear()
+    with pytest.raises((RunError, LoadError)):
+        load(model).compute(5, ONES)
+
+
 def test_nothing_lies_where_onnx_runtime_looks_for_files():
     assert [path.name for path in graph._NO_DATA.parent.iterdir()] == ["empty"]
     assert not graph._NO_DATA.stat().st_size
