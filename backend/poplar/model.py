@@ -48,7 +48,7 @@ def _told_plainly(load):
             # What is raised again as it is gets no place of its own (but in Python 3.10), so that there is none to add.
             error.__traceback__ = None
             raise
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  a defect of ours, which Triton shall tell in one line
             raise RuntimeError(escape(f"poplar backend: {error!r}")).with_traceback(error.__traceback__) from None
 
     return load_plainly

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from simipu import CompileError, Constant, Direction, GraphOptions, LoadError, O
 from simipu.admission import measure
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.errors import CompileMemoryError, GraphTooLargeError, LoadTimeoutError
+from simipu.external import count_bytes
 from simipu.isolation import open_graph
 from simipu.numerics import Numerics, iter_subgraphs, name_nodes
 from simipu.numerics.quarter import QUARTERS
@@ -358,7 +358,7 @@ def _take_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelP
     taken = {
         tensor.name: tensor
         for tensor in model.graph.initializer
-        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and _size_bytes(tensor) >= least_bytes
+        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and count_bytes(tensor) >= least_bytes
     }
     light = without_weights(model, set(taken), as_inputs=False)
     light.ir_version = min(light.ir_version, MAXIMUM_IR_VERSION)
@@ -374,10 +374,6 @@ def _take_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelP
 def _codes(tensor: TensorProto) -> npt.NDArray[np.uint8]:
     """The bytes of an 8-bit weight: numpy has no such type."""
     return np.frombuffer(tensor.raw_data, np.uint8).reshape(tensor.dims)
-
-
-def _size_bytes(tensor: onnx.TensorProto) -> int:
-    return math.prod(tensor.dims) * onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
 
 
 def _serialize(model: onnx.ModelProto) -> bytes:

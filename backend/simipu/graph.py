@@ -1,6 +1,7 @@
 """A program's graph, ready to compute in this process: in ONNX Runtime, or the onnx reference where that has no kernel.
 
-Weights are handed over as arrays that are mapped from their file, and stay there. No streams, rows or cycles here.
+Weights are handed over as arrays that are mapped from their file, and stay there. Of streams only the names
+are looked at; no rows or cycles here.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ gets a constant.
 from __future__ import annotations
 
 import logging
-import math
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,7 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
     filling = _Filling(folder)
     users, merged = _users(model.graph), _merged_weights(model.graph)
     for tensor in model.graph.initializer:
-        large = tensor.data_type in _FLOATS and _size_bytes(tensor) >= LARGE_BYTES
+        large = tensor.data_type in _FLOATS and count_bytes(tensor) >= LARGE_BYTES
         if large and tensor.name not in merged and users.get(tensor.name, {""}) <= _PRODUCTS:
             tensor.CopyFrom(_stub(tensor.name, tensor.data_type, tensor.dims))
         elif not has_data(tensor):
@@ -60,7 +59,7 @@ def _take_constants(graph: onnx.GraphProto) -> None:
     for node in [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes]:
         found = [each.t.data_type for each in node.attribute]
         stub = _stub(node.output[0], found[0] if found else TensorProto.FLOAT, numpy_helper.to_array(shapes[node.input[0]]))
-        if stub.data_type in _FLOATS and _size_bytes(stub) >= LARGE_BYTES:
+        if stub.data_type in _FLOATS and count_bytes(stub) >= LARGE_BYTES:
             graph.initializer.append(stub)
             graph.node.remove(node)
 
@@ -134,7 +133,3 @@ def _fill(tensor: TensorProto) -> None:
 
 def _stub(name: str, data_type: int, dims: object) -> TensorProto:
     return TensorProto(name=name, data_type=data_type, dims=dims)  # type: ignore[arg-type]
-
-
-def _size_bytes(tensor: TensorProto) -> int:
-    return math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
