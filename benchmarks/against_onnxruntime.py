@@ -1,9 +1,10 @@
-"""What a user would write instead: a Python-backend model of a few lines that calls ONNX Runtime, request by request.
+"""What a user would write instead: a Python-backend model of a few lines that calls ONNX Runtime, request by
+request.
 
-Both sides get the same requests, the same batching and as many threads. The examples run from their original ONNX files,
-in fp32; one that is served in fp16 is compiled in fp32 as well, and that is the one held to the goal. The small models
-compute for less than 0.2 ms a row, so that joining rows can show; both sides give them one thread, there being nothing to
-share out among more.
+Both sides get the same requests, the same batching and as many threads. The examples run from their original
+ONNX files, in fp32; one that is served in fp16 is compiled in fp32 as well, and that is the one held to the
+goal. The small models compute for less than 0.2 ms a row, so that joining rows can show; both sides give them
+one thread, there being nothing to share out among more.
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def write_small(models: Path, name: str, options: argparse.Namespace) -> Case:
     return _make_case(name, folder, served, file, SMALL_GOALS, options.instances)
 
 
-def _make_case(name: str, folder: Path, served: list[ModelConfig], file: Path, goals: dict[int, Goal], instances: int) -> Case:
+def _make_case(
+    name: str, folder: Path, served: list[ModelConfig], file: Path, goals: dict[int, Goal], instances: int
+) -> Case:
     for config in served:
         repository.set_instances(config, instances)
         repository.write_config(folder.parent / config.name, config)
@@ -85,7 +88,8 @@ def make_comparison(case: Case, concurrency: int, folder: Path) -> Comparison:
 
 
 def time_row(file: Path, rows: list[Row]) -> float:
-    """Milliseconds that ONNX Runtime computes for a row of a model with one input, the median of TIMED_RUNS."""
+    """Milliseconds that ONNX Runtime computes for a row of a model with one input, the median of
+    TIMED_RUNS."""
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     (tensor,) = session.get_inputs()
     times_ns = []
@@ -99,17 +103,27 @@ def time_row(file: Path, rows: list[Row]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--instances", type=int, default=1, help="of every model; they share the cores (default 1)")
+    parser.add_argument(
+        "--instances", type=int, default=1, help="of every model; they share the cores (default 1)"
+    )
     examples = {recipe.model: recipe for recipe in read_recipes(repository.EXAMPLES)}
     names = [*examples, *SMALL_MODELS]
-    parser.add_argument("--models", nargs="+", choices=names, default=names, metavar="MODEL", help=f"of {', '.join(names)}")
+    parser.add_argument(
+        "--models", nargs="+", choices=names, default=names, metavar="MODEL", help=f"of {', '.join(names)}"
+    )
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 16))
     console = report.make_console()
     repository.build_examples()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        cases = [write_example(folder / "models", examples[each], options) for each in options.models if each in examples]
-        small = [write_small(folder / "models", each, options) for each in options.models if each in SMALL_MODELS]
+        cases = [
+            write_example(folder / "models", examples[each], options)
+            for each in options.models
+            if each in examples
+        ]
+        small = [
+            write_small(folder / "models", each, options) for each in options.models if each in SMALL_MODELS
+        ]
         for case in small:
             computed = time_row(folder / f"{case.name}.onnx", case.rows)
             console.print(f"{case.name}: ONNX Runtime alone computes a row in {computed:.3f} ms")

@@ -31,13 +31,15 @@ class Child:
 def run_child(command: Sequence[str], seconds: float) -> Child:
     """Run a command to its end, or for so long.
 
-    The peak is that of the process and those that it started together, looked at every LOOK_SECONDS. ru_maxrss of wait4
-    is that of the largest one alone, and counts this process's own memory before the exec.
+    The peak is that of the process and those that it started together, looked at every LOOK_SECONDS.
+    ru_maxrss of wait4 is that of the largest one alone, and counts this process's own memory before the exec.
     """
     environment = {**os.environ, "COLUMNS": "1000"}  # no log line is broken in two
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         start = time.monotonic()
-        process = subprocess.Popen(command, stdout=output, stderr=errors, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=errors, env=environment, start_new_session=True
+        )
         peak = 0
         try:
             while process.poll() is None and time.monotonic() < start + seconds:

@@ -19,10 +19,12 @@ Row = tuple[Array, ...]
 """One row for each input of a model, in the order of its configuration."""
 
 INTEGER_RANGES = {"content": (0, 257), "input_ids": (1000, 30522), "attention_mask": (1, 2)}
-"""What the example models' integer inputs take: bytes and "no byte", word pieces, sentences that fill the row."""
+"""What the example models' integer inputs take: bytes and "no byte", word pieces, sentences that fill the
+row."""
 OTHER_INTEGERS = (0, 100)
 TOLERANCE = 0.02
-"""Of max(1, largest value): answers further apart are answers to different questions. Precision is the tests' matter."""
+"""Of max(1, largest value): answers further apart are answers to different questions. Precision is the tests'
+matter."""
 
 
 def make_rows(config: ModelConfig, num_rows: int) -> list[Row]:
@@ -33,21 +35,27 @@ def make_rows(config: ModelConfig, num_rows: int) -> list[Row]:
         dtype = _dtype(tensor)
         if dtype.kind == "f":
             return generator.uniform(-1, 1, tuple(tensor.dims)).astype(dtype)
-        return generator.integers(*INTEGER_RANGES.get(tensor.name, OTHER_INTEGERS), tuple(tensor.dims)).astype(dtype)
+        return generator.integers(
+            *INTEGER_RANGES.get(tensor.name, OTHER_INTEGERS), tuple(tensor.dims)
+        ).astype(dtype)
 
     return [tuple(make(tensor) for tensor in config.input) for _ in range(num_rows)]
 
 
 def write_inputs(folder: Path, config: ModelConfig, rows: Sequence[Row]) -> Path:
     """The rows as perf_analyzer's --input-data for the model with `config`, each a request of its own."""
-    data = [{tensor.name: _describe(tensor, array) for tensor, array in zip(config.input, row, strict=True)} for row in rows]
+    data = [
+        {tensor.name: _describe(tensor, array) for tensor, array in zip(config.input, row, strict=True)}
+        for row in rows
+    ]
     file = folder / f"{config.name}.json"
     file.write_text(json.dumps({"data": data}))
     return file
 
 
 def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
-    """Ask every model the same row; SystemExit when one answers otherwise than the first: then nothing is comparable."""
+    """Ask every model the same row; SystemExit when one answers otherwise than the first: then nothing is
+    comparable."""
     with InferenceServerClient(url) as client:
         expected = _ask(client, row, configs[0])
         for config in configs[1:]:
@@ -55,8 +63,8 @@ def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
                 error, largest = np.abs(right - found).max(), np.abs(right).max()
                 if not error <= TOLERANCE * max(1, largest):
                     raise SystemExit(
-                        f"benchmarks: {config.name} answers otherwise than {configs[0].name}: {error:.2g} apart, "
-                        f"largest value {largest:.2g}; see the tests of the model"
+                        f"benchmarks: {config.name} answers otherwise than {configs[0].name}: {error:.2g} "
+                        f"apart, largest value {largest:.2g}; see the tests of the model"
                     )
 
 

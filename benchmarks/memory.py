@@ -1,8 +1,9 @@
 """What a second instance of a model adds in private memory, in units of its weights.
 
-Private is what is given back when a process goes: Private_Dirty and Private_Clean of the instances' stub processes, read
-while two of them share what can be shared (alone, a process has even its mapped files to itself). A model without weights
-in the same place says what is not the weights' doing: interpreter, libraries and the server's own.
+Private is what is given back when a process goes: Private_Dirty and Private_Clean of the instances' stub
+processes, read while two of them share what can be shared (alone, a process has even its mapped files to
+itself). A model without weights in the same place says what is not the weights' doing: interpreter, libraries
+and the server's own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Private bytes of an instance, the mean over a server's instances: when they were loaded, when they had served."""
+    """Private bytes of an instance, the mean over a server's instances: when they were loaded, when they had
+    served."""
 
     loaded: float
     served: float
@@ -63,11 +65,14 @@ def read_private_bytes(process: int) -> int:
 
 
 def wait_for_stubs(server: int, count: int, seconds: float = SETTLE_SECONDS) -> list[int]:
-    """The process ids of a server's `count` instances; waits for the stub that completed the configuration to go."""
+    """The process ids of a server's `count` instances; waits for the stub that completed the configuration to
+    go."""
     deadline = time.monotonic() + seconds
     while len(stubs := find_stubs(server)) != count:
         if time.monotonic() > deadline:
-            raise SystemExit(f"benchmarks: expected {count} processes {STUB} below {server}, found {len(stubs)}")
+            raise SystemExit(
+                f"benchmarks: expected {count} processes {STUB} below {server}, found {len(stubs)}"
+            )
         time.sleep(0.1)
     return stubs
 
@@ -98,7 +103,9 @@ def weights_bytes(model: str) -> int:
 
 def write_models(folder: Path, model: str) -> list[Path]:
     """The model without weights, the example, and its variant; each in a repository of its own."""
-    weightless, example, unpacked = (folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}"))
+    weightless, example, unpacked = (
+        folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}")
+    )
     repository.write_poplar_model(weightless, synthetic.make_nothing(1))
     repository.copy_example(model, example)
     config = repository.copy_example(model, unpacked)
@@ -109,16 +116,22 @@ def write_models(folder: Path, model: str) -> list[Path]:
 
 def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
     """What was read."""
-    table = report.make_table("private memory of an instance, MiB (least..greatest)", "model", "instances", "loaded", "served")
+    table = report.make_table(
+        "private memory of an instance, MiB (least..greatest)", "model", "instances", "loaded", "served"
+    )
     for (model, instances), visits in seen.items():
         sizes = ([each.loaded / MIB for each in visits], [each.served / MIB for each in visits])
         table.add_row(model, str(instances), *map(report.describe_ratio, sizes))
     return table
 
 
-def make_ratio_table(title: str, examples: dict[str, list[Visit]], weightless: list[Visit], weights: int) -> Table:
+def make_ratio_table(
+    title: str, examples: dict[str, list[Visit]], weightless: list[Visit], weights: int
+) -> Table:
     """What a second instance of each example adds: all of it, and beyond one of a model without weights."""
-    table = report.make_table(title, "model", "all of it", "beyond a model without weights", "goal", "the same, served")
+    table = report.make_table(
+        title, "model", "all of it", "beyond a model without weights", "goal", "the same, served"
+    )
     for (model, visits), goal in zip(examples.items(), GOALS, strict=True):
         pairs = list(zip(visits, weightless, strict=True))
         whole = [each.loaded / weights for each in visits]
@@ -139,7 +152,10 @@ def main() -> None:
     model = options.model or max(models, key=weights_bytes)
     weights = weights_bytes(model)
     if not weights:
-        parser.error(f"{model} has no weights.popef; choose one of {', '.join(filter(weights_bytes, models)) or 'none'}")
+        parser.error(
+            f"{model} has no weights.popef; choose one of "
+            f"{', '.join(filter(weights_bytes, models)) or 'none'}"
+        )
     seen: dict[tuple[str, int], list[Visit]] = {}
     with tempfile.TemporaryDirectory() as name:
         weightless, example, unpacked = write_models(Path(name), model)
@@ -150,7 +166,10 @@ def main() -> None:
     title = f"what a second instance adds, in units of its {weights / MIB:.1f} MiB of weights"
     examples = {folder.name: seen[folder.name, 2] for folder in (example, unpacked)}
     console.print(make_ratio_table(title, examples, seen[WEIGHTLESS, 2], weights))
-    console.print(f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of the runs, which")
+    console.print(
+        f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of the "
+        "runs, which"
+    )
     console.print("grows with the compiled batch and not with the weights.")
 
 

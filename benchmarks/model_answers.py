@@ -15,20 +15,28 @@ from onnxruntime.capi import onnxruntime_pybind11_state as states
 Array = npt.NDArray[np.generic]
 Arrays = Mapping[str, Array]
 
-ORIGINAL_ERRORS = (states.Fail, states.InvalidArgument, states.InvalidGraph, states.NotImplemented, states.RuntimeException)
+ORIGINAL_ERRORS = (
+    states.Fail,
+    states.InvalidArgument,
+    states.InvalidGraph,
+    states.NotImplemented,
+    states.RuntimeException,
+)
 """What ONNX Runtime raises for a file or an input that it cannot take."""
 FLOAT_TOLERANCE = 1e-4
 """Of max(1, largest value)."""
 HALF_TOLERANCE = 0.02
-"""Of the largest value: an answer in half that is further off has to have been warned of when it was compiled."""
+"""Of the largest value: an answer in half that is further off has to have been warned of when it was
+compiled."""
 CLASSES = re.compile("softmax|prob|logit|label", re.IGNORECASE)
 SUM_TOLERANCE = 1e-3
 
 
 @dataclass(slots=True)
 class Difference:
-    """What all answers of one output show: the largest error, the largest value that was right, how many values are not
-    finite where they should be (or the other way round), and how many labels agree, where it looks like classes."""
+    """What all answers of one output show: the largest error, the largest value that was right, how many
+    values are not finite where they should be (or the other way round), and how many labels agree, where it
+    looks like classes."""
 
     error: float = 0.0
     largest: float = 0.0
@@ -77,7 +85,9 @@ class Differences:
         for name, wanted in right.items():
             given = found[name].reshape(wanted.shape) if wanted.size == found[name].size == 1 else found[name]
             if given.shape != wanted.shape:
-                self.problem = self.problem or f"{name} has shape {list(given.shape)}, expected {list(wanted.shape)}"
+                self.problem = (
+                    self.problem or f"{name} has shape {list(given.shape)}, expected {list(wanted.shape)}"
+                )
                 continue
             self.outputs.setdefault(name, Difference()).add(name, wanted, given)
 
@@ -107,8 +117,9 @@ def looks_like_classes(name: str, values: Array) -> bool:
 
 
 class Original:
-    """An ONNX file in ONNX Runtime, in fp32; `axes` says by tensor where rows lie that are computed one by one (or as many
-    at a time as the file has fixed), None where the tensors of a request are computed as they come."""
+    """An ONNX file in ONNX Runtime, in fp32; `axes` says by tensor where rows lie that are computed one by
+    one (or as many at a time as the file has fixed), None where the tensors of a request are computed as they
+    come."""
 
     def __init__(self, file: Path, axes: Mapping[str, int] | None) -> None:
         options = onnxruntime.SessionOptions()
@@ -127,7 +138,10 @@ class Original:
         for start in range(0, rows, chunk):
             # The last chunk of a fixed size is filled up with rows that are there already.
             taken = np.arange(start, start + chunk) % rows
-            part = {k: array.take(taken, self._axes[k]) if k in self._axes else array for k, array in feeds.items()}
+            part = {
+                k: array.take(taken, self._axes[k]) if k in self._axes else array
+                for k, array in feeds.items()
+            }
             parts.append(self._run(part, outputs))
         return {name: self._join([part[name] for part in parts], name, rows) for name in outputs}
 

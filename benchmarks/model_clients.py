@@ -1,4 +1,5 @@
-"""Loads real models into a server and asks them, from several clients at once, what ONNX Runtime is asked, too."""
+"""Loads real models into a server and asks them, from several clients at once, what ONNX Runtime is asked,
+too."""
 
 from __future__ import annotations
 
@@ -41,8 +42,11 @@ class Served:
         self.model = result.model
         self.types = {tensor.name: _dtype(tensor) for tensor in config.input}
         self.outputs = [tensor.name for tensor in config.output]
-        # Triton has no scalars: a row that is one is a row of one element, and without a batch so is a tensor.
-        self.scalars = {tensor.name for tensor in (*config.input, *config.output) if tensor.HasField("reshape")}
+        # Triton has no scalars: a row that is one is a row of one element, and without a batch so is a
+        # tensor.
+        self.scalars = {
+            tensor.name for tensor in (*config.input, *config.output) if tensor.HasField("reshape")
+        }
         self.axes = find_axes(config)
 
     @property
@@ -65,7 +69,9 @@ def _dtype(tensor: Any) -> np.dtype[Any]:
     return np.dtype(triton_to_np_dtype(DataType.Name(tensor.data_type).removeprefix("TYPE_")))
 
 
-def load(client: grpcclient.InferenceServerClient, server: TritonServer, result: Result, seconds: float) -> Served | None:
+def load(
+    client: grpcclient.InferenceServerClient, server: TritonServer, result: Result, seconds: float
+) -> Served | None:
     """Load a model; None, with the reason in the result, if the server cannot."""
     before = set(memory.find_stubs(server.pid))
     start = time.monotonic()
@@ -80,8 +86,11 @@ def load(client: grpcclient.InferenceServerClient, server: TritonServer, result:
     return Served(client, result, stub)
 
 
-def ask(server: TritonServer, served: Served, types: dict[str, np.dtype[Any]], deadline: float) -> list[Answer]:
-    """Every client's answers; raises what a request that failed raised. `types` are those of the original's inputs."""
+def ask(
+    server: TritonServer, served: Served, types: dict[str, np.dtype[Any]], deadline: float
+) -> list[Answer]:
+    """Every client's answers; raises what a request that failed raised. `types` are those of the original's
+    inputs."""
     stop = threading.Event()
 
     def run(number: int) -> list[Answer]:
@@ -95,7 +104,10 @@ def ask(server: TritonServer, served: Served, types: dict[str, np.dtype[Any]], d
                 # What is sent is what ONNX Runtime gets: rounded to half where the served model takes halves.
                 sent = served.model.cast(made, served.types)
                 answers.append(
-                    Answer(served.model.cast({**made, **sent}, types), _infer(module, client, served, sent, deadline))
+                    Answer(
+                        served.model.cast({**made, **sent}, types),
+                        _infer(module, client, served, sent, deadline),
+                    )
                 )
         return answers
 
@@ -113,7 +125,9 @@ def _connect(module: Any, server: TritonServer, seconds: float) -> Any:
     return httpclient.InferenceServerClient(server.http_url, network_timeout=seconds)
 
 
-def _infer(module: Any, client: Any, served: Served, arrays: dict[str, np.ndarray], deadline: float) -> dict[str, np.ndarray]:
+def _infer(
+    module: Any, client: Any, served: Served, arrays: dict[str, np.ndarray], deadline: float
+) -> dict[str, np.ndarray]:
     tensors = []
     for name, array in arrays.items():
         shaped = array.reshape(-1, 1) if name in served.scalars else np.atleast_1d(array)

@@ -1,4 +1,5 @@
-"""Compiles real models with the real command, and measures what that takes beside creating an ONNX Runtime session."""
+"""Compiles real models with the real command, and measures what that takes beside creating an ONNX Runtime
+session."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from rich.progress import Progress
 from triton_poplar.recipes import RecipeError
 
 PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
-CREATE_SESSION = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+CREATE_SESSION = (
+    "import sys, onnxruntime; onnxruntime.InferenceSession(sys.argv[1], providers=['CPUExecutionProvider'])"
+)
 WHOLE = "the rows of a batch are not proven to be independent: "
 
 _WARNING = "poprt: warning: "
@@ -29,7 +32,9 @@ def compile_all(results: list[Result], repository: Path, seconds: float, progres
             result.refusal = str(error)
             continue
         if not result.refusal and name not in sessions:
-            sessions[name] = run_child([sys.executable, "-c", CREATE_SESSION, str(result.model.fetch())], seconds)
+            sessions[name] = run_child(
+                [sys.executable, "-c", CREATE_SESSION, str(result.model.fetch())], seconds
+            )
         result.session = sessions.get(name)
 
 
@@ -44,7 +49,9 @@ def compile_model(result: Result, repository: Path, seconds: float) -> None:
         result.compiled = run_child([*command, "--disable_compilation_progress_bar"], seconds)
     lines = result.compiled.errors.splitlines()
     result.warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
-    told = [line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)]
+    told = [
+        line.removeprefix(WHOLE) for line in result.compiled.output.splitlines() if line.startswith(WHOLE)
+    ]
     said = [line.split(". The compiled batch")[0] for line in told]
     result.rows = said[0] if said else "independent"
     if result.compiled.status != 0:

@@ -1,4 +1,5 @@
-"""Inputs for real models, different in every request and in the range that the model expects: the kinds of `models.json`."""
+"""Inputs for real models, different in every request and in the range that the model expects: the kinds of
+`models.json`."""
 
 from __future__ import annotations
 
@@ -66,7 +67,12 @@ def _page(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         size = int(generator.integers(min(height, 60) // 3, min(height, 60) // 2 + 1))
         for top in range(int(generator.integers(0, 8)), height - size, 2 * size):
             text = "".join(generator.choice(LETTERS, max(3, width // size)))
-            draw.text((int(generator.integers(0, 8)), top), text, int(generator.integers(0, 80)), ImageFont.load_default(size))
+            draw.text(
+                (int(generator.integers(0, 8)), top),
+                text,
+                int(generator.integers(0, 80)),
+                ImageFont.load_default(size),
+            )
         pages.append(np.asarray(page, np.float64) / 127.5 - 1)
     grey = np.stack(pages).reshape(shape[0], *[1] * (len(shape) - 3), height, width)
     return np.broadcast_to(grey, shape)

@@ -43,7 +43,10 @@ class Table:
 
     def to_markdown(self) -> str:
         """A section of a document."""
-        figures = ["---" if column in self.texts or not number else "---:" for number, column in enumerate(self.columns)]
+        figures = [
+            "---" if column in self.texts or not number else "---:"
+            for number, column in enumerate(self.columns)
+        ]
         rows = [self.columns, tuple(figures), *self.rows]
         lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
         return "\n".join([f"## {self.title}", "", *([self.note, ""] if self.note else []), *lines, ""])
@@ -58,7 +61,8 @@ def make_tables(results: Sequence[Result], compared: list[tuple[str, ...]]) -> l
     if compared:
         columns = ("model", "clients", "ONNX Runtime, requests/s", "poplar, requests/s", "ratio")
         note = (
-            "Over gRPC, medians of interleaved rounds (least..greatest). ONNX Runtime's side is a Python model of a few lines."
+            "Over gRPC, medians of interleaved rounds (least..greatest). ONNX Runtime's side is a "
+            "Python model of a few lines."
         )
         tables.append(Table("Throughput of recurrent models beside ONNX Runtime", columns, compared, note))
     return [*tables, make_sources(results)]
@@ -66,12 +70,23 @@ def make_tables(results: Sequence[Result], compared: list[tuple[str, ...]]) -> l
 
 def make_answers(results: Sequence[Result]) -> Table:
     """How right they are."""
-    columns = ("model", "batch", "requests", "fp32: error", "labels", "fp16: error", "of the largest", "labels", "rows")
+    columns = (
+        "model",
+        "batch",
+        "requests",
+        "fp32: error",
+        "labels",
+        "fp16: error",
+        "of the largest",
+        "labels",
+        "rows",
+    )
     note = (
-        f"Errors are the largest of all answers, in fp32 over max(1, largest value) (allowed: {FLOAT_TOLERANCE}), in fp16 as "
-        f"it is and over the output's largest value (allowed without a warning of poprt's: {HALF_TOLERANCE}; `w`: it warned). "
-        "Labels: how many of the classes with the largest value agree. Rows: along which axis requests may have any number "
-        "of rows, or why the compiled batch is computed whole."
+        "Errors are the largest of all answers, in fp32 over max(1, largest value) (allowed: "
+        f"{FLOAT_TOLERANCE}), in fp16 as it is and over the output's largest value (allowed without a "
+        f"warning of poprt's: {HALF_TOLERANCE}; `w`: it warned). Labels: how many of the classes with the "
+        "largest value agree. Rows: along which axis requests may have any number of rows, or why the "
+        "compiled batch is computed whole."
     )
     rows = [(*_describe_answers(pair), _describe_rows(pair)) for pair in _pairs(results)]
     return Table("Answers", columns, rows, note, frozenset({"rows"}))
@@ -85,7 +100,12 @@ def _describe_answers(pair: dict[str, Result]) -> tuple[str, ...]:
     if half is None:
         return (*cells, "", "", "")
     worst = half.differences.worst()
-    return (*cells, f"{_short(worst.error)}{_mark(half)}", f"{worst.relative:.2%}{' w' * bool(half.warnings)}", _labels(half))
+    return (
+        *cells,
+        f"{_short(worst.error)}{_mark(half)}",
+        f"{worst.relative:.2%}{' w' * bool(half.warnings)}",
+        _labels(half),
+    )
 
 
 def _short(error: float) -> str:
@@ -111,9 +131,10 @@ def make_costs(results: Sequence[Result]) -> Table:
     """What compiling and loading take; pairs are fp32, fp16."""
     columns = ("model", "ONNX MiB", "compile s", "x ORT", "peak MiB", "x ORT", "load s", "private MiB")
     note = (
-        "fp32 / fp16. Compiling is the whole command, from start to end; x ORT is that over a Python process that creates an "
-        "ONNX Runtime session on the file and ends. Load: Triton's answer to a load request, one model at a time, "
-        "those before it staying. Private: memory of the model's own process that no other shares, after it has answered."
+        "fp32 / fp16. Compiling is the whole command, from start to end; x ORT is that over a Python "
+        "process that creates an ONNX Runtime session on the file and ends. Load: Triton's answer to a "
+        "load request, one model at a time, those before it staying. Private: memory of the model's own "
+        "process that no other shares, after it has answered."
     )
     return Table("Time and memory", columns, [_describe_costs(pair) for pair in _pairs(results)], note)
 
@@ -137,7 +158,12 @@ def _describe_costs(pair: dict[str, Result]) -> tuple[str, ...]:
 def make_refusals(results: Sequence[Result]) -> Table:
     """What does not compile, and why."""
     rows = [
-        (pair[next(iter(pair))].model.name, _join(pair), "yes" if each.precision in each.model.refused else "no", each.refusal)
+        (
+            pair[next(iter(pair))].model.name,
+            _join(pair),
+            "yes" if each.precision in each.model.refused else "no",
+            each.refusal,
+        )
         for pair in _pairs(results)
         for each in [next(iter(pair.values()))]
     ]
@@ -149,7 +175,13 @@ def make_sources(results: Sequence[Result]) -> Table:
     """Where the files come from."""
     models = {result.model.name: result.model for result in results}
     rows = [
-        (name, f"{each.recipe.package} {each.version}", each.recipe.license, f"`{each.recipe.file}`", each.recipe.source)
+        (
+            name,
+            f"{each.recipe.package} {each.version}",
+            each.recipe.license,
+            f"`{each.recipe.file}`",
+            each.recipe.source,
+        )
         for name, each in models.items()
     ]
     columns = ("model", "package", "licence", "file", "what it is")
@@ -163,13 +195,14 @@ def make_document(tables: Sequence[Table], results: Sequence[Result]) -> str:
     problems = {result.name: problem for result in results if (problem := judge(result))}
     head = f"""# Real models
 
-`make models-check` compiles the real models that PyPI packages carry, with the `poprt` command, in fp32 and in fp16 with float
-partials, loads all of a precision into one Triton server, asks each over gRPC and HTTP from four clients at once, and compares
-every answer with ONNX Runtime on the original file. Requests have 1, 3, B and 2B + 1 rows of a compiled batch B, all different,
-or the compiled shape where rows are not independent. What poprt warned of in fp16 it found with inputs that it made up.
+`make models-check` compiles the real models that PyPI packages carry, with the `poprt` command, in fp32 and
+in fp16 with float partials, loads all of a precision into one Triton server, asks each over gRPC and HTTP
+from four clients at once, and compares every answer with ONNX Runtime on the original file. Requests have 1,
+3, B and 2B + 1 rows of a compiled batch B, all different, or the compiled shape where rows are not
+independent. What poprt warned of in fp16 it found with inputs that it made up.
 
-This is what it wrote on {datetime.date.today()}: {len(models)} models, {requests} requests, {len(problems)} with a problem.
-Machine: {_describe_machine()}. Software: {_describe_software()}.
+This is what it wrote on {datetime.date.today()}: {len(models)} models, {requests} requests, {len(problems)}
+with a problem. Machine: {_describe_machine()}. Software: {_describe_software()}.
 """
     lines = [f"- `{name}`: {problem}" for name, problem in problems.items()]
     found = "\n".join(["## Problems", "", *lines, ""]) if lines else ""
@@ -179,11 +212,15 @@ Machine: {_describe_machine()}. Software: {_describe_software()}.
 def _describe_machine() -> str:
     name = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    return f"{name[1] if name else platform.machine()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
+    return (
+        f"{name[1] if name else platform.machine()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB"
+    )
 
 
 def _describe_software() -> str:
-    return ", ".join([f"Python {platform.python_version()}", *(f"{name} {metadata.version(name)}" for name in PACKAGES)])
+    return ", ".join(
+        [f"Python {platform.python_version()}", *(f"{name} {metadata.version(name)}" for name in PACKAGES)]
+    )
 
 
 def _pairs(results: Sequence[Result]) -> Iterator[dict[str, Result]]:

@@ -11,8 +11,9 @@ from model_table import Model
 
 @dataclass(slots=True)
 class Result:
-    """What was seen of a model in a precision. `rows` says whether its rows are independent, `axis` along which axis of its
-    first tensor they may be any number; `private_bytes` is the memory of its process once it had answered."""
+    """What was seen of a model in a precision. `rows` says whether its rows are independent, `axis` along
+    which axis of its first tensor they may be any number; `private_bytes` is the memory of its process once
+    it had answered."""
 
     model: Model
     precision: str

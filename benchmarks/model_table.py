@@ -42,8 +42,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model of the table. `batch` is the compiled batch; `refused` names the precisions in which poprt is expected not
-    to compile it; `recurrent` says that it goes step by step over time."""
+    """A model of the table. `batch` is the compiled batch; `refused` names the precisions in which poprt is
+    expected not to compile it; `recurrent` says that it goes step by step over time."""
 
     name: str
     recipe: Recipe
@@ -55,7 +55,9 @@ class Model:
     @property
     def version(self) -> str:
         """Of the package that the file is in."""
-        return metadata.version(self.recipe.package) if self.recipe.version == INSTALLED else self.recipe.version
+        return (
+            metadata.version(self.recipe.package) if self.recipe.version == INSTALLED else self.recipe.version
+        )
 
     def fetch(self) -> Path:
         """The ONNX file, whose SHA-256 is the table's; RecipeError if it cannot be had."""
@@ -70,15 +72,22 @@ class Model:
         assert spec.origin is not None
         file = Path(spec.origin).parents[1] / self.recipe.file
         if not file.is_file():
-            raise recipes.RecipeError(f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}")
+            raise recipes.RecipeError(
+                f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}"
+            )
         if (found := recipes.sha256(file)) != self.recipe.sha256:
-            raise recipes.RecipeError(f"{self.name}: {file} has SHA-256 {found}, models.json expects {self.recipe.sha256}")
+            raise recipes.RecipeError(
+                f"{self.name}: {file} has SHA-256 {found}, models.json expects {self.recipe.sha256}"
+            )
         return file
 
     def arguments(self) -> list[str]:
         """poprt's arguments that fix shapes, batch axis and settings."""
         fed = {name: each for name, each in self.inputs.items() if name not in self.settings}
-        arguments = ["--input_shape", *(f"{name}={','.join(map(str, each.sizes(self.batch)))}" for name, each in fed.items())]
+        arguments = [
+            "--input_shape",
+            *(f"{name}={','.join(map(str, each.sizes(self.batch)))}" for name, each in fed.items()),
+        ]
         axes = {each.axis for each in fed.values()}
         if len(axes) == 1 and None not in axes:
             arguments += ["--batch_size", str(self.batch), "--batch_axis", str(axes.pop())]
@@ -88,11 +97,14 @@ class Model:
 
     @property
     def settings(self) -> dict[str, str]:
-        """Scalars that are always the same, and are fixed when the model is compiled: their values by name."""
+        """Scalars that are always the same, and are fixed when the model is compiled: their values by
+        name."""
         constant = {name: each.kind.split() for name, each in self.inputs.items() if not each.shape}
         return {name: words[1] for name, words in constant.items() if words[0] == "constant"}
 
-    def cast(self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype]) -> dict[str, np.ndarray]:
+    def cast(
+        self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype]
+    ) -> dict[str, np.ndarray]:
         """The inputs that have a type, in it."""
         return {name: arrays[name].astype(types[name]) for name in self.inputs if name in types}
 
@@ -101,7 +113,10 @@ def read_models(only: Sequence[str] = ()) -> list[Model]:
     """The models of the table, or those named; SystemExit for a name that it does not have."""
     models = [model for package in json.loads(TABLE.read_text()) for model in _read_package(package)]
     if unknown := sorted(set(only) - {model.name for model in models}):
-        raise SystemExit(f"benchmarks: no model {', '.join(unknown)}; there are {', '.join(model.name for model in models)}")
+        raise SystemExit(
+            f"benchmarks: no model {', '.join(unknown)}; there are "
+            f"{', '.join(model.name for model in models)}"
+        )
     return [model for model in models if not only or model.name in only]
 
 

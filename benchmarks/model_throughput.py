@@ -1,4 +1,5 @@
-"""Recurrent models beside what a user would write instead: a Python-backend model of a few lines on ONNX Runtime."""
+"""Recurrent models beside what a user would write instead: a Python-backend model of a few lines on ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ NUM_ROWS = 8
 def compare(
     results: Sequence[Result], compiled: Path, folder: Path, num_rounds: int, console: Console
 ) -> list[tuple[str, ...]]:
-    """A row per model and concurrency: both sides' requests a second and the ratio; models that answer right, in fp32."""
-    chosen = [each for each in results if each.model.recurrent and each.precision == "fp32" and not each.refusal]
+    """A row per model and concurrency: both sides' requests a second and the ratio; models that answer right,
+    in fp32."""
+    chosen = [
+        each for each in results if each.model.recurrent and each.precision == "fp32" and not each.refusal
+    ]
     # ONNX Runtime's model would have to be given the settings that are fixed in ours.
     chosen = [each for each in chosen if not each.model.settings and not judge(each)]
     if not chosen:
@@ -62,7 +66,8 @@ def _write_pair(result: Result, compiled: Path, models: Path) -> tuple[ModelConf
 
 
 def make_row(result: Result, config: ModelConfig, number: int) -> Row:
-    """A request: one row where rows are independent, else the compiled shape; in the order of the configuration."""
+    """A request: one row where rows are independent, else the compiled shape; in the order of the
+    configuration."""
     whole = not config.max_batch_size and not any(-1 in tensor.dims for tensor in config.input)
     made = model_inputs.make_inputs(result.model.inputs, result.model.batch if whole else 1, (number,))
     arrays = [made[tensor.name] for tensor in config.input]

@@ -1,12 +1,14 @@
-"""Real models, end to end: compiled by the real command, loaded in one real server, asked over HTTP and gRPC, compared.
+"""Real models, end to end: compiled by the real command, loaded in one real server, asked over HTTP and gRPC,
+compared.
 
-Every model of `models.json` is compiled in fp32 and in fp16 with float partials, which poprt looks into with inputs
-that it makes up. A server loads all of a precision, one after the other, and keeps them. Each is asked by several
-clients at once, all with different data, in requests of 1, 3, B and 2B + 1 rows of a compiled batch B, or of the compiled
-shape where its rows are not independent; every answer is compared with ONNX Runtime on the original file.
+Every model of `models.json` is compiled in fp32 and in fp16 with float partials, which poprt looks into with
+inputs that it makes up. A server loads all of a precision, one after the other, and keeps them. Each is asked
+by several clients at once, all with different data, in requests of 1, 3, B and 2B + 1 rows of a compiled
+batch B, or of the compiled shape where its rows are not independent; every answer is compared with ONNX
+Runtime on the original file.
 
-Ends with status 1 when an answer in fp32 is wrong, one in fp16 is far off without a warning of poprt's, or a model does not
-compile that should.
+Ends with status 1 when an answer in fp32 is wrong, one in fp16 is far off without a warning of poprt's, or a
+model does not compile that should.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
 
 
 def serve_all(results: list[Result], repository: Path, log: Path, seconds: float, progress: Progress) -> None:
-    """Load what compiled in a precision into one server, ask one model after the other, and go on with the next precision:
-    a small machine does not hold both."""
+    """Load what compiled in a precision into one server, ask one model after the other, and go on with the
+    next precision: a small machine does not hold both."""
     options = ("--model-control-mode=explicit",)
     with (
         TritonServer(repository, log=log, options=options) as server,
@@ -62,11 +64,23 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="models, by their names in models.json")
-    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="(default: both)")
-    parser.add_argument("--seconds", type=float, default=300, help="for each step of a model (default %(default).0f)")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the compiled models, results and log there")
-    parser.add_argument("--throughput", action="store_true", help="recurrent models beside ONNX Runtime in a Python model, too")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="NAME", help="models, by their names in models.json"
+    )
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS, help="(default: both)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=300, help="for each step of a model (default %(default).0f)"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="leave the compiled models, results and log there"
+    )
+    parser.add_argument(
+        "--throughput",
+        action="store_true",
+        help="recurrent models beside ONNX Runtime in a Python model, too",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="of --throughput (default %(default)s)")
     return parser.parse_args()
 
@@ -85,7 +99,11 @@ def main() -> int:
             compile_all(results, repository, options.seconds, progress)
             serve_all(results, repository, folder / "log", options.seconds, progress)
         (folder / "results.json").write_text(json.dumps([_to_json(result) for result in results], indent=1))
-        compared = model_throughput.compare(results, repository, folder, options.rounds, console) if options.throughput else []
+        compared = (
+            model_throughput.compare(results, repository, folder, options.rounds, console)
+            if options.throughput
+            else []
+        )
     problems = {result.name: problem for result in results if (problem := judge(result))}
     tables = model_report.make_tables(results, compared)
     for table in tables:

@@ -1,4 +1,5 @@
-"""The networks whose times on real IPUs are published, as ONNX graphs in fp16 whose weights have shapes but no values."""
+"""The networks whose times on real IPUs are published, as ONNX graphs in fp16 whose weights have shapes but
+no values."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ class Builder:
         """The finished network."""
         outputs = [onnx.ValueInfoProto(name=output)]
         graph = helper.make_graph(self._nodes, "network", self._inputs, outputs, self._initializers)
-        return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+        return onnx.shape_inference.infer_shapes(
+            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+        )
 
 
 def resnet50(batch: int) -> onnx.ModelProto:
@@ -84,8 +87,11 @@ def resnet50(batch: int) -> onnx.ModelProto:
     return net.model(net.add("Gemm", x, net.weight(2048, 1000), net.weight(1000)))
 
 
-def bert_base(batch: int, sequence: int, *, fused_gelu: bool = True, fused_norm: bool = True) -> onnx.ModelProto:
-    """BERT-base with a question-answering head; unfused, Gelu is the tanh form with a Pow, as in bertsquad-12."""
+def bert_base(
+    batch: int, sequence: int, *, fused_gelu: bool = True, fused_norm: bool = True
+) -> onnx.ModelProto:
+    """BERT-base with a question-answering head; unfused, Gelu is the tanh form with a Pow, as in
+    bertsquad-12."""
     net = Builder()
     layers, hidden, heads = 12, 768, 12
     ids = net.input("ids", [batch, sequence], TensorProto.INT32)
@@ -127,7 +133,8 @@ def bert_base(batch: int, sequence: int, *, fused_gelu: bool = True, fused_norm:
 
 
 def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.ModelProto:
-    """GPT-2 XL, one token further with `context` keys and values of each layer at hand; layers are on the IPUs given.
+    """GPT-2 XL, one token further with `context` keys and values of each layer at hand; layers are on the
+    IPUs given.
 
     The first IPU has the embedding, which the last layer's result is multiplied with.
     """
@@ -149,14 +156,22 @@ def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.M
     for net.ipu, layers in enumerate(layers_of_ipus):
         for _ in range(layers):
             new = dense(norm(x), hidden, 3 * hidden)
-            query, key, value = (net.add("Slice", new, *map(net.integers, (i * hidden, (i + 1) * hidden, 2))) for i in range(3))
-            key = net.add("Concat", keys.pop(), net.add("Reshape", key, net.integers(batch, heads, size, 1)), axis=3)
-            value = net.add("Concat", values.pop(), net.add("Reshape", value, net.integers(batch, heads, 1, size)), axis=2)
+            query, key, value = (
+                net.add("Slice", new, *map(net.integers, (i * hidden, (i + 1) * hidden, 2))) for i in range(3)
+            )
+            key = net.add(
+                "Concat", keys.pop(), net.add("Reshape", key, net.integers(batch, heads, size, 1)), axis=3
+            )
+            value = net.add(
+                "Concat", values.pop(), net.add("Reshape", value, net.integers(batch, heads, 1, size)), axis=2
+            )
             scores = net.add("MatMul", net.add("Reshape", query, net.integers(batch, heads, 1, size)), key)
             scores = net.add("Softmax", net.add("Mul", scores, net.weight(1)), axis=-1)
             joined = net.add("Reshape", net.add("MatMul", scores, value), net.integers(batch, 1, hidden))
             x = net.add("Add", x, dense(joined, hidden, hidden))
-            x = net.add("Add", x, dense(net.add("Gelu", dense(norm(x), hidden, 4 * hidden)), 4 * hidden, hidden))
+            x = net.add(
+                "Add", x, dense(net.add("Gelu", dense(norm(x), hidden, 4 * hidden)), 4 * hidden, hidden)
+            )
     net.ipu = 0
     logits = net.add("MatMul", norm(x), net.add("Transpose", embedding, perm=[1, 0]))
     return net.model(net.add("ArgMax", logits, axis=-1))

@@ -1,10 +1,12 @@
-"""Whether `sim_timing` paced makes perf_analyzer measure the modelled chip: models whose modelled time a batch is known.
+"""Whether `sim_timing` paced makes perf_analyzer measure the modelled chip: models whose modelled time a
+batch is known.
 
-`steps` are chains of small operators, which the modelled chip does one after the other and the CPU faster; a request fills a
-batch, so that the chip does as many batches as requests, and each of `n` clients waits for `n` of them. `link` is an identity
-whose time is that of the host's link; its batch does not fit into requests, so two clients take turns with a row each.
-`pipeline` is the middle chain over two IPUs, each of which works on another batch; a request has both. `slow` is a
-network that takes the CPU longer than the modelled chip, and says what the count of late batches is worth.
+`steps` are chains of small operators, which the modelled chip does one after the other and the CPU faster; a
+request fills a batch, so that the chip does as many batches as requests, and each of `n` clients waits for
+`n` of them. `link` is an identity whose time is that of the host's link; its batch does not fit into
+requests, so two clients take turns with a row each. `pipeline` is the middle chain over two IPUs, each of
+which works on another batch; a request has both. `slow` is a network that takes the CPU longer than the
+modelled chip, and says what the count of late batches is worth.
 """
 
 from __future__ import annotations
@@ -65,8 +67,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One measurement, and what the server's metrics say of it: batches computed, how many of them were late, and the modelled
-    time of one, in ms."""
+    """One measurement, and what the server's metrics say of it: batches computed, how many of them were late,
+    and the modelled time of one, in ms."""
 
     measured: Measurement
     batches: float
@@ -100,7 +102,9 @@ def write_models(models: Path, sources: Path) -> dict[str, int]:
     return requests
 
 
-def make_loads(requests: dict[str, int], models: Path, folder: Path, concurrency: Sequence[int]) -> list[Load]:
+def make_loads(
+    requests: dict[str, int], models: Path, folder: Path, concurrency: Sequence[int]
+) -> list[Load]:
     """The loads of all models; other numbers of clients would tell nothing of `link` and `slow`."""
     loads = []
     for name, rows in requests.items():
@@ -116,7 +120,9 @@ def measure(server: TritonServer, load: Load, seconds: float) -> Found:
     before = read_counters(server, load.model)
     modelled = before["modelled_seconds"] / before["batches"]
     window = max(seconds, LEAST_BATCHES * modelled)
-    measured = perf_analyzer.measure(server.grpc_url, load.model, load.concurrency, load.input_data, window, load.rows)
+    measured = perf_analyzer.measure(
+        server.grpc_url, load.model, load.concurrency, load.input_data, window, load.rows
+    )
     time.sleep(PUBLISHED_SECONDS)
     after = read_counters(server, load.model)
     batches, late = (after[name] - before[name] for name in ("batches", "late_batches"))
@@ -134,7 +140,17 @@ def read_counters(server: TritonServer, model: str) -> dict[str, float]:
 def make_report(loads: Sequence[Load], found: Sequence[Sequence[Found]]) -> Table:
     """A row per load."""
     title = f"paced models over gRPC: medians of {len(found[0])} rounds (least..greatest)"
-    columns = ("modelled/s", "measured/s", "ratio", "within 5 %", "modelled ms", "p50 ms", "p99 ms", "batches", "late")
+    columns = (
+        "modelled/s",
+        "measured/s",
+        "ratio",
+        "within 5 %",
+        "modelled ms",
+        "p50 ms",
+        "p99 ms",
+        "batches",
+        "late",
+    )
     table = report.make_table(title, "model", "at once", *columns)
     for load, rounds_found in zip(loads, found, strict=True):
         table.add_row(load.model, str(load.concurrency), *describe(load, rounds_found))
@@ -169,13 +185,19 @@ def main() -> None:
         loads = make_loads(requests, folder / "models", folder, options.concurrency)
         with repository.serve(folder / "models", folder / "log") as server:
             for load in loads:
-                perf_analyzer.measure(server.grpc_url, load.model, 2, load.input_data, rounds.WARM_UP_SECONDS, load.rows)
+                perf_analyzer.measure(
+                    server.grpc_url, load.model, 2, load.input_data, rounds.WARM_UP_SECONDS, load.rows
+                )
             time.sleep(PUBLISHED_SECONDS)
             turns = [load for _ in range(options.rounds) for load in loads]
-            progress = track(turns, "measuring", console=console, disable=not console.is_terminal, transient=True)
+            progress = track(
+                turns, "measuring", console=console, disable=not console.is_terminal, transient=True
+            )
             measured = [measure(server, load, options.seconds) for load in progress]
     console.print(make_report(loads, [measured[index :: len(loads)] for index in range(len(loads))]))
-    console.print("Alone (1 at once) a client's own way to the server and back comes on top of the modelled time.")
+    console.print(
+        "Alone (1 at once) a client's own way to the server and back comes on top of the modelled time."
+    )
     console.print("Synchronous: so does Triton's way from one call to the next.")
 
 

@@ -1,4 +1,5 @@
-"""Triton's perf_analyzer, out of the newest tritonclient wheel whose build runs on Debian 12 and Ubuntu 22.04."""
+"""Triton's perf_analyzer, out of the newest tritonclient wheel whose build runs on Debian 12 and Ubuntu
+22.04."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ LARGEST_WINDOW_SECONDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What perf_analyzer saw at one concurrency: requests a second, and what they took; `parts_us` is the mean time of a
-    request by where it went."""
+    """What perf_analyzer saw at one concurrency: requests a second, and what they took; `parts_us` is the
+    mean time of a request by where it went."""
 
     per_second: float
     p50_us: float
@@ -76,9 +77,12 @@ def _unpack(program: Path) -> None:
         part.replace(program)
 
 
-def measure(url: str, model: str, concurrency: int, input_data: Path, seconds: float, rows: int = 1) -> Measurement:
-    """Load `model` over gRPC with the rows in `input_data`, so many a request, for NUM_WINDOWS windows of `seconds`, longer
-    ones for a model that answers nothing in so short a time. RuntimeError, with the program's words, when a request fails."""
+def measure(
+    url: str, model: str, concurrency: int, input_data: Path, seconds: float, rows: int = 1
+) -> Measurement:
+    """Load `model` over gRPC with the rows in `input_data`, so many a request, for NUM_WINDOWS windows of
+    `seconds`, longer ones for a model that answers nothing in so short a time. RuntimeError, with the
+    program's words, when a request fails."""
     while True:
         done, result = _run(url, model, concurrency, input_data, seconds, rows)
         if result is not None:
@@ -95,13 +99,34 @@ def _run(
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.csv")
         command = [
-            *(str(CACHE / "perf_analyzer"), "-m", model, "-u", url, "-i", "grpc", "--input-data", str(input_data)),
+            *(
+                str(CACHE / "perf_analyzer"),
+                "-m",
+                model,
+                "-u",
+                url,
+                "-i",
+                "grpc",
+                "--input-data",
+                str(input_data),
+            ),
             # Stable within 999 %: always NUM_WINDOWS windows.
-            *("--concurrency-range", str(concurrency), "-p", str(int(seconds * 1000)), "-r", str(NUM_WINDOWS), "-s", "999"),
+            *(
+                "--concurrency-range",
+                str(concurrency),
+                "-p",
+                str(int(seconds * 1000)),
+                "-r",
+                str(NUM_WINDOWS),
+                "-s",
+                "999",
+            ),
             *("-b", str(rows), "-f", str(result)),
         ]
         environment = {**os.environ, "LD_LIBRARY_PATH": str(CACHE)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=300
+        )
         return done, _read(result, rows) if done.returncode == 0 and result.exists() else None
 
 

@@ -1,7 +1,8 @@
 """popef's files beside what a program would use instead: safetensors, a plain mapping, plain writes, pycapnp.
 
-Every round measures all rows, the rival before and after popef: a ratio is popef's figure over the geometric mean of the
-rival's two, and the rival's second over its first is the resolution. All files are in the page cache.
+Every round measures all rows, the rival before and after popef: a ratio is popef's figure over the geometric
+mean of the rival's two, and the rival's second over its first is the resolution. All files are in the page
+cache.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "tests" / "popef" / "popef.capnp"
 NUM_TENSORS, NUM_ANCHORS = 400, 1000
 SHAPE, QUICK_SHAPE, SMALL_SHAPE = (4, 312_500), (4, 31_250), (4, 3125)
-"""Of each float32 tensor, for files of 2 GB, 200 MB and 20 MB; none has more of Python's shared small integers."""
+"""Of each float32 tensor, for files of 2 GB, 200 MB and 20 MB; none has more of Python's shared small
+integers."""
 ROUNDS, QUICK_ROUNDS = 11, 3
 SECONDS, QUICK_SECONDS = 0.3, 0.1
 MIN_CALLS = 5
-"""Of a measurement: a virtual machine may have to get pages back from its host first, which takes longer than the work."""
+"""Of a measurement: a virtual machine may have to get pages back from its host first, which takes longer than
+the work."""
 KIB, MIB = 1 << 10, 1 << 20
 
 Tensors = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
@@ -163,7 +166,10 @@ def read_mapping(path: Path, places: Sequence[tuple[int, tuple[int, ...]]]) -> l
     """Map the file and touch the tensors at known places: offset and shape."""
     with open(path, "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return [touch(np.frombuffer(mapping, np.float32, math.prod(shape), offset).reshape(shape)) for offset, shape in places]
+    return [
+        touch(np.frombuffer(mapping, np.float32, math.prod(shape), offset).reshape(shape))
+        for offset, shape in places
+    ]
 
 
 def find_places(path: Path) -> list[tuple[int, tuple[int, ...]]]:
@@ -178,7 +184,13 @@ def make_metadata() -> tuple[bytes, bytes]:
     info = popef.TensorInfo(shape=(16, 224, 224, 3), dataType=popef.DataType.F16)
     kinds = (popef.TensorType.INPUT, popef.TensorType.OUTPUT)
     anchors = [
-        popef.Anchor(name=f"model/layer_{i:04}:0", handle=f"h2d_{i:04}", tensorInfo=info, type=kinds[i % 2], programs=[1])
+        popef.Anchor(
+            name=f"model/layer_{i:04}:0",
+            handle=f"h2d_{i:04}",
+            tensorInfo=info,
+            type=kinds[i % 2],
+            programs=[1],
+        )
         for i in range(NUM_ANCHORS)
     ]
     file = io.BytesIO()
@@ -261,24 +273,38 @@ def make_metadata_contests() -> list[Contest]:
     require_same(parse_popef(file), parse_pycapnp(schema, message))
     goal, what = Goal(2.0, at_most=True), f"parse {NUM_ANCHORS} anchors"
     return [
-        Contest(what, "pycapnp, every field", goal, lambda: parse_popef(file), lambda: parse_pycapnp(schema, message)),
-        Contest(what, "pycapnp, to_dict", goal, lambda: parse_popef(file), lambda: parse_to_dict(schema, message)),
+        Contest(
+            what,
+            "pycapnp, every field",
+            goal,
+            lambda: parse_popef(file),
+            lambda: parse_pycapnp(schema, message),
+        ),
+        Contest(
+            what, "pycapnp, to_dict", goal, lambda: parse_popef(file), lambda: parse_to_dict(schema, message)
+        ),
     ]
 
 
 def make_import_contest() -> Contest:
     """Whole processes."""
     goal = Goal(2.0, at_most=True)
-    return Contest("import popef", "import numpy", goal, lambda: import_module("popef"), lambda: import_module("numpy"))
+    return Contest(
+        "import popef", "import numpy", goal, lambda: import_module("popef"), lambda: import_module("numpy")
+    )
 
 
 def require_same(ours: object, theirs: object) -> None:
     """Stop where both sides do not do the same work."""
     if ours != theirs:
-        raise SystemExit("benchmarks: expected popef and its rival to read the same, got different values; mend popef")
+        raise SystemExit(
+            "benchmarks: expected popef and its rival to read the same, got different values; mend popef"
+        )
 
 
-def run_rounds(contests: Sequence[Contest], options: argparse.Namespace, console: Console) -> list[list[Round]]:
+def run_rounds(
+    contests: Sequence[Contest], options: argparse.Namespace, console: Console
+) -> list[list[Round]]:
     """The rounds of each contest."""
     found: list[list[Round]] = [[] for _ in contests]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -295,7 +321,9 @@ def run_rounds(contests: Sequence[Contest], options: argparse.Namespace, console
 
 def run_round(contest: Contest, seconds: float) -> Round:
     """The rival, popef, the rival."""
-    return Round(*(time_call(call, contest.clean, seconds) for call in (contest.theirs, contest.ours, contest.theirs)))
+    return Round(
+        *(time_call(call, contest.clean, seconds) for call in (contest.theirs, contest.ours, contest.theirs))
+    )
 
 
 def time_call(call: Call, clean: Call, seconds: float) -> float:
@@ -353,7 +381,10 @@ def make_ratio_table(contests: Sequence[Contest], found: Sequence[Sequence[Round
     for contest, rounds in zip(contests, found, strict=True):
         ratios = [contest.ratio(each.ours, each.theirs) for each in rounds]
         resolution = [contest.ratio(each.after, each.before) for each in rounds]
-        times = (statistics.median(each.ours for each in rounds), statistics.median(each.theirs for each in rounds))
+        times = (
+            statistics.median(each.ours for each in rounds),
+            statistics.median(each.theirs for each in rounds),
+        )
         ours, theirs = map(contest.describe, times)
         verdict = (report.describe_ratio(ratios, contest.goal), report.describe_goal(ratios, contest.goal))
         table.add_row(contest.what, ours, contest.rival, theirs, *verdict, report.describe_ratio(resolution))
@@ -378,11 +409,17 @@ def make_opening_table(sizes: Sequence[int], openings: Sequence[Opening]) -> Tab
 def parse_options() -> argparse.Namespace:
     """The options of the other benchmarks, so that `make bench` can give all the same."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rounds", type=int, help=f"interleaved rounds (default {ROUNDS}, quick {QUICK_ROUNDS})")
-    parser.add_argument("--seconds", type=float, help=f"one measurement (default {SECONDS}, quick {QUICK_SECONDS})")
+    parser.add_argument(
+        "--rounds", type=int, help=f"interleaved rounds (default {ROUNDS}, quick {QUICK_ROUNDS})"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help=f"one measurement (default {SECONDS}, quick {QUICK_SECONDS})"
+    )
     parser.add_argument("--concurrency", nargs="+", help="of the other benchmarks; not used here")
     parser.add_argument("--quick", action="store_true", help="200 MB, few short rounds: shows that it works")
-    parser.add_argument("--folder", type=Path, help="where to make the temporary folder of the files (default: the system's)")
+    parser.add_argument(
+        "--folder", type=Path, help="where to make the temporary folder of the files (default: the system's)"
+    )
     options = parser.parse_args()
     options.rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
@@ -402,7 +439,9 @@ def main() -> None:
         sizes = [path.stat().st_size for path in (small, large)]
         openings = [watch_opening(path) for path in (small, large)]
     console.print(make_ratio_table(contests, found))
-    console.print("Ratios: of times where the goal is an upper bound, else of throughputs; popef's over the rival's.")
+    console.print(
+        "Ratios: of times where the goal is an upper bound, else of throughputs; popef's over the rival's."
+    )
     console.print(make_opening_table(sizes, openings))
 
 

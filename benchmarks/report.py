@@ -1,4 +1,5 @@
-"""Prints what the rounds measured: medians, ratios with their spread, goals, and where the time goes where one is missed."""
+"""Prints what the rounds measured: medians, ratios with their spread, goals, and where the time goes where
+one is missed."""
 
 from __future__ import annotations
 
@@ -29,9 +30,15 @@ def make_table(title: str, *columns: str) -> Table:
     return table
 
 
-def print_report(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]], console: Console) -> None:
+def print_report(
+    title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]], console: Console
+) -> None:
     """A row per model and concurrency, and the breakdown of those that missed a goal."""
-    console.print(_ratio_table(f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)", comparisons, found))
+    console.print(
+        _ratio_table(
+            f"{title}; medians of {len(found[0])} interleaved rounds (least..greatest)", comparisons, found
+        )
+    )
     console.print("Baseline rows: its second measurement of a round over its first, which is the resolution.")
     console.print("Goals: by the median; the fraction is that of the rounds that keep the bound.")
     missed = _missed_table(comparisons, found)
@@ -40,7 +47,8 @@ def print_report(title: str, comparisons: Sequence[Comparison], found: Sequence[
 
 
 def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
-    """The median, then the least and the greatest; all cut towards missing the goal, never rounded to meet it."""
+    """The median, then the least and the greatest; all cut towards missing the goal, never rounded to meet
+    it."""
     cut = round if goal is None else math.ceil if goal.at_most else math.floor
     # Ten digits first: 0.29 * 100 is 28.999999999999996.
     median, least, greatest = (
@@ -50,11 +58,15 @@ def describe_ratio(ratios: Sequence[float], goal: Goal | None = None) -> str:
 
 
 def describe_goal(ratios: Sequence[float], goal: Goal | None) -> str:
-    """The bound, whether the median of `ratios` keeps it, and how many of them do, in rich's markup; empty without a goal."""
+    """The bound, whether the median of `ratios` keeps it, and how many of them do, in rich's markup; empty
+    without a goal."""
     if goal is None:
         return ""
     verdict = "[green]met[/]" if goal.is_met(statistics.median(ratios)) else "[red]missed[/]"
-    return f"{'≤' if goal.at_most else '≥'} {goal.bound:.2f} {verdict} {sum(map(goal.is_met, ratios))}/{len(ratios)}"
+    return (
+        f"{'≤' if goal.at_most else '≥'} {goal.bound:.2f} {verdict} "
+        f"{sum(map(goal.is_met, ratios))}/{len(ratios)}"
+    )
 
 
 def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[Sequence[Round]]) -> Table:
@@ -67,7 +79,10 @@ def _ratio_table(title: str, comparisons: Sequence[Comparison], found: Sequence[
             table.add_row(
                 *(comparison.what, str(comparison.concurrency), comparison.label(index)),
                 *(_median(runs, figure) for figure in (_throughput, _p50, _p99)),
-                *(describe_ratio(throughputs, subject.throughput), describe_goal(throughputs, subject.throughput)),
+                *(
+                    describe_ratio(throughputs, subject.throughput),
+                    describe_goal(throughputs, subject.throughput),
+                ),
                 *(describe_ratio(p99s, subject.p99), describe_goal(p99s, subject.p99)),
             )
         table.add_section()
@@ -79,10 +94,14 @@ def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Ro
     title = "goals missed: where a request's time goes, us (perf_analyzer's means, medians over the rounds)"
     table = make_table(title, "requests", "at once", "model", *PARTS.values())
     for comparison, rounds in zip(comparisons, found, strict=True):
-        missed = [index for index, subject in enumerate(comparison.subjects) if _has_missed(subject, rounds, index)]
+        missed = [
+            index for index, subject in enumerate(comparison.subjects) if _has_missed(subject, rounds, index)
+        ]
         for index in [0, *missed] if missed else []:
             runs = _runs(rounds, index)
-            parts = (f"{statistics.median(run.parts_us[part] for run in runs):.0f}" for part in PARTS.values())
+            parts = (
+                f"{statistics.median(run.parts_us[part] for run in runs):.0f}" for part in PARTS.values()
+            )
             table.add_row(comparison.what, str(comparison.concurrency), comparison.label(index), *parts)
         table.add_section()
     return table
@@ -90,7 +109,9 @@ def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Ro
 
 def _has_missed(subject: Subject, rounds: Sequence[Round], index: int) -> bool:
     pairs = ((subject.throughput, _throughput), (subject.p99, _p99))
-    return any(goal and not goal.is_met(statistics.median(_ratios(rounds, index, figure))) for goal, figure in pairs)
+    return any(
+        goal and not goal.is_met(statistics.median(_ratios(rounds, index, figure))) for goal, figure in pairs
+    )
 
 
 def _ratios(rounds: Sequence[Round], index: int, figure: Callable[[Measurement], float]) -> list[float]:

@@ -1,4 +1,5 @@
-"""Model folders for the benchmarks: the poplar models, and the Python models of a few lines that they are compared with."""
+"""Model folders for the benchmarks: the poplar models, and the Python models of a few lines that they are
+compared with."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ def write_poplar_model(
     folder: Path, model: onnx.ModelProto, batch_size: int = BATCH_SIZE, options: CompilerOptions | None = None
 ) -> ModelConfig:
     """Compile `model`, whose tensors have a free leading dimension, to a batch; returns its configuration."""
-    write_triton_model(Compiler.compile(Converter(batch_size=batch_size).convert(model), None, options), folder)
+    write_triton_model(
+        Compiler.compile(Converter(batch_size=batch_size).convert(model), None, options), folder
+    )
     return read_config(folder)
 
 
@@ -125,8 +128,11 @@ def write_python_model(folder: Path, like: ModelConfig, source: str) -> ModelCon
     return config
 
 
-def write_onnxruntime_model(folder: Path, like: ModelConfig, names: Mapping[str, str], file: Path) -> ModelConfig:
-    """The user's model on the ONNX file `file`, for the requests of the poplar model with the configuration `like`.
+def write_onnxruntime_model(
+    folder: Path, like: ModelConfig, names: Mapping[str, str], file: Path
+) -> ModelConfig:
+    """The user's model on the ONNX file `file`, for the requests of the poplar model with the configuration
+    `like`.
 
     `names` gives the tensors' names in `like` by those in the file. Instances share the cores as poplar's do.
     """
@@ -153,7 +159,9 @@ _SCALARS = "tensor.as_numpy().reshape(()) if tensor.name() in {names} else tenso
 
 def _find_scalars(file: Path) -> list[str]:
     graph = onnx.load(file, load_external_data=False).graph
-    return [value.name for value in graph.input if value.type.tensor_type.HasField("shape") and not _rank(value)]
+    return [
+        value.name for value in graph.input if value.type.tensor_type.HasField("shape") and not _rank(value)
+    ]
 
 
 def _rank(value: onnx.ValueInfoProto) -> int:
@@ -189,11 +197,13 @@ def set_instances(config: ModelConfig, count: int) -> None:
 
 @contextmanager
 def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
-    """A server with every model of `repository`; SystemExit says which do not load and why, or what the machine lacks."""
+    """A server with every model of `repository`; SystemExit says which do not load and why, or what the
+    machine lacks."""
     if int(np.__version__.split(".")[0]) >= 2:
         raise SystemExit(
-            f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the stub's binding "
-            "misreads the arrays of numpy 2; run `make clean`, then `make PYTHON=python3.11 bench`"
+            f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the "
+            "stub's binding misreads the arrays of numpy 2; run `make clean`, then `make PYTHON=python3.11 "
+            "bench`"
         )
     with TritonServer(repository, log=log) as server:
         if failed := server.failed_models():

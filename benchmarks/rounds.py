@@ -1,8 +1,9 @@
-"""Interleaved rounds: every round measures all models of a comparison, with the baseline before and after them.
+"""Interleaved rounds: every round measures all models of a comparison, with the baseline before and after
+them.
 
-The machine's speed drifts and others use it, so only measurements of the same round are compared: a ratio is a model's
-figure over the geometric mean of the two baselines around it. The second baseline over the first is what chance alone
-does to a ratio, the resolution.
+The machine's speed drifts and others use it, so only measurements of the same round are compared: a ratio is
+a model's figure over the geometric mean of the two baselines around it. The second baseline over the first is
+what chance alone does to a ratio, the resolution.
 """
 
 from __future__ import annotations
@@ -62,14 +63,16 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round measured of a comparison; `runs` are those of the subjects after the baseline, in their order."""
+    """What one round measured of a comparison; `runs` are those of the subjects after the baseline, in their
+    order."""
 
     before: Measurement
     runs: tuple[Measurement, ...]
     after: Measurement
 
     def ratios(self, figure: Callable[[Measurement], float]) -> list[float]:
-        """A ratio per subject: `figure` over the baseline's; for the baseline itself its second over its first."""
+        """A ratio per subject: `figure` over the baseline's; for the baseline itself its second over its
+        first."""
         first, last = figure(self.before), figure(self.after)
         return [last / first, *(figure(run) / math.sqrt(first * last) for run in self.runs)]
 
@@ -82,15 +85,26 @@ def parse_options(
     concurrency: Sequence[int],
     quick_rounds: int = QUICK_ROUNDS,
 ) -> argparse.Namespace:
-    """Parse the command line: the options that all benchmarks have, with these defaults, and those of `parser`."""
-    parser.add_argument("--rounds", type=int, help=f"interleaved rounds (default {rounds}, quick {quick_rounds})")
+    """Parse the command line: the options that all benchmarks have, with these defaults, and those of
+    `parser`."""
     parser.add_argument(
-        "--seconds", type=float, help=f"one of the three windows of a measurement (default {seconds}, quick {QUICK_SECONDS})"
+        "--rounds", type=int, help=f"interleaved rounds (default {rounds}, quick {quick_rounds})"
     )
     parser.add_argument(
-        "--concurrency", type=int, nargs="+", default=list(concurrency), help="requests in flight (default %(default)s)"
+        "--seconds",
+        type=float,
+        help=f"one of the three windows of a measurement (default {seconds}, quick {QUICK_SECONDS})",
     )
-    parser.add_argument("--quick", action="store_true", help="few short rounds: shows that it works, resolves little")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        nargs="+",
+        default=list(concurrency),
+        help="requests in flight (default %(default)s)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few short rounds: shows that it works, resolves little"
+    )
     options = parser.parse_args()
     options.rounds = options.rounds or (quick_rounds if options.quick else rounds)
     options.seconds = options.seconds or (QUICK_SECONDS if options.quick else seconds)
@@ -100,11 +114,14 @@ def parse_options(
 def run_rounds(
     url: str, comparisons: Sequence[Comparison], num_rounds: int, seconds: float, console: Console
 ) -> list[list[Round]]:
-    """The rounds of each comparison; every round measures all comparisons once, in windows of `seconds` or longer."""
+    """The rounds of each comparison; every round measures all comparisons once, in windows of `seconds` or
+    longer."""
     perf_analyzer.prepare()
     found: list[list[Round]] = [[] for _ in comparisons]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("warming up", total=num_rounds * sum(1 + len(each.subjects) for each in comparisons))
+        task = progress.add_task(
+            "warming up", total=num_rounds * sum(1 + len(each.subjects) for each in comparisons)
+        )
         windows = [max(seconds, each) for each in _warm_up(url, comparisons)]
 
         def measure(subject: Subject, concurrency: int, window: float) -> Measurement:
@@ -115,12 +132,15 @@ def run_rounds(
 
         for number in range(num_rounds):
             for rounds, comparison, window in zip(found, comparisons, windows, strict=True):
-                rounds.append(_run_round(comparison, partial(measure, window=window), backwards=number % 2 == 1))
+                rounds.append(
+                    _run_round(comparison, partial(measure, window=window), backwards=number % 2 == 1)
+                )
     return found
 
 
 def _warm_up(url: str, comparisons: Sequence[Comparison]) -> list[float]:
-    """Let every model grow its memory before anything counts; returns the shortest sensible window of each comparison.
+    """Let every model grow its memory before anything counts; returns the shortest sensible window of each
+    comparison.
 
     Joined requests are answered in bursts, so a window that sees few of them counts one too many or too few.
     """
@@ -128,13 +148,16 @@ def _warm_up(url: str, comparisons: Sequence[Comparison]) -> list[float]:
     for comparison in comparisons:
         at_once = comparison.concurrency
         runs = [
-            perf_analyzer.measure(url, each.model, at_once, each.input_data, WARM_UP_SECONDS) for each in comparison.subjects
+            perf_analyzer.measure(url, each.model, at_once, each.input_data, WARM_UP_SECONDS)
+            for each in comparison.subjects
         ]
         windows.append(MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS)
     return windows
 
 
-def _run_round(comparison: Comparison, measure: Callable[[Subject, int], Measurement], *, backwards: bool) -> Round:
+def _run_round(
+    comparison: Comparison, measure: Callable[[Subject, int], Measurement], *, backwards: bool
+) -> Round:
     """Every other round backwards, so that no subject always has the same neighbour."""
     baseline, *others = comparison.subjects
     before = measure(baseline, comparison.concurrency)

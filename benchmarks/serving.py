@@ -1,7 +1,8 @@
-"""What the backend itself costs: an executable that does next to nothing beside the leanest Python-backend model.
+"""What the backend itself costs: an executable that does next to nothing beside the leanest Python-backend
+model.
 
-Per payload some identities in one server: `floor` of the python backend; `nothing` compiled for the poplar backend; and,
-without a goal, the same in asynchronous mode and with the engine in a child process.
+Per payload some identities in one server: `floor` of the python backend; `nothing` compiled for the poplar
+backend; and, without a goal, the same in asynchronous mode and with the engine in a child process.
 """
 
 from __future__ import annotations
@@ -34,11 +35,16 @@ def write_models(models: Path, payload: str) -> list[ModelConfig]:
     folder = models / f"{payload}_nothing"
     nothing = repository.write_poplar_model(folder, synthetic.make_nothing(WIDTHS[payload]))
     floor = repository.write_python_model(models / f"{payload}_floor", nothing, repository.FLOOR)
-    twins = [repository.write_twin(models / f"{payload}_{name}", folder, **parameters) for name, parameters in TWINS.items()]
+    twins = [
+        repository.write_twin(models / f"{payload}_{name}", folder, **parameters)
+        for name, parameters in TWINS.items()
+    ]
     return [floor, nothing, *twins]
 
 
-def make_comparisons(payload: str, configs: Sequence[ModelConfig], data: Path, at_once: Sequence[int]) -> list[Comparison]:
+def make_comparisons(
+    payload: str, configs: Sequence[ModelConfig], data: Path, at_once: Sequence[int]
+) -> list[Comparison]:
     """One per concurrency."""
     floor, nothing, *twins = (config.name for config in configs)
     others = [Subject(twin, data) for twin in twins]

@@ -1,4 +1,5 @@
-"""ONNX models made for measuring: an identity, a chain of small operators, and two small networks with random weights."""
+"""ONNX models made for measuring: an identity, a chain of small operators, and two small networks with random
+weights."""
 
 from __future__ import annotations
 
@@ -19,27 +20,43 @@ _generator = np.random.default_rng(0)
 
 def make_nothing(width: int) -> ModelProto:
     """A model that answers rows of `width` INT32 with themselves."""
-    return _make_model("nothing", TensorProto.INT32, [width], [width], [([helper.make_node("Identity", ["x"], ["y"])], {})])
+    return _make_model(
+        "nothing", TensorProto.INT32, [width], [width], [([helper.make_node("Identity", ["x"], ["y"])], {})]
+    )
 
 
 def make_steps(count: int) -> ModelProto:
-    """So many normalisations of rows of 16, one after the other: what the chip does in 3.9 us each takes the CPU 1 us."""
+    """So many normalisations of rows of 16, one after the other: what the chip does in 3.9 us each takes the
+    CPU 1 us."""
     tensors = ["x", *(f"h{step}" for step in range(1, count)), "y"]
-    nodes = [helper.make_node("LayerNormalization", [a, "scale"], [b]) for a, b in itertools.pairwise(tensors)]
+    nodes = [
+        helper.make_node("LayerNormalization", [a, "scale"], [b]) for a, b in itertools.pairwise(tensors)
+    ]
     return _make_model("steps", TensorProto.FLOAT, [16], [16], [(nodes, {"scale": np.ones(16, np.float32)})])
 
 
 def make_mlp() -> ModelProto:
-    """Layers of 1024, 1024 and 10; 2.1 million multiply-adds a row, bound by reading the weights, which joined rows share."""
+    """Layers of 1024, 1024 and 10; 2.1 million multiply-adds a row, bound by reading the weights, which
+    joined rows share."""
     layers = [_dense("x", "h", 1024, 1024), _dense("h", "g", 1024, 1024), _dense("g", "y", 1024, 10)]
     return _make_model("mlp", TensorProto.FLOAT, [1024], [10], layers)
 
 
 def make_convnet() -> ModelProto:
-    """Three convolutions on pictures of 28x28; 7.5 million multiply-adds a row, bound by arithmetic, which is not shared."""
-    layers = [_convolution("x", "h", 1, 32, 1), _convolution("h", "g", 32, 64, 2), _convolution("g", "f", 64, 128, 2)]
-    pool = [helper.make_node("GlobalAveragePool", ["f"], ["pool"]), helper.make_node("Flatten", ["pool"], ["flat"])]
-    return _make_model("convnet", TensorProto.FLOAT, [1, 28, 28], [10], [*layers, (pool, {}), _dense("flat", "y", 128, 10)])
+    """Three convolutions on pictures of 28x28; 7.5 million multiply-adds a row, bound by arithmetic, which is
+    not shared."""
+    layers = [
+        _convolution("x", "h", 1, 32, 1),
+        _convolution("h", "g", 32, 64, 2),
+        _convolution("g", "f", 64, 128, 2),
+    ]
+    pool = [
+        helper.make_node("GlobalAveragePool", ["f"], ["pool"]),
+        helper.make_node("Flatten", ["pool"], ["flat"]),
+    ]
+    return _make_model(
+        "convnet", TensorProto.FLOAT, [1, 28, 28], [10], [*layers, (pool, {}), _dense("flat", "y", 128, 10)]
+    )
 
 
 def _dense(source: str, target: str, width: int, units: int) -> Layer:
@@ -67,7 +84,9 @@ def _make_weights(*shape: int) -> Weights:
     return weights.astype(np.float32)
 
 
-def _make_model(name: str, element: int, inputs: list[int], outputs: list[int], layers: Sequence[Layer]) -> ModelProto:
+def _make_model(
+    name: str, element: int, inputs: list[int], outputs: list[int], layers: Sequence[Layer]
+) -> ModelProto:
     """From x to y, both with a free leading dimension."""
     graph = helper.make_graph(
         [node for nodes, _ in layers for node in nodes],

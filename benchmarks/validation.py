@@ -1,8 +1,9 @@
 """The cost model beside published measurements of real IPUs and beside Graphcore's own simulator.
 
-`benchmarks/data` has the figures with their sources. Prints, for each family, the median of predicted over measured time, the
-median absolute error, and how many are within 10 and 25 %. The few fitted constants (`simipu/cost/constants.py` says which)
-were chosen on these rows, so a row here is a check of the fit, not a blind test.
+`benchmarks/data` has the figures with their sources. Prints, for each family, the median of predicted over
+measured time, the median absolute error, and how many are within 10 and 25 %. The few fitted constants
+(`simipu/cost/constants.py` says which) were chosen on these rows, so a row here is a check of the fit, not a
+blind test.
 """
 
 from __future__ import annotations
@@ -79,7 +80,10 @@ def _measured_seconds(row: dict[str, Any]) -> float | None:
 
 
 def _name(row: dict[str, Any]) -> str:
-    parts = [str(row.get("variant") or row.get("shape") or row["model"])[:48], f"batch {row.get('batch_size', '-')}"]
+    parts = [
+        str(row.get("variant") or row.get("shape") or row["model"])[:48],
+        f"batch {row.get('batch_size', '-')}",
+    ]
     return " ".join([*parts, "synthetic" if "synthetic" in row.get("io_mode", "") else ""]).strip()
 
 
@@ -123,7 +127,9 @@ def _wide_deep(row: dict[str, Any]) -> float:
 def _gpt2(row: dict[str, Any]) -> float:
     """A token; the loop over tokens runs on the device, so that the host hardly counts."""
     model = networks.gpt2_step(row["batch_size"], row["max_length"], [0, 6, 7, 7, 7, 7, 7, 7])
-    return estimate(model, C600, CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")).compute_seconds
+    return estimate(
+        model, C600, CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")
+    ).compute_seconds
 
 
 def _vertex(row: dict[str, Any]) -> float:
@@ -149,19 +155,22 @@ def _gemm(row: dict[str, Any]) -> float:
 _PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
     **dict.fromkeys(("poprt/resnet50/FP16", "poprt/resnet50/FP8"), _resnet),
     **dict.fromkeys(("bytemlperf/resnet50-torch-fp32/FP16", "bytemlperf/resnet50-torch-fp32/FP8"), _resnet),
-    **dict.fromkeys(("poprt/bert-base-256/FP16", "poprt/bert-base-128", "poprt/packed-bert-256/unpacked"), _bert),
+    **dict.fromkeys(
+        ("poprt/bert-base-256/FP16", "poprt/bert-base-128", "poprt/packed-bert-256/unpacked"), _bert
+    ),
     **dict.fromkeys(("poprt/widedeep", "bytemlperf/widedeep-tf-fp32/FP16"), _wide_deep),
     **dict.fromkeys(("gemm", "gemm-e2e"), _gemm),
     "amp": _vertex,
     "poprt/null-model": _null,
     "poptransformer/gpt2-xl/8x C600": _gpt2,
 }
-"""By group of rows. Left out are latencies with several clients at once, or of which the table does not say whether they are
-a call's (resnet50), and tut6, whose host prepares its data for most of the time."""
+"""By group of rows. Left out are latencies with several clients at once, or of which the table does not say
+whether they are a call's (resnet50), and tut6, whose host prepares its data for most of the time."""
 
 
 def _iter_simulator_points() -> Iterator[Point]:
-    """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm) both gradients."""
+    """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm)
+    both gradients."""
     with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
         rows = list(csv.DictReader(file))
     for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
@@ -169,14 +178,20 @@ def _iter_simulator_points() -> Iterator[Point]:
             if row["tool"] in _MODELS:
                 model = _MODELS[row["tool"]](row)
                 if model is not None:
-                    chip = replace(target, tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu)))
+                    chip = replace(
+                        target, tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu))
+                    )
                     cycles = estimate(model, chip, CostOptions(partials_type="float")).cycles
-                    yield Point(f"simulator {row['tool']}, {target.name}", row["name"], cycles, float(row[column]))
+                    yield Point(
+                        f"simulator {row['tool']}, {target.name}", row["name"], cycles, float(row[column])
+                    )
                 continue
             products = _products(row)
             if products and row[column]:
                 family = f"simulator {row['tool']}, {target.name}"
-                yield Point(family, row["name"], _simulated_cycles(products, row["tool"], target), float(row[column]))
+                yield Point(
+                    family, row["name"], _simulated_cycles(products, row["tool"], target), float(row[column])
+                )
 
 
 def _simulated_cycles(products: list[Product], tool: str, target: Target) -> float:
@@ -210,8 +225,9 @@ _MODELS: dict[str, Callable[[dict[str, str]], onnx.ModelProto | None]] = {
     **dict.fromkeys(("lstm", "gru"), _recurrent),
     "reduction": _reduction,
 }
-"""Tools whose rows are single operators of inference. Left out are those that time gradients with them (pooling, depthwise
-convolutions, embeddings) or have no operator in ONNX (CTC loss, solvers, octave convolutions)."""
+"""Tools whose rows are single operators of inference. Left out are those that time gradients with them
+(pooling, depthwise convolutions, embeddings) or have no operator in ONNX (CTC loss, solvers, octave
+convolutions)."""
 
 
 def _products(row: dict[str, str]) -> list[Product]:
@@ -232,7 +248,9 @@ def _products(row: dict[str, str]) -> list[Product]:
 def _convolution(params: str, options: dict[str, str]) -> list[Product]:
     (height, width), (kernel_h, kernel_w) = _pair(options["field"]), _pair(options["kernel-size"])
     stride, padding = _pair(options.get("stride", "1")), _pair(options.get("padding", "0"))
-    source, target, batch = (int(options[name]) for name in ("input-channels", "output-channels", "batch-size"))
+    source, target, batch = (
+        int(options[name]) for name in ("input-channels", "output-channels", "batch-size")
+    )
     out_h = (height + 2 * padding[0] - kernel_h) // stride[0] + 1
     out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
     taps, rows = kernel_h * kernel_w, batch * out_h * out_w
@@ -272,7 +290,8 @@ def refit_without_each_family() -> list[Point]:
 
 
 def _loss(points: Iterable[Point]) -> float:
-    """The median absolute error plus the share that misses by more than 25 %, which are the two things wanted small.
+    """The median absolute error plus the share that misses by more than 25 %, which are the two things wanted
+    small.
 
     The mean over families, so that no family counts by its number of rows.
     """
@@ -280,7 +299,8 @@ def _loss(points: Iterable[Point]) -> float:
     for point in points:
         families.setdefault(point.family, []).append(abs(point.ratio - 1))
     return statistics.mean(
-        statistics.median(errors) + statistics.mean(error > 0.25 for error in errors) for errors in families.values()
+        statistics.median(errors) + statistics.mean(error > 0.25 for error in errors)
+        for errors in families.values()
     )
 
 
@@ -299,7 +319,11 @@ def iter_verdicts() -> Iterator[tuple[str, bool, bool]]:
         else:
             continue
         fits = row["metric"] == "throughput" or bool(row["value"])
-        yield f"{row['group']}: {_name(row)}", estimate(model, C600, CostOptions(num_io_tiles=tiles)).fits, fits
+        yield (
+            f"{row['group']}: {_name(row)}",
+            estimate(model, C600, CostOptions(num_io_tiles=tiles)).fits,
+            fits,
+        )
 
 
 def plot(points: Iterable[Point], file: str) -> None:
@@ -308,15 +332,22 @@ def plot(points: Iterable[Point], file: str) -> None:
 
     real = [point for point in points if not point.family.startswith("simulator")]
     figure, axes = pyplot.subplots(figsize=(7, 5), layout="constrained")
-    for marker, family in zip("osv^Dp*Xh<>P8d1234", dict.fromkeys(point.family for point in real), strict=False):
+    for marker, family in zip(
+        "osv^Dp*Xh<>P8d1234", dict.fromkeys(point.family for point in real), strict=False
+    ):
         members = [point for point in real if point.family == family]
-        measured, predicted = [1e3 * point.measured for point in members], [1e3 * point.predicted for point in members]
+        measured, predicted = (
+            [1e3 * point.measured for point in members],
+            [1e3 * point.predicted for point in members],
+        )
         axes.loglog(measured, predicted, marker, alpha=0.7, label=f"{family} ({len(members)})")
     ends = [1e3 * bound(point.measured for point in real) for bound in (min, max)]
     for factor, style in ((1, "k-"), (0.75, "k:"), (1.25, "k:")):
         axes.loglog(ends, [factor * end for end in ends], style, linewidth=0.8)
     axes.set(
-        xlabel="published, ms per batch", ylabel="modelled, ms per batch", title="Modelled and published times (dotted: 25 %)"
+        xlabel="published, ms per batch",
+        ylabel="modelled, ms per batch",
+        title="Modelled and published times (dotted: 25 %)",
     )
     axes.legend(fontsize="x-small")
     figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
@@ -326,7 +357,9 @@ def main() -> int:
     """Print the tables; with --points every figure too."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--points", action="store_true", help="print every figure too")
-    parser.add_argument("--held_out", action="store_true", help="fit without each family in turn, and print that")
+    parser.add_argument(
+        "--held_out", action="store_true", help="fit without each family in turn, and print that"
+    )
     parser.add_argument("--plot", metavar="FILE", help="draw predicted over published times (matplotlib)")
     options = parser.parse_args()
     console = Console()
@@ -335,9 +368,18 @@ def main() -> int:
         plot(points, options.plot)
     if options.points:
         for point in points:
-            console.print(f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  {point.family}: {point.name}")
+            console.print(
+                f"{point.ratio:6.2f}  {point.predicted:12.6g}  {point.measured:12.6g}  {point.family}: "
+                f"{point.name}"
+            )
     table = Table(
-        "family", "n", "median ratio", "median error", "within 10 %", "within 25 %", title="predicted over published, modelled"
+        "family",
+        "n",
+        "median ratio",
+        "median error",
+        "within 10 %",
+        "within 25 %",
+        title="predicted over published, modelled",
     )
     for family in dict.fromkeys(point.family for point in points):
         ratios = [point.ratio for point in points if point.family == family]
@@ -353,7 +395,10 @@ def main() -> int:
     console.print(table)
     verdicts = list(iter_verdicts())
     wrong = [name for name, said, was in verdicts if said != was]
-    console.print(f"fits or not: {len(verdicts) - len(wrong)} of {len(verdicts)} right; wrong: {'; '.join(wrong) or 'none'}")
+    console.print(
+        f"fits or not: {len(verdicts) - len(wrong)} of {len(verdicts)} right; wrong: "
+        f"{'; '.join(wrong) or 'none'}"
+    )
     return 0
 
 

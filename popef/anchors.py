@@ -17,6 +17,7 @@ def user_anchors(metadata: Metadata, kind: TensorType) -> list[Anchor]:
 
 
 def replica_shape(metadata: Metadata, anchor: Anchor) -> tuple[int, ...]:
-    """The shape of an anchor's tensor on one replica: a replicated executable has the replicas as leading dimension."""
+    """The shape of an anchor's tensor on one replica: a replicated executable has the replicas as leading
+    dimension."""
     shape = tuple(anchor.tensorInfo().shape())
     return shape[1:] if anchor.isPerReplica() and metadata.replicationFactor() > 1 else shape

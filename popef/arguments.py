@@ -1,4 +1,5 @@
-"""What the commands' arguments have in common: one parser, and the kinds of values that several commands read."""
+"""What the commands' arguments have in common: one parser, and the kinds of values that several commands
+read."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ _FOLDERS = {"bash": "_shtab_compgen_dirs", "zsh": "_files -/"}
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser of this project's commands, and its sub-commands'.
 
-    Options are written out, a wrong call is one line and status 2, `examples` end the help, and with a `version` there are
-    --version and --print_completion. What it has parsed has the parser itself, the sub-command's if any, as `parser`.
+    Options are written out, a wrong call is one line and status 2, `examples` end the help, and with a
+    `version` there are --version and --print_completion. What it has parsed has the parser itself, the
+    sub-command's if any, as `parser`.
     """
 
     def __init__(self, *, version: str | None = None, examples: Sequence[str] = (), **options: Any) -> None:
@@ -29,7 +31,8 @@ class Parser(argparse.ArgumentParser):
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"allow_abbrev": False, "formatter_class": kind, "epilog": epilog, **options})
         self.path_options: dict[str, str] = {}
-        """Where the paths are in what was parsed, and the options that give them; arguments without an option have ""."""
+        """Where the paths are in what was parsed, and the options that give them; arguments without an option
+        have ""."""
         self.set_defaults(parser=self)
         if version is not None:
             self.add_argument("-v", "--version", action="version", version=version)
@@ -41,7 +44,8 @@ class Parser(argparse.ArgumentParser):
             )
 
     def add_path(self, *names: str, folder: bool = False, **options: Any) -> None:
-        """Add an argument that is a path: the shell completes it, and an OSError about the file names the option."""
+        """Add an argument that is a path: the shell completes it, and an OSError about the file names the
+        option."""
         action = self.add_argument(*names, **options)
         action.complete = _FOLDERS if folder else _FILES  # type: ignore[attr-defined]
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
@@ -58,7 +62,9 @@ class _PrintCompletion(argparse.Action):
         try:
             import shtab
         except ImportError as error:
-            raise UnsupportedError("--print_completion: the package shtab is not there; `pip install shtab`") from error
+            raise UnsupportedError(
+                "--print_completion: the package shtab is not there; `pip install shtab`"
+            ) from error
         shell = next(value for value in parsed if value in ("bash", "zsh"))
         print(shtab.complete(parser, shell=shell))
         parser.exit()
@@ -66,7 +72,9 @@ class _PrintCompletion(argparse.Action):
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """An argparse type: whole numbers of at least `least`, and at most `most`."""
-    expected = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    expected = (
+        f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    )
 
     def read(text: str) -> int:
         try:

@@ -33,7 +33,11 @@ def _parser() -> Parser:
         prog="popef",
         description="Check, take apart and put together PopEF files.",
         version=f"popef {find_version()}",
-        examples=("popef verify model.popef", "popef extract model.popef -o payloads", "popef COMMAND --help"),
+        examples=(
+            "popef verify model.popef",
+            "popef extract model.popef -o payloads",
+            "popef COMMAND --help",
+        ),
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -44,19 +48,35 @@ def _parser() -> Parser:
     command.add_argument("--strict", action="store_true", help="fail for warnings too")
     command.add_argument("--json", action="store_true", help="one JSON document instead of lines")
 
-    examples = ("popef extract model.popef -o payloads", "popef extract model.popef --type opaque --name popart -o - | xxd")
+    examples = (
+        "popef extract model.popef -o payloads",
+        "popef extract model.popef --type opaque --name popart -o - | xxd",
+    )
     text = "write payloads: arrays as .npy, executables decompressed, metadata as JSON"
     command = _add(commands, "extract", _extract, text, examples)
     command.add_path("file", metavar="FILE")
     command.add_argument(
-        "--blob", type=count, action="append", metavar="N", help="only the blob of this index; may be repeated"
+        "--blob",
+        type=count,
+        action="append",
+        metavar="N",
+        help="only the blob of this index; may be repeated",
     )
-    command.add_argument("--name", action="append", metavar="NAME", help="only blobs of this name; may be repeated")
+    command.add_argument(
+        "--name", action="append", metavar="NAME", help="only blobs of this name; may be repeated"
+    )
     kinds = {enumerant(kind): kind for kind in BlobType}
-    command.add_argument("--type", choices=kinds, action="append", help="only blobs of this type; may be repeated")
+    command.add_argument(
+        "--type", choices=kinds, action="append", help="only blobs of this type; may be repeated"
+    )
     command.add_argument("--raw", action="store_true", help="the bytes as they are, compressed or not")
     command.add_path(
-        "-o", "--output", folder=True, default=".", metavar="DIR", help="where to write (default: here; -: stdout)"
+        "-o",
+        "--output",
+        folder=True,
+        default=".",
+        metavar="DIR",
+        help="where to write (default: here; -: stdout)",
     )
     command.add_argument("--overwrite", action="store_true", help="replace files that are there already")
 
@@ -68,10 +88,15 @@ def _parser() -> Parser:
 
     for name, done in (("compress", "compressed"), ("decompress", "decompressed")):
         recode_examples = (f"popef {name} model.popef -o other.popef", f"popef {name} models/*.popef")
-        command = _add(commands, name, _recode, f"write files again with every executable {done}", recode_examples)
+        command = _add(
+            commands, name, _recode, f"write files again with every executable {done}", recode_examples
+        )
         command.add_path("files", nargs="+", metavar="FILE")
         command.add_path(
-            "-o", "--output", metavar="FILE", help=f"what to write (default: FILE_{done}.popef); for one file only"
+            "-o",
+            "--output",
+            metavar="FILE",
+            help=f"what to write (default: FILE_{done}.popef); for one file only",
         )
         command.set_defaults(compress=name == "compress", done=done)
 
@@ -84,14 +109,23 @@ def _parser() -> Parser:
     command = _add(commands, "split", _split, "put the blobs of one file into several", split_examples)
     command.add_path("file", metavar="FILE")
     command.add_argument(
-        "--by", choices=("model", "data", "blob"), default="model", help="a file for each model, data apart, or each blob"
+        "--by",
+        choices=("model", "data", "blob"),
+        default="model",
+        help="a file for each model, data apart, or each blob",
     )
-    command.add_path("-o", "--output", folder=True, default=".", metavar="DIR", help="where to write (default: here)")
+    command.add_path(
+        "-o", "--output", folder=True, default=".", metavar="DIR", help="where to write (default: here)"
+    )
     return parser
 
 
-def _add(commands: argparse._SubParsersAction[Parser], name: str, run: Command, text: str, examples: Sequence[str]) -> Parser:
-    command: Parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", examples=examples)
+def _add(
+    commands: argparse._SubParsersAction[Parser], name: str, run: Command, text: str, examples: Sequence[str]
+) -> Parser:
+    command: Parser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", examples=examples
+    )
     command.set_defaults(run=run)
     return command
 
@@ -110,7 +144,10 @@ def _verify(options: argparse.Namespace) -> int:
         for finding in verification.findings:
             print_line(finding)
         sys.stdout.flush()
-        print(f"popef: {len(verification.blobs)} sound blobs, {errors} errors, {warnings} warnings", file=sys.stderr)
+        print(
+            f"popef: {len(verification.blobs)} sound blobs, {errors} errors, {warnings} warnings",
+            file=sys.stderr,
+        )
     return int(errors > 0 or (options.strict and warnings > 0))
 
 
@@ -119,10 +156,14 @@ def _extract(options: argparse.Namespace) -> int:
         reader.parseFile(options.file)
         blobs = [blob for blob in reader.blobs() if _wanted(blob, options)]
         if not blobs:
-            raise PopefError(f"{options.file}: expected a blob to extract, got none that was asked for; see popef_dump")
+            raise PopefError(
+                f"{options.file}: expected a blob to extract, got none that was asked for; see popef_dump"
+            )
         if options.output == "-":
             if len(blobs) > 1:
-                raise PopefError(f"{options.file}: expected one blob for stdout, got {len(blobs)}; choose with --blob")
+                raise PopefError(
+                    f"{options.file}: expected one blob for stdout, got {len(blobs)}; choose with --blob"
+                )
             write_payload(blobs[0], sys.stdout.buffer, raw=options.raw)
             return 0
         os.makedirs(options.output, exist_ok=True)
@@ -155,7 +196,9 @@ def _diff(options: argparse.Namespace) -> int:
 
 def _recode(options: argparse.Namespace) -> int:
     if options.output is not None and len(options.files) > 1:
-        raise UsageError(f"--output: expected one file to write it from, got {len(options.files)}; leave it out")
+        raise UsageError(
+            f"--output: expected one file to write it from, got {len(options.files)}; leave it out"
+        )
     for file in options.files:
         root, extension = os.path.splitext(file)
         target = options.output or f"{root}_{options.done}{extension}"

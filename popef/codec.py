@@ -58,7 +58,10 @@ class Decoder:
         """The structures of the list behind a pointer."""
         at = self.message.structs(segment, pointer)
         step = at.data_words + at.num_pointers
-        return [self.struct(kind, (at.segment, at.first + i * step, at.data_words, at.num_pointers)) for i in range(at.length)]
+        return [
+            self.struct(kind, (at.segment, at.first + i * step, at.data_words, at.num_pointers))
+            for i in range(at.length)
+        ]
 
 
 _READERS: dict[str, tuple[tuple[str, Read], ...]] = {}
@@ -68,7 +71,9 @@ def _readers(structure: Struct) -> tuple[tuple[str, Read], ...]:
     """How to read each field of a structure, worked out once."""
     found = _READERS.get(structure.name)
     if found is None:
-        found = _READERS[structure.name] = tuple((field.name, _reader(structure, field)) for field in structure.fields)
+        found = _READERS[structure.name] = tuple(
+            (field.name, _reader(structure, field)) for field in structure.fields
+        )
     return found
 
 
@@ -136,7 +141,9 @@ def _decode_struct(decoder: Decoder, segment: int, pointer: int | None, kind: ty
     return decoder.struct(kind, at or _NOWHERE)
 
 
-def _decode_structs(decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]) -> Records[Record]:
+def _decode_structs(
+    decoder: Decoder, segment: int, pointer: int | None, kind: type[Record]
+) -> Records[Record]:
     return Records(() if pointer is None else decoder.structs(kind, segment, pointer))
 
 
@@ -144,7 +151,9 @@ def _decode_map(decoder: Decoder, segment: int, pointer: int | None, kind: type[
     items = () if pointer is None else decoder.structs(kind, segment, pointer)
     names = Names((int(item.index), item.name) for item in items)
     if pointer is not None and len(names) != len(items):
-        raise decoder.message.fail(Rule.OPTIONAL_FIELD, segment, pointer, "distinct indices", "one index twice")
+        raise decoder.message.fail(
+            Rule.OPTIONAL_FIELD, segment, pointer, "distinct indices", "one index twice"
+        )
     return names
 
 
@@ -186,7 +195,13 @@ def log_warning(rule: Rule, text: str) -> None:
 
 
 def decode_message(
-    read: ReadBytes, start: int, end: int, label: str, limits: Limits, kind: type[AnyRecord], warn: Warn = log_warning
+    read: ReadBytes,
+    start: int,
+    end: int,
+    label: str,
+    limits: Limits,
+    kind: type[AnyRecord],
+    warn: Warn = log_warning,
 ) -> tuple[AnyRecord, int]:
     """Read and decode the message at `start`; gives the structure and the offset after it."""
     message = read_message(read, start, end, label, limits)
@@ -207,7 +222,9 @@ def _size(record: Record) -> tuple[int, int]:
 
 def _needs_long(record: Record) -> bool:
     schema = record.SCHEMA
-    return schema.long != schema.short and any(field.inferred and getattr(record, field.name) for field in schema.fields)
+    return schema.long != schema.short and any(
+        field.inferred and getattr(record, field.name) for field in schema.fields
+    )
 
 
 def _encode_struct(builder: MessageBuilder, start: int, size: tuple[int, int], record: Record) -> None:
@@ -242,7 +259,9 @@ def _encode_text(builder: MessageBuilder, pointer: int, record: Record, field: F
     builder.add_text(pointer, value)
 
 
-def _encode_ints(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[int]) -> None:
+def _encode_ints(
+    builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[int]
+) -> None:
     low, high = _INT64
     wrong = next((number for number in value if not low <= number <= high), None)
     if wrong is not None:
@@ -255,7 +274,9 @@ def _encode_one(builder: MessageBuilder, pointer: int, record: Record, field: Fi
     _encode_struct(builder, builder.add_struct(pointer, *size), size, value)
 
 
-def _encode_list(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[Record]) -> None:
+def _encode_list(
+    builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[Record]
+) -> None:
     assert field.struct is not None
     size = field.struct.long if any(map(_needs_long, value)) else field.struct.short
     first = builder.add_structs(pointer, len(value), *size)
@@ -263,7 +284,9 @@ def _encode_list(builder: MessageBuilder, pointer: int, record: Record, field: F
         _encode_struct(builder, first + i * sum(size), size, item)
 
 
-def _encode_map(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Mapping[int, str]) -> None:
+def _encode_map(
+    builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Mapping[int, str]
+) -> None:
     items = [ProgramName(index=index, name=name) for index, name in sorted(value.items())]
     _encode_list(builder, pointer, record, field, items)
 

@@ -43,7 +43,9 @@ def _by_key(reader: Reader) -> dict[Key, Blob]:
     counts: Counter[tuple[BlobType, str]] = Counter()
     for blob in reader.blobs():
         structure = blob.structure
-        name = str(structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", ""))
+        name = str(
+            structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
+        )
         found[blob.type, name, counts[blob.type, name]] = blob
         counts[blob.type, name] += 1
     return found
@@ -113,7 +115,10 @@ def _iter_payload_differences(ours: Blob, theirs: Blob, left: Reader, right: Rea
     while True:
         a, b = first.read(CHUNK_BYTES), second.read(CHUNK_BYTES)
         if a != b:
-            place = next((i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), min(len(a), len(b)))
+            place = next(
+                (i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]),
+                min(len(a), len(b)),
+            )
             yield f"payload: differs from byte {offset + place}"
             return
         if not a:
@@ -136,6 +141,10 @@ def _iter_array_differences(ours: Blob, theirs: Blob) -> Iterator[str]:
         different += int(raw.reshape(x.size, -1).any(axis=1).sum())
         if raw.any() and a.dtype.kind in "fiu":
             with np.errstate(invalid="ignore", over="ignore"):
-                largest = max(largest, np.nan_to_num(np.abs(x.astype(np.float64) - y.astype(np.float64))).max())
+                largest = max(
+                    largest, np.nan_to_num(np.abs(x.astype(np.float64) - y.astype(np.float64))).max()
+                )
     if different:
-        yield f"data: {different} of {a.size} elements differ" + (f", at most by {largest:g}" if a.dtype.kind in "fiu" else "")
+        yield f"data: {different} of {a.size} elements differ" + (
+            f", at most by {largest:g}" if a.dtype.kind in "fiu" else ""
+        )

@@ -32,7 +32,8 @@ MAGIC_BYTES = 4
 
 
 def detect(head: bytes, payload_bytes: int, uncompressed_bytes: int) -> Codec | None:
-    """The codec of a payload that begins with `head`; None when it is announced as compressed but has no known magic.
+    """The codec of a payload that begins with `head`; None when it is announced as compressed but has no
+    known magic.
 
     `uncompressed_bytes` is 0 for a payload that is not compressed, whatever it starts with.
     """
@@ -51,7 +52,9 @@ def detect(head: bytes, payload_bytes: int, uncompressed_bytes: int) -> Codec | 
 class Inflater:
     """Decompresses one payload, never beyond the size that its structure announces."""
 
-    def __init__(self, payload: memoryview, codec: Codec, uncompressed_bytes: int, offset: int, label: str) -> None:
+    def __init__(
+        self, payload: memoryview, codec: Codec, uncompressed_bytes: int, offset: int, label: str
+    ) -> None:
         """`offset` and `label` say where the payload stands, for errors.
 
         Raises UnsupportedError without a zstd module.
@@ -63,7 +66,8 @@ class Inflater:
         self._label = label
 
     def read(self, size: int) -> bytes:
-        """Between 1 and `size` bytes, or b"" at the end; raises FormatError for a stream broken or of another length."""
+        """Between 1 and `size` bytes, or b"" at the end; raises FormatError for a stream broken or of another
+        length."""
         try:
             # One byte more than there should be tells a stream that goes on from one that ends.
             piece = self._stream.read(min(size, self._left) or 1)
@@ -140,7 +144,8 @@ def _zstd(label: str) -> tuple[Any, tuple[type[Exception], ...]]:
         module = importlib.import_module("zstandard")
     except ImportError as error:
         raise UnsupportedError(
-            f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; `pip install zstandard`"
+            f"{label}: expected zlib, gzip or a zstd module, got a zstd executable without one; `pip "
+            "install zstandard`"
         ) from error
 
     def open_stream(source: ViewStream) -> Any:

@@ -1,4 +1,5 @@
-"""What the commands share: the guard around each, lines without control characters, and a line that shows how far they are."""
+"""What the commands share: the guard around each, lines without control characters, and a line that shows how
+far they are."""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ class UsageError(Exception):
     """A call is wrong in a way that argparse cannot see; status 2."""
 
 
-def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[type[Exception], ...] = ()) -> int:
+def run(
+    parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[type[Exception], ...] = ()
+) -> int:
     """Parse `arguments` and call what they have as `run`; the status of the process.
 
-    Whatever is raised becomes one line on stderr: status 1 for bad input (`expected`, PopefError, OSError) and for our own
-    defects, 2 for a wrong call (by SystemExit, as argparse has it), 130 for an interrupt. An error's `output_lines`, which
-    are a child process's, come before that line.
+    Whatever is raised becomes one line on stderr: status 1 for bad input (`expected`, PopefError, OSError)
+    and for our own defects, 2 for a wrong call (by SystemExit, as argparse has it), 130 for an interrupt. An
+    error's `output_lines`, which are a child process's, come before that line.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -52,7 +55,12 @@ def run(parser: Parser, arguments: Sequence[str] | None = None, expected: tuple[
     return _guard(parser.prog, options, (PopefError, *expected), command)
 
 
-def _guard(program: str, options: argparse.Namespace, expected: tuple[type[Exception], ...], command: Callable[[], int]) -> int:
+def _guard(
+    program: str,
+    options: argparse.Namespace,
+    expected: tuple[type[Exception], ...],
+    command: Callable[[], int],
+) -> int:
     """The status of `command`, whatever it raises."""
     try:
         try:
@@ -182,7 +190,9 @@ class Progress:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + _REDRAW_SECONDS
             self._drawn = True
-            print(f"\r{self._title} {100 * self._done // self._total:3} %", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{self._title} {100 * self._done // self._total:3} %", end="", file=sys.stderr, flush=True
+            )
 
     def blobs(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
         """The blobs, each noted as done when the next is asked for."""

@@ -1,6 +1,7 @@
 """The tables of FORMAT.md, made from the tables that the code works from.
 
-`python -m popef.document` writes them anew between the markers of the file; a test holds the file against them.
+`python -m popef.document` writes them anew between the markers of the file; a test holds the file against
+them.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def _structure(structure: Struct) -> Iterator[str]:
     yield "| ordinal | field | type | where | meaning |"
     yield "| --- | --- | --- | --- | --- |"
     for ordinal, field in enumerate(structure.fields):
-        meaning = ("*Inferred.* " if field.inferred else "") + getattr(RECORDS[structure.name], field.name).__doc__
+        meaning = ("*Inferred.* " if field.inferred else "") + getattr(
+            RECORDS[structure.name], field.name
+        ).__doc__
         yield f"| {ordinal} | `{field.name}` | {_type(field)} | {_where(field)} | {meaning} |"
 
 
@@ -80,7 +83,10 @@ def _enumerations() -> str:
         [
             "| ordinal | BlobType | structure that follows |",
             "| --- | --- | --- |",
-            *(f"| {int(kind)} | {enumerant(kind)} | {STRUCTURE_OF_BLOB[kind].__name__} |" for kind in _known(BlobType)),
+            *(
+                f"| {int(kind)} | {enumerant(kind)} | {STRUCTURE_OF_BLOB[kind].__name__} |"
+                for kind in _known(BlobType)
+            ),
             "",
             "| ordinal | DataType | bytes of an element |",
             "| --- | --- | --- |",

@@ -39,18 +39,21 @@ _POPEF_TYPES: dict[str, DataType] = {
 def popefTypeToNumpyDType(dataType: DataType) -> np.dtype[Any]:
     """The little-endian numpy dtype of `dataType`.
 
-    Raises UnsupportedError for F8, which names no format, for types of a newer SDK, and for F8143 and F8152 without
-    ml_dtypes.
+    Raises UnsupportedError for F8, which names no format, for types of a newer SDK, and for F8143 and F8152
+    without ml_dtypes.
     """
     if dataType in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[dataType]).newbyteorder("<")
     if dataType not in _ML_DTYPES_NAMES:
-        raise UnsupportedError(f"{dataType.name}: expected a type with a format, got one without; read it as uint8")
+        raise UnsupportedError(
+            f"{dataType.name}: expected a type with a format, got one without; read it as uint8"
+        )
     try:
         ml_dtypes = importlib.import_module("ml_dtypes")
     except ImportError as error:
         raise UnsupportedError(
-            f"{dataType.name}: expected the package ml_dtypes, got none; `pip install ml_dtypes` or read it as uint8"
+            f"{dataType.name}: expected the package ml_dtypes, got none; `pip install ml_dtypes` or read it "
+            "as uint8"
         ) from error
     return np.dtype(getattr(ml_dtypes, _ML_DTYPES_NAMES[dataType]))
 
@@ -60,7 +63,9 @@ def numpyDTypeToPopefType(dtype: Any) -> DataType:
     found = np.dtype(dtype)
     if found.name not in _POPEF_TYPES or found != found.newbyteorder("<"):
         known = ", ".join(sorted(_POPEF_TYPES))
-        raise UnsupportedError(f"dtype {found!r}: expected a little-endian one of {known}; convert with astype first")
+        raise UnsupportedError(
+            f"dtype {found!r}: expected a little-endian one of {known}; convert with astype first"
+        )
     return _POPEF_TYPES[found.name]
 
 

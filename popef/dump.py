@@ -1,4 +1,5 @@
-"""The command popef_dump: what a PopEF file holds, in the words of the real tool (Listing 1.1 of the backend guide)."""
+"""The command popef_dump: what a PopEF file holds, in the words of the real tool (Listing 1.1 of the backend
+guide)."""
 
 from __future__ import annotations
 
@@ -49,24 +50,33 @@ def _parser() -> Parser:
     parser.set_defaults(run=_print)
     parser.add_path("file", help="the PopEF file")
     parser.add_argument("-m", "--metadata", action="store_true", help="only the metadata")
-    parser.add_argument("--all", action="store_true", help="also summarise the values of tensor and feed data")
+    parser.add_argument(
+        "--all", action="store_true", help="also summarise the values of tensor and feed data"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON document instead of log lines")
     form.add_argument(
-        "--words", action="store_true", help="every word of headers and structures with its meaning, also of a damaged file"
+        "--words",
+        action="store_true",
+        help="every word of headers and structures with its meaning, also of a damaged file",
     )
     return parser
 
 
 def _lines(options: argparse.Namespace) -> Iterator[str]:
     if options.words:
-        yield from describe_words(options.file, lambda kind: not options.metadata or kind is BlobType.METADATA)
+        yield from describe_words(
+            options.file, lambda kind: not options.metadata or kind is BlobType.METADATA
+        )
         return
     with Reader(mapped=False) as reader:
         reader.parseFile(options.file)
         blobs = [blob for blob in reader.blobs() if not options.metadata or blob.type is BlobType.METADATA]
         if options.json:
-            document = {"file": options.file, "blobs": [_blob_json(blob, values=options.all) for blob in blobs]}
+            document = {
+                "file": options.file,
+                "blobs": [_blob_json(blob, values=options.all) for blob in blobs],
+            }
             yield json.dumps(document, indent=2)
         else:
             yield from _log(blobs, values=options.all)
@@ -96,7 +106,8 @@ def _blob_json(blob: Blob, *, values: bool) -> dict[str, Any]:
 
 
 def _summary(blob: Blob) -> dict[str, Any] | None:
-    """Count, extremes and first values of tensor and feed data; None for other blobs. Not-a-numbers are text."""
+    """Count, extremes and first values of tensor and feed data; None for other blobs. Not-a-numbers are
+    text."""
     if blob.type not in (BlobType.DATA_TENSOR, BlobType.DATA_FEED):
         return None
     data_type = blob.structure.tensorInfo.dataType

@@ -11,7 +11,8 @@ MAX_ENUMERANT = (1 << 16) - 1
 
 
 class Enumerant(IntEnum):
-    """An enumeration of 16 bits; an ordinal that a newer SDK has added becomes a member called UNKNOWN_<ordinal>."""
+    """An enumeration of 16 bits; an ordinal that a newer SDK has added becomes a member called
+    UNKNOWN_<ordinal>."""
 
     @classmethod
     def _missing_(cls: type[Member], value: object) -> Member | None:
@@ -89,7 +90,8 @@ ITEM_BYTES: dict[DataType, int] = {
 
 
 def enumerant(value: Enumerant) -> str:
-    """The schema's spelling of an enumerator: POPLAR_EXECUTABLE is poplarExecutable; an unknown one is its ordinal."""
+    """The schema's spelling of an enumerator: POPLAR_EXECUTABLE is poplarExecutable; an unknown one is its
+    ordinal."""
     if not value.known:
         return str(int(value))
     first, *rest = value.name.lower().split("_")

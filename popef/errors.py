@@ -18,7 +18,10 @@ class FormatError(PopefError):
     """The bytes break a rule of FORMAT.md; `offset` counts from the start of the file."""
 
     def __init__(self, rule: Rule, offset: int, blob: str, expected: str, got: str) -> None:
-        super().__init__(f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not PopEF ({rule})")
+        super().__init__(
+            f"{blob}, byte {offset}: expected {expected}, got {got}; the file is damaged or not PopEF "
+            f"({rule})"
+        )
         self.rule = rule
         self.offset = offset
         self.blob = blob
@@ -47,7 +50,9 @@ class Limits:
     """What a reader will spend on one file; every default is far above what the known frameworks write."""
 
     max_structure_bytes: int = _limit(16 << 20, "Bytes of one message (a header, a Metadata, ...).")
-    max_depth: int = _limit(16, "Pointers that a word dump follows from the root of a message; readers follow the 4 PopEF has.")
+    max_depth: int = _limit(
+        16, "Pointers that a word dump follows from the root of a message; readers follow the 4 PopEF has."
+    )
     max_list_items: int = _limit(1 << 18, "Elements of one list in a structure (anchors, options, shape).")
     max_rank: int = _limit(32, "Dimensions of a tensor; 32 is what every numpy can represent.")
     max_blobs: int = _limit(1_000_000, "Blobs in one file.")

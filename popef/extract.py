@@ -30,7 +30,8 @@ _MAX_NAME = 100
 
 
 def file_name(blob: Blob, *, raw: bool) -> str:
-    """A name for the payload of a blob: its index, its name as far as that is harmless in a path, and what it is."""
+    """A name for the payload of a blob: its index, its name as far as that is harmless in a path, and what it
+    is."""
     structure = blob.structure
     name = structure.executable if isinstance(structure, Metadata) else getattr(structure, "name", "")
     suffix = ".bin" if raw else _SUFFIXES.get(blob.type, ".bin")
@@ -38,15 +39,17 @@ def file_name(blob: Blob, *, raw: bool) -> str:
 
 
 def harmless(name: str) -> str:
-    """What is left of a name from a file when it must not climb out of a folder, hide in it, or be too long for it."""
+    """What is left of a name from a file when it must not climb out of a folder, hide in it, or be too long
+    for it."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name)[:_MAX_NAME].strip(".")
 
 
 def write_payload(blob: Blob, sink: BinaryIO, *, raw: bool, limits: Limits | None = None) -> None:
     """Write the payload of a blob, never holding more of an array than a piece.
 
-    Tensors and feeds become .npy files (8-bit floats as uint8, which numpy has no other name for), executables are
-    decompressed and metadata is written as JSON; `raw` writes the bytes as they are. Raises a PopefError when they are wrong.
+    Tensors and feeds become .npy files (8-bit floats as uint8, which numpy has no other name for),
+    executables are decompressed and metadata is written as JSON; `raw` writes the bytes as they are. Raises a
+    PopefError when they are wrong.
     """
     structure = blob.structure
     pieces: Iterable[bytes | memoryview]
@@ -81,7 +84,8 @@ def _write_npy_header(info: TensorDataInfo | FeedDataInfo, sink: BinaryIO) -> No
 def extract(blob: Blob, folder: str, *, raw: bool, overwrite: bool) -> str:
     """Write the payload of a blob into a folder; gives the path.
 
-    Raises FileExistsError when the file is there already, unless `overwrite`; a file that could not be finished is removed.
+    Raises FileExistsError when the file is there already, unless `overwrite`; a file that could not be
+    finished is removed.
     """
     path = os.path.join(folder, file_name(blob, raw=raw))
     with open(path, "wb" if overwrite else "xb") as sink:

@@ -37,7 +37,9 @@ class MessageBuilder:
         try:
             raw = text.encode() + b"\0"
         except UnicodeEncodeError as error:
-            raise PopefError(f"text {text!r}: expected Unicode that UTF-8 can hold, got {error}; rename it") from error
+            raise PopefError(
+                f"text {text!r}: expected Unicode that UTF-8 can hold, got {error}; rename it"
+            ) from error
         start = self._append((len(raw) + WORD_BYTES - 1) // WORD_BYTES)
         self._point(pointer, start, LIST, BYTE_LIST | _checked_count(len(raw)) << 3)
         self._segment[start * WORD_BYTES : start * WORD_BYTES + len(raw)] = raw
@@ -51,7 +53,9 @@ class MessageBuilder:
     def put(self, position: int, bits: int) -> None:
         """Or `bits` into the word at `position`."""
         offset = position * WORD_BYTES
-        struct.pack_into("<Q", self._segment, offset, struct.unpack_from("<Q", self._segment, offset)[0] | bits)
+        struct.pack_into(
+            "<Q", self._segment, offset, struct.unpack_from("<Q", self._segment, offset)[0] | bits
+        )
 
     def framed(self) -> bytes:
         """The whole message: segment count minus one (0), length in words, segment."""

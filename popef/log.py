@@ -40,15 +40,19 @@ class _Formatter(logging.Formatter):
 def configure(environment: Mapping[str, str] = os.environ) -> None:
     """Do what POPEF_LOG_LEVEL and POPEF_LOG_DEST say; nothing when the level is not set.
 
-    The destination is stderr (the default), stdout or a file, which is appended to. A level that does not exist, or a
-    file that cannot be opened, is named on stderr and otherwise ignored: logging must not stop a program.
+    The destination is stderr (the default), stdout or a file, which is appended to. A level that does not
+    exist, or a file that cannot be opened, is named on stderr and otherwise ignored: logging must not stop a
+    program.
     """
     name = environment.get("POPEF_LOG_LEVEL", "")
     if not name:
         return
     level = LEVELS.get(name.upper())
     if level is None:
-        print(f"popef: POPEF_LOG_LEVEL: expected one of {', '.join(LEVELS)}, got {name!r}; ignored", file=sys.stderr)
+        print(
+            f"popef: POPEF_LOG_LEVEL: expected one of {', '.join(LEVELS)}, got {name!r}; ignored",
+            file=sys.stderr,
+        )
         return
     logger = logging.getLogger("popef")
     handler = _handler(environment.get("POPEF_LOG_DEST", "stderr"))

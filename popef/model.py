@@ -20,7 +20,8 @@ _log = logging.getLogger("popef")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Everything one model needs to run; keep the reader it came from open while payloads are still to be read."""
+    """Everything one model needs to run; keep the reader it came from open while payloads are still to be
+    read."""
 
     executable: ExecutableReader
     metadata: Metadata
@@ -38,8 +39,8 @@ class ModelBuilder:
     def createModel(self, name: str | None = None) -> Model:
         """The model of the executable called `name`, or of the only one there is.
 
-        Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the name of one of its
-        anchors. Raises PopefError, naming the candidates, when something is missing or not unique.
+        Metadata and opaque blobs belong to it by the executable's name, tensors and feeds by the name of one
+        of its anchors. Raises PopefError, naming the candidates, when something is missing or not unique.
         """
         parts = _Parts(self._reader)
         return parts.bind(parts.choose(name))
@@ -76,15 +77,23 @@ class _Parts:
         if len(metadata) != 1:
             candidates = _names([each for each, blobs in self._metadata.items() for _ in blobs])
             raise PopefError(
-                f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among those for {candidates}; "
-                "parse the files of one export together, each once"
+                f"model {name!r}: expected one metadata blob for it, got {len(metadata)} among those for "
+                f"{candidates}; parse the files of one export together, each once"
             )
         anchors = dict.fromkeys(anchor.name for anchor in metadata[0].anchors)
-        tensors, feeds = _data(name, "tensor", self._tensors, anchors), _data(name, "feed", self._feeds, anchors)
+        tensors, feeds = (
+            _data(name, "tensor", self._tensors, anchors),
+            _data(name, "feed", self._feeds, anchors),
+        )
         return Model(executable, metadata[0], tensors, feeds, self._opaque_blobs.get(name, []))
 
     def _warn_of_strays(self) -> None:
-        anchors = {anchor.name for blobs in self._metadata.values() for metadata in blobs for anchor in metadata.anchors}
+        anchors = {
+            anchor.name
+            for blobs in self._metadata.values()
+            for metadata in blobs
+            for anchor in metadata.anchors
+        }
         strays = [name for name in (*self._tensors, *self._feeds) if name not in anchors]
         if strays:
             _log.warning("data for %s fits no anchor of any model and is left out", _names(strays))
@@ -103,7 +112,10 @@ def _data(model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Ite
         readers = data.get(name, [])
         if len(readers) > 1:
             places = " and ".join(reader.blob.label for reader in readers[:2])
-            raise PopefError(f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of one model only")
+            raise PopefError(
+                f"model {model!r}: expected one {kind} {name!r}, got {places}; parse the files of one model "
+                "only"
+            )
         found += readers
     return sorted(found, key=lambda reader: (reader.blob.source.name, reader.blob.index))
 

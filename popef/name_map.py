@@ -1,4 +1,5 @@
-"""Reads a model folder's name_map.json: what requests call the anchors. What the names mean is for the rooms above."""
+"""Reads a model folder's name_map.json: what requests call the anchors. What the names mean is for the rooms
+above."""
 
 from __future__ import annotations
 
@@ -17,11 +18,16 @@ _ADVICE = "correct or remove the file"
 def read_names(file: Path) -> dict[str, str]:
     """Friendly name by anchor name, as the file has them, each of them fit to be shown.
 
-    Raises PopefError, in one line, unless the file is one JSON object of strings to strings in UTF-8, without a key twice.
+    Raises PopefError, in one line, unless the file is one JSON object of strings to strings in UTF-8, without
+    a key twice.
     """
     try:
         pairs = json.loads(
-            _read(file).decode(), object_pairs_hook=_Pairs, parse_int=_Number, parse_float=_Number, parse_constant=_Number
+            _read(file).decode(),
+            object_pairs_hook=_Pairs,
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=_Number,
         )
     except OSError as error:
         raise PopefError(f"name map {escape(file)}: cannot be read: {error.strerror}") from error
@@ -67,7 +73,13 @@ def _read(file: Path) -> bytes:
 
 
 def _describe(value: object) -> str:
-    kinds = ((_Number, "a number"), (str, "a string"), (_Pairs, "an object"), (list, "a list"), (bool, "a truth value"))
+    kinds = (
+        (_Number, "a number"),
+        (str, "a string"),
+        (_Pairs, "an object"),
+        (list, "a list"),
+        (bool, "a truth value"),
+    )
     return next((text for kind, text in kinds if isinstance(value, kind)), "null")
 
 

@@ -52,8 +52,8 @@ class ExecutableReader:
         codec = detect(head, blob.payload_bytes, self.uncompressedSize)
         if codec is None:
             raise UnsupportedError(
-                f"{blob.label} ({self.name!r}): expected zlib, gzip, zstd or {self.uncompressedSize} raw bytes, "
-                "got something else; write the executable again with a known codec"
+                f"{blob.label} ({self.name!r}): expected zlib, gzip, zstd or {self.uncompressedSize} raw "
+                "bytes, got something else; write the executable again with a known codec"
             )
         return codec
 
@@ -67,7 +67,8 @@ class ExecutableReader:
         return self.blob.payload() if codec is Codec.RAW else inflate(self._inflater(codec))
 
     def getStandaloneExecutableStream(self) -> io.BufferedReader:
-        """The executable as a stream that outlives the reader; decompressed as it is read, with the errors of `executable`."""
+        """The executable as a stream that outlives the reader; decompressed as it is read, with the errors of
+        `executable`."""
         codec = self.codec()
         return open_view(self.blob.payload()) if codec is Codec.RAW else open_inflated(self._inflater(codec))
 
@@ -78,7 +79,9 @@ class ExecutableReader:
                 f"{self.blob.label} ({self.name!r}): expected at most {limit} bytes after decompression, "
                 f"got {self.uncompressedSize}; raise Limits.max_executable_bytes if you trust the file"
             )
-        return Inflater(self.blob.payload(), codec, self.uncompressedSize, self.blob.payload_start, self.blob.label)
+        return Inflater(
+            self.blob.payload(), codec, self.uncompressedSize, self.blob.payload_start, self.blob.label
+        )
 
     def __repr__(self) -> str:
         return f"ExecutableReader(name={self.name!r}, uncompressedSize={self.uncompressedSize})"
@@ -165,7 +168,9 @@ def _array(blob: Blob, info: TensorInfo, shape: tuple[int, ...]) -> np.ndarray[A
     dtype = storage_dtype(info.dataType())
     # numpy refuses such shapes even when another dimension is zero and no byte is needed.
     if np.prod([size for size in shape if size], dtype=object) * dtype.itemsize > _MAX_ARRAY_BYTES:
-        raise LimitError(f"{blob.label}: expected a shape numpy can hold, got {shape}; read the blob's payload instead")
+        raise LimitError(
+            f"{blob.label}: expected a shape numpy can hold, got {shape}; read the blob's payload instead"
+        )
     return np.frombuffer(blob.payload(), dtype).reshape(shape)
 
 
@@ -176,9 +181,11 @@ class Reader:
     """
 
     def __init__(self, limits: Limits | None = None, *, mapped: bool = True) -> None:
-        """With `mapped` payloads are views of the mapped file, which nobody may shorten or overwrite while they are used.
+        """With `mapped` payloads are views of the mapped file, which nobody may shorten or overwrite while
+        they are used.
 
-        Without, each payload is copied into memory when it is asked for: slower, and right for files that others write to.
+        Without, each payload is copied into memory when it is asked for: slower, and right for files that
+        others write to.
         """
         self.limits = Limits() if limits is None else limits
         self._mapped = mapped
@@ -217,7 +224,11 @@ class Reader:
 
     def executables(self) -> list[ExecutableReader]:
         """The executables."""
-        return [ExecutableReader(blob, self.limits) for blob in self._blobs if blob.type is BlobType.POPLAR_EXECUTABLE]
+        return [
+            ExecutableReader(blob, self.limits)
+            for blob in self._blobs
+            if blob.type is BlobType.POPLAR_EXECUTABLE
+        ]
 
     def metadata(self) -> list[Metadata]:
         """The metadata."""

@@ -1,7 +1,8 @@
-"""Base of the structures: attributes that check what is put into them, equality and text, all from the table of `schema.py`.
+"""Base of the structures: attributes that check what is put into them, equality and text, all from the table
+of `schema.py`.
 
-A value stands in the instance's dict, so reading one costs what reading any attribute costs; `values.py` says why it can
-be called.
+A value stands in the instance's dict, so reading one costs what reading any attribute costs; `values.py` says
+why it can be called.
 """
 
 from __future__ import annotations
@@ -127,14 +128,18 @@ class Record:
     def __setattr__(self, name: str, value: Any) -> None:
         field = self._fields.get(name)
         if field is None:
-            raise AttributeError(f"{type(self).__name__}.{name}: expected one of {', '.join(self._fields)}; correct the name")
+            raise AttributeError(
+                f"{type(self).__name__}.{name}: expected one of {', '.join(self._fields)}; correct the name"
+            )
         try:
             self.__dict__[name] = field.convert(value)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{type(self).__name__}.{name}: {error}; correct the value") from None
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{type(self).__name__}.{name}: expected to stay, got a deletion; set it to its default")
+        raise AttributeError(
+            f"{type(self).__name__}.{name}: expected to stay, got a deletion; set it to its default"
+        )
 
     def __call__(self: AnyRecord) -> AnyRecord:
         """The structure itself, so that `anchor.tensorInfo()` is `anchor.tensorInfo`."""
@@ -148,7 +153,8 @@ class Record:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({fields})"
 
     def __str__(self) -> str:
         """Cap'n Proto JSON, laid out as popef_dump prints it."""

@@ -16,15 +16,18 @@ from .writer import Writer
 
 
 def recode(source: str, target: str, *, compress: bool) -> None:
-    """Write `source` again to `target` with every executable compressed, or none; other blobs are copied byte by byte.
+    """Write `source` again to `target` with every executable compressed, or none; other blobs are copied byte
+    by byte.
 
-    An executable that is in the wanted form already is copied too. Raises OSError and a PopefError for anything wrong, and
-    then leaves `target` as it was.
+    An executable that is in the wanted form already is copied too. Raises OSError and a PopefError for
+    anything wrong, and then leaves `target` as it was.
     """
     with Reader(mapped=False) as reader, Writer(target) as writer:
         reader.parseFile(source)
         for blob in Progress(f"{source}:", os.path.getsize(source)).blobs(reader.blobs()):
-            executable = ExecutableReader(blob, reader.limits) if isinstance(blob.structure, Executable) else None
+            executable = (
+                ExecutableReader(blob, reader.limits) if isinstance(blob.structure, Executable) else None
+            )
             if executable is None or executable.compressed == compress:
                 writer.copyBlob(blob)
                 continue
@@ -49,9 +52,10 @@ def merge(sources: Iterable[str], target: str) -> None:
 def split(source: str, folder: str, by: str) -> list[str]:
     """Write the blobs of a file into several files of `folder`, which must exist; gives the paths.
 
-    `by` is "model" for a file for each executable and what belongs to it, "data" for one file with tensor and feed data and
-    one with the rest (as `executable_path` and `weights_path` of a Triton model want them), or "blob" for a file for each blob.
-    Blobs that belong to no model get a file of their own, `rest.popef`; data that belongs to several stands in each.
+    `by` is "model" for a file for each executable and what belongs to it, "data" for one file with tensor and
+    feed data and one with the rest (as `executable_path` and `weights_path` of a Triton model want them), or
+    "blob" for a file for each blob. Blobs that belong to no model get a file of their own, `rest.popef`; data
+    that belongs to several stands in each.
     """
     with Reader(mapped=False) as reader:
         reader.parseFile(source)
@@ -72,7 +76,12 @@ def _by_model(blobs: Sequence[Blob]) -> dict[str, list[Blob]]:
         if not isinstance(executable.structure, Executable):
             continue
         members = [blob for blob in blobs if blob is executable or _belongs(blob, executable.structure.name)]
-        anchors = {anchor.name for blob in members if isinstance(blob.structure, Metadata) for anchor in blob.structure.anchors}
+        anchors = {
+            anchor.name
+            for blob in members
+            if isinstance(blob.structure, Metadata)
+            for anchor in blob.structure.anchors
+        }
         members += [blob for blob in blobs if _is_data(blob) and blob.structure.name in anchors]
         parts[_unique(harmless(executable.structure.name) or "model", parts)] = members
         taken |= {blob.index for blob in members}

@@ -1,5 +1,5 @@
-"""What poprt found about the rows of a compiled batch, in an opaque blob beside its executable: a server has to know before it
-looks into an executable whether it may join the rows of different requests.
+"""What poprt found about the rows of a compiled batch, in an opaque blob beside its executable: a server has
+to know before it looks into an executable whether it may join the rows of different requests.
 
 The blob is ours; files of other makers have none, and then nothing is known of their rows.
 """
@@ -21,7 +21,8 @@ _UNKNOWN = "the file does not say that they are independent"
 
 @dataclass(frozen=True, slots=True)
 class RowFacts:
-    """`dependence` says why the rows of a batch are not proven to be independent, naming the node; None: they are.
+    """`dependence` says why the rows of a batch are not proven to be independent, naming the node; None: they
+    are.
 
     `batch_axes` holds the axis of the batch by anchor, where it is not the first.
     """
@@ -31,7 +32,9 @@ class RowFacts:
 
     def encode(self) -> bytes:
         """The payload of the blob."""
-        return json.dumps({"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True).encode()
+        return json.dumps(
+            {"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True
+        ).encode()
 
     def axis(self, anchor: str) -> int:
         """The batch axis of an anchor's tensor."""
@@ -39,7 +42,8 @@ class RowFacts:
 
 
 def read_rows(model: Model) -> RowFacts:
-    """What the files of a model say of its rows. Raises PopefError for a blob that is not as `RowFacts.encode` makes it."""
+    """What the files of a model say of its rows. Raises PopefError for a blob that is not as
+    `RowFacts.encode` makes it."""
     blobs = [blob for blob in model.opaqueBlobs if blob.name == ROWS_BLOB]
     if not blobs:
         return RowFacts()
@@ -51,8 +55,9 @@ def read_rows(model: Model) -> RowFacts:
         return _decode(json.loads(bytes(blob.data())), ranks)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise PopefError(
-            f"{blob.blob.label}: expected one JSON object of at most {_MOST_BYTES} bytes with dependence (text or null) and "
-            f"batch_axes (axes by anchor), found {str(error)[:200]}; compile the model again with poprt"
+            f"{blob.blob.label}: expected one JSON object of at most {_MOST_BYTES} bytes with dependence "
+            f"(text or null) and batch_axes (axes by anchor), found {str(error)[:200]}; compile the model "
+            "again with poprt"
         ) from error
 
 

@@ -39,7 +39,8 @@ class Blob:
 
     @property
     def structure(self) -> Any:
-        """Metadata, TensorDataInfo, FeedDataInfo, Executable or OpaqueBlob, by `type`; None for an unknown type."""
+        """Metadata, TensorDataInfo, FeedDataInfo, Executable or OpaqueBlob, by `type`; None for an unknown
+        type."""
         if type(self._structure) is tuple:
             self._structure = tensor_data_info(self._structure)
         return self._structure
@@ -65,7 +66,8 @@ class Blob:
         return self.end - self.payload_start
 
     def chunks(self) -> Iterator[bytes]:
-        """The whole blob as it stands in its file, piece by piece; raises FormatError when the file has become shorter."""
+        """The whole blob as it stands in its file, piece by piece; raises FormatError when the file has
+        become shorter."""
         for offset in range(self.start, self.end, CHUNK_BYTES):
             size = min(CHUNK_BYTES, self.end - offset)
             chunk = self.source.read(offset, size)
@@ -118,21 +120,30 @@ def iter_blobs(source: Source, limits: Limits) -> Iterator[Blob]:
 _NO_VERSION = Text()
 
 
-def read_header(source: Source, index: int, start: int, limits: Limits, warn: Warn = log_warning) -> tuple[BlobHeader, int]:
-    """The header of the blob at `start`, whose size has been checked, and the offset after it; raises as `iter_blobs` does."""
+def read_header(
+    source: Source, index: int, start: int, limits: Limits, warn: Warn = log_warning
+) -> tuple[BlobHeader, int]:
+    """The header of the blob at `start`, whose size has been checked, and the offset after it; raises as
+    `iter_blobs` does."""
     return _read_header(source.read, source, index, start, limits, warn)
 
 
-def _read_header(read: ReadBytes, source: Source, index: int, start: int, limits: Limits, warn: Warn) -> tuple[BlobHeader, int]:
+def _read_header(
+    read: ReadBytes, source: Source, index: int, start: int, limits: Limits, warn: Warn
+) -> tuple[BlobHeader, int]:
     label = _label(source, index)
-    header, structure_start = decode_message(read, start, source.size, f"{label} (header)", limits, BlobHeader, warn)
+    header, structure_start = decode_message(
+        read, start, source.size, f"{label} (header)", limits, BlobHeader, warn
+    )
     if not structure_start - start <= header.size <= source.size - start:
         expected = f"a blob size of {structure_start - start} to {source.size - start}"
         raise FormatError(Rule.BLOB_SIZE, start, label, expected, str(header.size))
     return header, structure_start
 
 
-def read_blob(source: Source, index: int, start: int, head: bytes, limits: Limits, warn: Warn = log_warning) -> Blob:
+def read_blob(
+    source: Source, index: int, start: int, head: bytes, limits: Limits, warn: Warn = log_warning
+) -> Blob:
     """The blob at `start`, of which `head` is the beginning; raises as `iter_blobs` does."""
 
     def read(offset: int, size: int) -> bytes:
@@ -143,10 +154,17 @@ def read_blob(source: Source, index: int, start: int, head: bytes, limits: Limit
     end, label = start + header.size, f"{_label(source, index)} ({header.type.name})"
     kind = STRUCTURE_OF_BLOB.get(header.type)
     if kind is None:
-        warn(Rule.ENUMERANT, f"{label}: skipped {end - structure_start} bytes of a blob of a type this package does not know")
-        return Blob(source, index, start, structure_start, structure_start, end, header.version, header.type, None)
+        warn(
+            Rule.ENUMERANT,
+            f"{label}: skipped {end - structure_start} bytes of a blob of a type this package does not know",
+        )
+        return Blob(
+            source, index, start, structure_start, structure_start, end, header.version, header.type, None
+        )
     structure, payload_start = decode_message(read, structure_start, end, label, limits, kind, warn)
-    blob = Blob(source, index, start, structure_start, payload_start, end, header.version, header.type, structure)
+    blob = Blob(
+        source, index, start, structure_start, payload_start, end, header.version, header.type, structure
+    )
     _check_payload(blob)
     return blob
 

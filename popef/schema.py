@@ -80,7 +80,9 @@ EXECUTABLE = Struct("Executable", (Field("name", Kind.TEXT, 0), Field("uncompres
 
 OPAQUE_BLOB = Struct("OpaqueBlob", (Field("name", Kind.TEXT, 0), Field("executable", Kind.TEXT, 1)))
 
-TENSOR_INFO = Struct("TensorInfo", (Field("shape", Kind.SIZES, 0), Field("dataType", Kind.ENUM, 0, enum=DataType)))
+TENSOR_INFO = Struct(
+    "TensorInfo", (Field("shape", Kind.SIZES, 0), Field("dataType", Kind.ENUM, 0, enum=DataType))
+)
 
 TENSOR_DATA_INFO = Struct(
     "TensorDataInfo", (Field("name", Kind.TEXT, 0), Field("tensorInfo", Kind.STRUCT, 1, struct=TENSOR_INFO))

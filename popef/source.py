@@ -23,7 +23,8 @@ class Source(Protocol):
         """A copy of at most `size` bytes; fewer when the file has shrunk."""
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Read-only bytes that stay valid after `close`; raises FormatError when the file no longer has them."""
+        """Read-only bytes that stay valid after `close`; raises FormatError when the file no longer has
+        them."""
 
     def settle(self) -> None:
         """Prepare for payloads being all that is asked for from here on."""
@@ -59,10 +60,12 @@ class MemorySource:
 
 
 class FileSource:
-    """A regular file. Structures are copied with pread, which cannot fault; so are payloads, or they are views of a mapping.
+    """A regular file. Structures are copied with pread, which cannot fault; so are payloads, or they are
+    views of a mapping.
 
-    A mapped file that shrinks is refused when the next payload is asked for, but faults where one handed out earlier is
-    touched, as with every mapping: replace files by renaming, the way `Writer` does, and readers keep the old one.
+    A mapped file that shrinks is refused when the next payload is asked for, but faults where one handed out
+    earlier is touched, as with every mapping: replace files by renaming, the way `Writer` does, and readers
+    keep the old one.
     """
 
     def __init__(self, path: str | os.PathLike[str], name: str, *, mapped: bool) -> None:
@@ -106,7 +109,13 @@ class FileSource:
         return memoryview(data)
 
     def _shrunk(self, offset: int, size: int) -> FormatError:
-        return FormatError(Rule.BLOB_SIZE, offset, self.name, f"{size} bytes", "fewer: the file has shrunk since it was opened")
+        return FormatError(
+            Rule.BLOB_SIZE,
+            offset,
+            self.name,
+            f"{size} bytes",
+            "fewer: the file has shrunk since it was opened",
+        )
 
     def close(self) -> None:
         """Close the file; a mapping goes as soon as no view needs it."""

@@ -1,4 +1,5 @@
-"""Files that take their places whole or not at all: written beside their place under another name, then renamed.
+"""Files that take their places whole or not at all: written beside their place under another name, then
+renamed.
 
 One file or several that belong together; nothing here knows what is in them.
 """
@@ -20,7 +21,8 @@ _LEFT_OVER = re.compile(r"\.(?P<name>.+)\.\d+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
 class StagedFile:
-    """A new file beside `target`, with the permissions a plain open() would give; gone when it is dropped uncommitted.
+    """A new file beside `target`, with the permissions a plain open() would give; gone when it is dropped
+    uncommitted.
 
     Every OSError of writing it, such as a full disk's, names `target`.
     """
@@ -49,8 +51,9 @@ class StagedFile:
 
 
 class Staging:
-    """Files of a folder that are replaced together, in the order in which they were opened or removed, when the with
-    statement ends well; otherwise nothing has changed. An OSError names the file that it is about."""
+    """Files of a folder that are replaced together, in the order in which they were opened or removed, when
+    the with statement ends well; otherwise nothing has changed. An OSError names the file that it is
+    about."""
 
     def __init__(self) -> None:
         self._files: dict[str, StagedFile | None] = {}
@@ -68,7 +71,9 @@ class Staging:
     def __enter__(self) -> Staging:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
             if kind is None:
                 self._commit()

@@ -34,7 +34,9 @@ class ViewStream(io.RawIOBase):
         """Move to an offset, which may lie beyond the end but not before the beginning."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._view)}[whence]
         if base + offset < 0:
-            raise ValueError(f"seek: expected an offset of 0 and above, got {base + offset}; seek inside the payload")
+            raise ValueError(
+                f"seek: expected an offset of 0 and above, got {base + offset}; seek inside the payload"
+            )
         self._position = base + offset
         return self._position
 
@@ -57,7 +59,8 @@ class InflatedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Some bytes, 0 at the end; raises FormatError when the payload is not what its structure announces."""
+        """Some bytes, 0 at the end; raises FormatError when the payload is not what its structure
+        announces."""
         piece = self._inflater.read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)

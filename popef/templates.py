@@ -1,8 +1,8 @@
 """Tensor blobs as this package and the known frameworks write them, recognised at a glance.
 
-A weights file is hundreds of such blobs, alike but for name, type and sizes. A template is what stands around those in the
-head of such a blob: one that equals it there has the same pointers, so what the general decoder would find is known.
-Everything else, and everything that is wrong, is left to the general decoder.
+A weights file is hundreds of such blobs, alike but for name, type and sizes. A template is what stands around
+those in the head of such a blob: one that equals it there has the same pointers, so what the general decoder
+would find is known. Everything else, and everything that is wrong, is left to the general decoder.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ _SIZE = 24
 _NAME = len(_HEADER) + 4 * WORD_BYTES
 """Where the name begins: after frame, root pointer, and the pointers of TensorDataInfo."""
 _KEY = slice(_SIZE + WORD_BYTES, _NAME)
-"""The rest of the header and those pointers, from which follow the length of the name and the number of dimensions."""
+"""The rest of the header and those pointers, from which follow the length of the name and the number of
+dimensions."""
 _FIXED_WORDS = 6
-"""Words of the structure beside sizes and name: the root pointer, two pointers, one of the name, a word and a pointer."""
+"""Words of the structure beside sizes and name: the root pointer, two pointers, one of the name, a word and a
+pointer."""
 _MAX_NAME = 256
 _MAX_TEMPLATES = 1024
 _DATA_TYPES = tuple((data_type, ITEM_BYTES[data_type]) for data_type in DataType)
 
 
 class _Template(NamedTuple):
-    """The head of a blob: constant bytes, its size, the name, constant bytes, the type, constant bytes, the sizes."""
+    """The head of a blob: constant bytes, its size, the name, constant bytes, the type, constant bytes, the
+    sizes."""
 
     layout: struct.Struct
     before_size: bytes
@@ -69,7 +72,8 @@ class TensorTemplates:
     def match(self, head: bytes, available: int) -> tuple[int, int, Seen] | None:
         """Where the payload of the blob that begins with `head` begins, its size, and what it holds.
 
-        None when it is no tensor, is laid out otherwise, is empty, or does not fit into the `available` bytes.
+        None when it is no tensor, is laid out otherwise, is empty, or does not fit into the `available`
+        bytes.
         """
         key = head[_KEY]
         template = self._templates.get(key) or self._add(key)
@@ -92,7 +96,11 @@ class TensorTemplates:
             return None
 
     def _add(self, key: bytes) -> _Template | None:
-        if key in self._templates or len(key) != _KEY.stop - _KEY.start or len(self._templates) == _MAX_TEMPLATES:
+        if (
+            key in self._templates
+            or len(key) != _KEY.stop - _KEY.start
+            or len(self._templates) == _MAX_TEMPLATES
+        ):
             return None
         words, pointer = struct.unpack("<20x I 8x Q 8x", key)
         name_bytes = (pointer >> 35) - 1
@@ -125,4 +133,6 @@ def _template(head: bytes, name_bytes: int, rank: int) -> _Template:
     shape = len(head) - rank * WORD_BYTES
     between = _NAME - _SIZE - WORD_BYTES
     layout = f"<{_SIZE}sQ{between}x{name_bytes}s{data_type - name_end}sH{shape - data_type - 2}s{rank}Q"
-    return _Template(struct.Struct(layout), head[:_SIZE], head[name_end:data_type], head[data_type + 2 : shape])
+    return _Template(
+        struct.Struct(layout), head[:_SIZE], head[name_end:data_type], head[data_type + 2 : shape]
+    )

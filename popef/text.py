@@ -1,4 +1,5 @@
-"""Texts of strangers: names and messages on their way to a terminal, a log or a file. Nothing else in the project escapes."""
+"""Texts of strangers: names and messages on their way to a terminal, a log or a file. Nothing else in the
+project escapes."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ import unicodedata
 MOST_NAME_CHARACTERS = 1024
 """Of a name of a tensor or a model; the longest known ones of exported models have some 200."""
 _UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
-"""Unicode's categories of what moves a terminal's cursor, begins a line, turns the direction of writing, or shows nothing."""
+"""Unicode's categories of what moves a terminal's cursor, begins a line, turns the direction of writing, or
+shows nothing."""
 
 
 def escape(text: object, most: int = 10_000) -> str:
-    """`str(text)` in one line without control characters, each written as in Python (`\\x1b`, `\\n`), and no longer than
-    about `most` characters, the middle left out."""
+    """`str(text)` in one line without control characters, each written as in Python (`\\x1b`, `\\n`), and no
+    longer than about `most` characters, the middle left out."""
     plain = str(text)
     if len(plain) > most:
         plain = f"{plain[: most // 2]} [{len(plain) - most} characters] {plain[-(most // 2) :]}"
@@ -23,7 +25,8 @@ def escape(text: object, most: int = 10_000) -> str:
 
 
 def escape_lines(text: str) -> str:
-    """`text` of any length with its lines kept, for texts whose strangers' parts are quoted already, as in JSON."""
+    """`text` of any length with its lines kept, for texts whose strangers' parts are quoted already, as in
+    JSON."""
     return "\n".join(escape(line, most=sys.maxsize) for line in text.split("\n"))
 
 
@@ -35,7 +38,9 @@ def find_name_fault(name: str) -> str | None:
         return f"expected a name of at most {MOST_NAME_CHARACTERS} characters, found {len(name)}"
     unseen = next((place for place, character in enumerate(name) if _is_unseen(character)), None)
     if unseen is not None:
-        return f"expected a name without control characters, found {_escape(name[unseen])} at character {unseen}"
+        return (
+            f"expected a name without control characters, found {_escape(name[unseen])} at character {unseen}"
+        )
     return None
 
 

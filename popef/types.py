@@ -1,7 +1,8 @@
 """The structures of a PopEF file as Python objects, by the real library's names.
 
-`x.name` and `x.name()` are the same value; `x.name = value` and `x.setName(value)` replace it. Lists, dicts and nested
-structures are live and may be changed in place, as through the C++ references. Nothing here knows about bytes.
+`x.name` and `x.name()` are the same value; `x.name = value` and `x.setName(value)` replace it. Lists, dicts
+and nested structures are live and may be changed in place, as through the C++ references. Nothing here knows
+about bytes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class TensorInfo(Record):
         """Bytes of the raw data; raises UnsupportedError for an element type this package does not know."""
         if self.dataType not in ITEM_BYTES:
             raise UnsupportedError(
-                f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one from a newer SDK; "
-                "read the blob's payload instead"
+                f"data type {int(self.dataType)}: expected 0 to {len(ITEM_BYTES) - 1}, got one from a newer "
+                "SDK; read the blob's payload instead"
             )
         return math.prod(self.shape) * ITEM_BYTES[self.dataType]
 
@@ -67,7 +68,9 @@ class FeedDataInfo(Record):
     setName = setter(name)
     tensorInfo: Field[TensorInfo, TensorInfo | None] = record("Shape and type of each tensor.", TensorInfo)
     setTensorInfo = setter(tensorInfo)
-    numTensors: Field[values.Number, int] = number("Number of tensors; a writer counts them itself when this is 0.")
+    numTensors: Field[values.Number, int] = number(
+        "Number of tensors; a writer counts them itself when this is 0."
+    )
     setNumTensors = setter(numTensors)
 
     def sizeInBytes(self) -> int:
@@ -109,7 +112,8 @@ class Anchor(Record):
     handle: Field[values.Text, str] = text('Name of the Poplar stream; "" when nothing is streamed.')
     setHandle = setter(handle)
     tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
-        "Shape and type of one transfer, with a leading replica dimension where data is per replica.", TensorInfo
+        "Shape and type of one transfer, with a leading replica dimension where data is per replica.",
+        TensorInfo,
     )
     setTensorInfo = setter(tensorInfo)
     type: Field[TensorType, TensorType] = enumeration("Direction seen from the program.", TensorType.UNKNOWN)
@@ -152,19 +156,27 @@ class Metadata(Record):
     setIpuVersion = setter(ipuVersion)
     isPOD: Field[values.Flag, bool] = flag("Whether the model was compiled for a Pod.")
     setIsPOD = setter(isPOD)
-    isInference: Field[values.Flag, bool] = flag("Whether the model was compiled for inference.", default=True)
+    isInference: Field[values.Flag, bool] = flag(
+        "Whether the model was compiled for inference.", default=True
+    )
     setIsInference = setter(isInference)
-    engineOptions: Field[values.Records[Option], Iterable[Option]] = records("Options of the Poplar engine.", Option)
+    engineOptions: Field[values.Records[Option], Iterable[Option]] = records(
+        "Options of the Poplar engine.", Option
+    )
     setEngineOptions = setter(engineOptions)
     deviceOptions: Field[values.Records[Option], Iterable[Option]] = records("Options of the device.", Option)
     setDeviceOptions = setter(deviceOptions)
     programFlow: Field[ProgramFlow, ProgramFlow | None] = record("Programs to run, by phase.", ProgramFlow)
     setProgramFlow = setter(programFlow)
     programsMap: Field[values.Names, Mapping[int, str] | None] = Field(
-        "Names of the programs by index; empty in older files.", lambda names: values.Names(names or {}), values.Names
+        "Names of the programs by index; empty in older files.",
+        lambda names: values.Names(names or {}),
+        values.Names,
     )
     setProgramsMap = setter(programsMap)
-    deviceIterations: Field[values.Number, int] = number("Batches per run of the main program; 0 when the file does not say.")
+    deviceIterations: Field[values.Number, int] = number(
+        "Batches per run of the main program; 0 when the file does not say."
+    )
     setDeviceIterations = setter(deviceIterations)
 
 
@@ -188,7 +200,9 @@ class Executable(Record):
 
     name: Field[values.Text, str] = text("Name that metadata and opaque blobs refer to.")
     setName = setter(name)
-    uncompressedSize: Field[values.Number, int] = number("Bytes after decompression; 0 when the payload is not compressed.")
+    uncompressedSize: Field[values.Number, int] = number(
+        "Bytes after decompression; 0 when the payload is not compressed."
+    )
     setUncompressedSize = setter(uncompressedSize)
 
 

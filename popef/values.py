@@ -1,7 +1,8 @@
 """The values of structures: plain Python values that can also be called.
 
-The real library has accessors, `anchor.name()`; Python programmers expect attributes, `anchor.name`. Both are the same
-thing here: a value that, called, gives itself. It also removes a trap: `if anchor.isPerReplica:` means what it says.
+The real library has accessors, `anchor.name()`; Python programmers expect attributes, `anchor.name`. Both are
+the same thing here: a value that, called, gives itself. It also removes a trap: `if anchor.isPerReplica:`
+means what it says.
 """
 
 from __future__ import annotations

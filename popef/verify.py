@@ -22,7 +22,8 @@ from .types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInf
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One broken rule; `rule` is None for a limit of this reader, which the file may well be right to exceed."""
+    """One broken rule; `rule` is None for a limit of this reader, which the file may well be right to
+    exceed."""
 
     rule: Rule | None
     text: str
@@ -41,7 +42,8 @@ class Verification:
     """The findings on some files that are read as one, as the files of a model are."""
 
     def __init__(self, paths: Iterable[str | os.PathLike[str]], limits: Limits | None = None) -> None:
-        """Read the files; raises OSError for one that cannot be opened, and nothing for what stands in them."""
+        """Read the files; raises OSError for one that cannot be opened, and nothing for what stands in
+        them."""
         self.findings: list[Finding] = []
         self.blobs: list[Blob] = []
         self._limits = Limits() if limits is None else limits
@@ -58,7 +60,9 @@ class Verification:
 
     def _read(self, source: Source) -> None:
         if not source.size:
-            self._add(Rule.BLOB_COUNT, f"{source.name}, byte 0: expected at least one blob, got an empty file")
+            self._add(
+                Rule.BLOB_COUNT, f"{source.name}, byte 0: expected at least one blob, got an empty file"
+            )
         start, index = 0, 0
         while start < source.size:
             try:
@@ -75,7 +79,9 @@ class Verification:
 
     def _add_error(self, error: PopefError) -> None:
         if isinstance(error, FormatError):
-            self._add(error.rule, f"{error.blob}, byte {error.offset}: expected {error.expected}, got {error.got}")
+            self._add(
+                error.rule, f"{error.blob}, byte {error.offset}: expected {error.expected}, got {error.got}"
+            )
         else:
             self.findings.append(Finding(None, str(error)))
 
@@ -91,7 +97,10 @@ class Verification:
         for blob in self._of(Executable):
             key = blob.source.name, blob.structure.name
             if key in seen:
-                self._add(Rule.EXECUTABLE_UNIQUE, f"{blob.label}: {key[1]!r} is the name of blob {seen[key].index} too")
+                self._add(
+                    Rule.EXECUTABLE_UNIQUE,
+                    f"{blob.label}: {key[1]!r} is the name of blob {seen[key].index} too",
+                )
             seen.setdefault(key, blob)
             try:
                 executable = ExecutableReader(blob, self._limits)
@@ -123,7 +132,10 @@ class Verification:
         for anchor in metadata.anchors:
             mine, others = set(anchor.programs), programs.get(anchor.name)
             if others is not None and (mine & others or not mine or not others):
-                self._add(Rule.ANCHOR_UNIQUE, f"{blob.label}: anchor {anchor.name!r} stands there twice for the same programs")
+                self._add(
+                    Rule.ANCHOR_UNIQUE,
+                    f"{blob.label}: anchor {anchor.name!r} stands there twice for the same programs",
+                )
             programs[anchor.name] = mine | (others or set())
             if anchor.type in (TensorType.INPUT, TensorType.OUTPUT) and not anchor.handle:
                 self._add(Rule.ANCHOR_HANDLE, f"{blob.label}: anchor {anchor.name!r} has no handle")
@@ -135,7 +147,10 @@ class Verification:
         used = {*flow.load, *flow.main, *flow.save}.union(*programs.values())
         nameless = sorted(used.difference(metadata.programsMap)) if metadata.programsMap else []
         if nameless:
-            self._add(Rule.PROGRAM_NAMES, f"{blob.label}: programsMap has no name for {', '.join(map(str, nameless))}")
+            self._add(
+                Rule.PROGRAM_NAMES,
+                f"{blob.label}: programsMap has no name for {', '.join(map(str, nameless))}",
+            )
 
     def _check_data(self) -> None:
         anchors: dict[str, dict[str, None]] = {}
@@ -148,9 +163,15 @@ class Verification:
             if anchors and name not in anchors:
                 self._add(Rule.DATA_ANCHOR, f"{blob.label}: no anchor is called {name!r}")
             elif anchors and found not in anchors[name]:
-                self._add(Rule.DATA_ANCHOR, f"{blob.label}: {name!r} is {found}, its anchor {next(iter(anchors[name]))}")
+                self._add(
+                    Rule.DATA_ANCHOR,
+                    f"{blob.label}: {name!r} is {found}, its anchor {next(iter(anchors[name]))}",
+                )
             if (blob.type, name) in seen:
-                self._add(Rule.DATA_UNIQUE, f"{blob.label}: data for {name!r} stands in {seen[blob.type, name].label} too")
+                self._add(
+                    Rule.DATA_UNIQUE,
+                    f"{blob.label}: data for {name!r} stands in {seen[blob.type, name].label} too",
+                )
             seen.setdefault((blob.type, name), blob)
 
     def _of(self, kind: type[Record]) -> Sequence[Blob]:

@@ -1,8 +1,10 @@
-"""Cap'n Proto messages, reading side: framing and pointers, every step checked against the bytes that are there.
+"""Cap'n Proto messages, reading side: framing and pointers, every step checked against the bytes that are
+there.
 
 Knows nothing of PopEF's structures; `codec.py` walks the table of `schema.py` with what stands here.
-Laws: no word outside its segment is read, and everything visited costs from a budget proportional to the message, so
-time and memory are bounded by the message's own size. Depth is bounded by the reader: it follows what its schema names.
+Laws: no word outside its segment is read, and everything visited costs from a budget proportional to the
+message, so time and memory are bounded by the message's own size. Depth is bounded by the reader: it follows
+what its schema names.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ WORD_BYTES = 8
 MAX_SEGMENTS = 512
 """The reference library's own limit (capnp/serialize.c++)."""
 VISITS_PER_WORD = 8
-"""Budget per word of the message. A list of bytes has eight elements a word, and that is the densest honest case."""
+"""Budget per word of the message. A list of bytes has eight elements a word, and that is the densest honest
+case."""
 ELEMENT_FEE = 8
 """Words charged per struct list element on top of its size, so that zero-sized elements are not free."""
 
@@ -29,7 +32,8 @@ ELEMENT_BITS = (0, 1, 8, 16, 32, 64, 64, 64)
 """Bits of an element by size code; a pointer is a word, and a composite list counts words."""
 _NARROW_LISTS = (BYTE_LIST, 3, 4)
 INT_FORMATS = {2: "B", 3: "H", 4: "I", 5: "q"}
-"""Element size code to struct format. Narrow elements are uint32_t and below in the newer API, hence unsigned."""
+"""Element size code to struct format. Narrow elements are uint32_t and below in the newer API, hence
+unsigned."""
 
 ReadBytes = Callable[[int, int], bytes]
 
@@ -45,7 +49,8 @@ Fields past its end read as zero or null, as Cap'n Proto's evolution asks.
 
 
 class StructsAt(NamedTuple):
-    """Where a list of structures stands; element i begins `i * (data_words + num_pointers)` words after `first`."""
+    """Where a list of structures stands; element i begins `i * (data_words + num_pointers)` words after
+    `first`."""
 
     segment: int
     first: int
@@ -60,7 +65,9 @@ class Message:
     A place in it is a segment and the index of a word in that segment.
     """
 
-    def __init__(self, segments: list[bytes], offsets: list[int], label: str, limits: Limits, end: int) -> None:
+    def __init__(
+        self, segments: list[bytes], offsets: list[int], label: str, limits: Limits, end: int
+    ) -> None:
         self.segments = segments
         self.words: list[Sequence[int]] = [_words(segment) for segment in segments]
         """Each segment as unsigned 64-bit integers."""
@@ -92,7 +99,10 @@ class Message:
         """Raise FormatError unless `words` words from `position` lie inside the segment; pay for them."""
         available = len(self.words[segment])
         if not 0 <= position <= available - words:
-            expected, got = f"{thing} inside its segment of {available} words", f"words {position} to {position + words}"
+            expected, got = (
+                f"{thing} inside its segment of {available} words",
+                f"words {position} to {position + words}",
+            )
             raise self.fail(Rule.POINTER_BOUNDS, segment, 0, expected, got)
         self.charge(words)
 
@@ -129,8 +139,8 @@ class Message:
     # |        landing segment         |   landing pad, in words     |D | 2  |
     # +--------------------------------+-----------------------------+--+----+
     #
-    # D = 0: the pad is one ordinary pointer. D = 1: the pad is two words, a far pointer (D = 0) to the content
-    # itself and a tag that describes the content.
+    # D = 0: the pad is one ordinary pointer. D = 1: the pad is two words, a far pointer (D = 0) to the
+    # content itself and a tag that describes the content.
     def _follow_far(self, segment: int, position: int, word: int) -> Target:
         double = bool(word & 4)
         pad_segment, pad = self._landing(segment, position, word, 2 if double else 1)
@@ -159,7 +169,9 @@ class Message:
         available = len(self.words[target])
         if offset > available - words:
             expected = f"a landing pad inside its segment of {available} words"
-            raise self.fail(Rule.FAR_POINTER, segment, position, expected, f"words {offset} to {offset + words}")
+            raise self.fail(
+                Rule.FAR_POINTER, segment, position, expected, f"words {offset} to {offset + words}"
+            )
         self.charge(words)
         return target, offset
 
@@ -201,7 +213,8 @@ class Message:
         return self._elements(target_segment, start, code, count)
 
     def _elements(self, segment: int, start: int, code: int, count: int) -> tuple[int, ...]:
-        """The elements of a list of integers whose place has been checked; those of a list of nothing are none."""
+        """The elements of a list of integers whose place has been checked; those of a list of nothing are
+        none."""
         layout = f"<{count}{INT_FORMATS[code]}" if code in INT_FORMATS else ""
         return struct.unpack_from(layout, self.segments[segment], start * WORD_BYTES)
 
@@ -249,7 +262,8 @@ class Message:
 
     def _grown_structs(self, segment: int, start: int, code: int, count: int) -> StructsAt:
         """A list of something simpler that a newer schema reads as structures whose first field it is."""
-        # No list of PopEF can have grown from narrow elements: a field would be wider than the element it is read from.
+        # No list of PopEF can have grown from narrow elements: a field would be wider than the element it is
+        # read from.
         if code == BIT_LIST or (code in _NARROW_LISTS and count):
             got = f"{count} elements of {ELEMENT_BITS[code]} bits"
             raise self.fail(Rule.STRUCT_LIST, segment, start, "a list of structures", got)
@@ -323,7 +337,9 @@ def _frame_bytes(num_segments: int) -> int:
 
 def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
     if end - start < 2 * WORD_BYTES:
-        raise FormatError(Rule.SEGMENT_TABLE, start, label, "a message of at least 16 bytes", f"{end - start} bytes")
+        raise FormatError(
+            Rule.SEGMENT_TABLE, start, label, "a message of at least 16 bytes", f"{end - start} bytes"
+        )
     num_segments = int.from_bytes(_read_exactly(read, start, 4, label), "little") + 1
     if num_segments > MAX_SEGMENTS:
         expected, got = f"a message of at most {MAX_SEGMENTS} segments", f"{num_segments} segments"
@@ -334,7 +350,9 @@ def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
     table = _read_exactly(read, start + 4, 4 * num_segments, label)
     sizes = [words * WORD_BYTES for words in struct.unpack(f"<{num_segments}I", table)]
     if sizes[0] == 0:
-        raise FormatError(Rule.SEGMENT_TABLE, start, label, "a first segment with a root pointer", "an empty one")
+        raise FormatError(
+            Rule.SEGMENT_TABLE, start, label, "a first segment with a root pointer", "an empty one"
+        )
     return sizes
 
 

@@ -1,7 +1,7 @@
 """The dump of `popef_dump --words`: every word of headers and structures with what it means.
 
-For files that come from elsewhere, or are damaged: it follows pointers that no known field names, shows what it can of what
-is wrong, and goes on as long as it can tell where the next blob begins.
+For files that come from elsewhere, or are damaged: it follows pointers that no known field names, shows what
+it can of what is wrong, and goes on as long as it can tell where the next blob begins.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _BYTES, _COMPOSITE, _POINTERS = 2, 7, 6
 _RAW_WORDS = 64
 """Words shown of bytes that are no message."""
 _MAX_ANNOTATED_BYTES = 4 << 20
-"""Bytes of a message that is annotated: a note on a word takes far more memory than the word, and nobody reads that many."""
+"""Bytes of a message that is annotated: a note on a word takes far more memory than the word, and nobody
+reads that many."""
 _SHOWN_TEXT = 200
 """Characters shown of one text."""
 
 
-def describe_words(path: str | os.PathLike[str], wanted: Callable[[BlobType], bool] = lambda _: True) -> Iterator[str]:
+def describe_words(
+    path: str | os.PathLike[str], wanted: Callable[[BlobType], bool] = lambda _: True
+) -> Iterator[str]:
     """The lines of the dump of a file; of blobs whose type is not wanted only where they stand.
 
     Raises OSError, or a PopefError for the first thing wrong, after the last line that can be given.
@@ -81,7 +84,8 @@ def _blob(
 def _message_or_raw(
     source: Source, start: int, end: int, label: str, limits: Limits, schema: Struct
 ) -> tuple[Iterator[str], int]:
-    """The lines for the message at `start`, and where it ends; when it has no valid frame, some raw words instead."""
+    """The lines for the message at `start`, and where it ends; when it has no valid frame, some raw words
+    instead."""
     try:
         message = read_message(source.read, start, end, label, limits)
     except (FormatError, LimitError) as error:
@@ -98,7 +102,11 @@ def _frame(source: Source, start: int, message: Message) -> Iterator[str]:
     count = f"{len(message.segments)} segment{'s' if len(message.segments) > 1 else ''}"
     sizes = ", ".join(str(len(segment) // WORD_BYTES) for segment in message.segments)
     for i in range(0, len(raw), WORD_BYTES):
-        yield _line(start + i, raw[i : i + WORD_BYTES], f"frame: {count} of {sizes} words" if i == 0 else "frame, continued")
+        yield _line(
+            start + i,
+            raw[i : i + WORD_BYTES],
+            f"frame: {count} of {sizes} words" if i == 0 else "frame, continued",
+        )
 
 
 def _line(offset: int, raw: bytes, note: str) -> str:
@@ -130,8 +138,11 @@ class _Walk:
         before = self._notes.get((segment, position))
         self._notes[segment, position] = f"{before}; {text}" if before and text not in before else text
 
-    def _pointer(self, name: str, kind: Kind | None, schema: Struct | None, segment: int, position: int, depth: int) -> None:
-        """Note what the pointer there leads to, and go there; `kind` is None for a pointer no known field names."""
+    def _pointer(
+        self, name: str, kind: Kind | None, schema: Struct | None, segment: int, position: int, depth: int
+    ) -> None:
+        """Note what the pointer there leads to, and go there; `kind` is None for a pointer no known field
+        names."""
         message = self._message
         try:
             if depth > message.limits.max_depth:
@@ -149,7 +160,9 @@ class _Walk:
                 at = message.struct(segment, position)
                 assert at is not None
                 self._note(
-                    segment, position, f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} pointers"
+                    segment,
+                    position,
+                    f"{name}: structure at {_place(at[0], at[1])}, {at[2]} data words, {at[3]} pointers",
                 )
                 self._struct(name, schema, at, depth + 1)
             else:
@@ -210,7 +223,11 @@ class _Walk:
             at = self._message.structs(*pointer)
             step = at.data_words + at.num_pointers
             self._note(*pointer, f"{name}: list of {at.length} structures at {where}")
-            self._note(segment, start, f"{name}: tag, {at.length} of {at.data_words} data words, {at.num_pointers} pointers")
+            self._note(
+                segment,
+                start,
+                f"{name}: tag, {at.length} of {at.data_words} data words, {at.num_pointers} pointers",
+            )
             for i in range(at.length if step else 0):
                 element = (segment, at.first + i * step, at.data_words, at.num_pointers)
                 self._struct(f"{name}[{i}]", schema, element, depth)
@@ -229,7 +246,11 @@ class _Walk:
             if code == _POINTERS:
                 self._pointer(f"{name}[{i}]", None, schema, segment, start + i, depth)
             else:
-                self._note(segment, start + i, f"{name}{_elements(self._message.words[segment][start + i], code, i, count)}")
+                self._note(
+                    segment,
+                    start + i,
+                    f"{name}{_elements(self._message.words[segment][start + i], code, i, count)}",
+                )
 
 
 def _elements(word: int, code: int, index: int, count: int) -> str:
@@ -240,7 +261,11 @@ def _elements(word: int, code: int, index: int, count: int) -> str:
     if bits == 64:
         values = [value - (1 << 64) if value >> 63 else value for value in values]
     last = first + len(values) - 1
-    return f"[{first}] = {values[0]}" if len(values) == 1 else f"[{first} to {last}] = {', '.join(map(str, values))}"
+    return (
+        f"[{first}] = {values[0]}"
+        if len(values) == 1
+        else f"[{first} to {last}] = {', '.join(map(str, values))}"
+    )
 
 
 def _data_note(raw: int, fields: list[Field]) -> str:

@@ -1,4 +1,5 @@
-"""Writing PopEF files: payloads are streamed, headers corrected afterwards, files appear whole or not at all."""
+"""Writing PopEF files: payloads are streamed, headers corrected afterwards, files appear whole or not at
+all."""
 
 from __future__ import annotations
 
@@ -61,17 +62,22 @@ class BlobWriter(_PartWriter):
         self._expected_bytes = _payload_bytes(structure)
         self._raw_bytes = 0
         self._payload_bytes = 0
-        # A head that says already what will follow is written once; another is written again when the blob is finished.
+        # A head that says already what will follow is written once; another is written again when the blob is
+        # finished.
         self._final = self._expected_bytes is not None
-        self._start = writer._begin(self, _head(kind, structure, self._expected_bytes or 0), final=self._final)
+        self._start = writer._begin(
+            self, _head(kind, structure, self._expected_bytes or 0), final=self._final
+        )
 
     @property
     def stream(self) -> BlobWriter:
-        """Where the payload is written, by its name in C++; what takes a binary file, such as pickle.dump, takes it."""
+        """Where the payload is written, by its name in C++; what takes a binary file, such as pickle.dump,
+        takes it."""
         return self
 
     def write(self, data: Any, length: int | None = None) -> int:
-        """Append the first `length` bytes of `data` (all by default), anything bytes-like or a numpy array; gives how many.
+        """Append the first `length` bytes of `data` (all by default), anything bytes-like or a numpy array;
+        gives how many.
 
         Raises PopefError when the blob is closed or would outgrow what its info announces.
         """
@@ -79,7 +85,9 @@ class BlobWriter(_PartWriter):
         raw = _as_bytes(data)
         if length is not None:
             if not 0 <= length <= len(raw):
-                raise PopefError(f"write: expected a length of 0 to {len(raw)}, got {length}; pass that much data")
+                raise PopefError(
+                    f"write: expected a length of 0 to {len(raw)}, got {length}; pass that much data"
+                )
             raw = raw[:length]
         self._check(self._raw_bytes + len(raw), whole=False)
         if not len(raw):
@@ -115,7 +123,8 @@ class BlobWriter(_PartWriter):
             return
         self._writer._spoil()
         raise PopefError(
-            f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info announces"
+            f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info "
+            "announces"
         )
 
     def _settle_structure(self) -> None:
@@ -127,15 +136,18 @@ class BlobWriter(_PartWriter):
             if item == 0 or self._raw_bytes % item:
                 self._writer._spoil()
                 raise PopefError(
-                    f"{_name(structure)}: expected a multiple of {item} bytes, got {self._raw_bytes}; write whole tensors"
+                    f"{_name(structure)}: expected a multiple of {item} bytes, got {self._raw_bytes}; write "
+                    "whole tensors"
                 )
             structure.numTensors = self._raw_bytes // item
 
 
 class MultiFeedWriter(_PartWriter):
-    """Takes several feeds at once, a tensor of each at a time, the way data sets are read; made by a `Writer`.
+    """Takes several feeds at once, a tensor of each at a time, the way data sets are read; made by a
+    `Writer`.
 
-    A feed is one blob, so the tensors wait in temporary files beside the file until `close` writes feed after feed.
+    A feed is one blob, so the tensors wait in temporary files beside the file until `close` writes feed after
+    feed.
     """
 
     def __init__(self, writer: Writer, infos: Iterable[FeedDataInfo]) -> None:
@@ -152,13 +164,16 @@ class MultiFeedWriter(_PartWriter):
         self._writer._require_live(self)
         if len(tensors) != len(self._infos):
             raise PopefError(
-                f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass them all"
+                f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass "
+                "them all"
             )
         views = [_as_bytes(tensor) for tensor in tensors]
         for info, view in zip(self._infos, views, strict=True):
             if len(view) != info.tensorInfo.sizeInBytes():
                 expected = f"{info.tensorInfo.sizeInBytes()} bytes a tensor"
-                raise PopefError(f"{_name(info)}: expected {expected}, got {len(view)}; write what its info announces")
+                raise PopefError(
+                    f"{_name(info)}: expected {expected}, got {len(view)}; write what its info announces"
+                )
         for spool, view in zip(self._spools, views, strict=True):
             spool.write(view)
 
@@ -209,7 +224,9 @@ class Writer:
     def createExecutable(self, name: str, compress: bool = False) -> BlobWriter:
         """Begin an executable; `name` must not be empty and not be taken by another one in the file."""
         if not name:
-            raise PopefError("createExecutable: expected a name, got an empty one; metadata refers to it by name")
+            raise PopefError(
+                "createExecutable: expected a name, got an empty one; metadata refers to it by name"
+            )
         self._take_name("createExecutable", name)
         return BlobWriter(self, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
 
@@ -222,7 +239,8 @@ class Writer:
         return BlobWriter(self, BlobType.DATA_FEED, copy.deepcopy(info))
 
     def createMultiFeedData(self, infos: Iterable[FeedDataInfo]) -> MultiFeedWriter:
-        """Begin several feeds that are written side by side; the name is this package's, the real one is not public."""
+        """Begin several feeds that are written side by side; the name is this package's, the real one is not
+        public."""
         return MultiFeedWriter(self, infos)
 
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
@@ -251,7 +269,9 @@ class Writer:
         try:
             self._finish_live()
             if self._spoiled:
-                raise PopefError("close: expected a file without errors, got one an error spoiled; write it again")
+                raise PopefError(
+                    "close: expected a file without errors, got one an error spoiled; write it again"
+                )
             if self._staged is None:
                 self._sink.flush()
             else:
@@ -279,7 +299,9 @@ class Writer:
 
     def _take_name(self, call: str, name: str) -> None:
         if name in self._executables:
-            raise PopefError(f"{call}: expected a new name, got {name!r} again; rename one of the executables")
+            raise PopefError(
+                f"{call}: expected a new name, got {name!r} again; rename one of the executables"
+            )
         self._executables.add(str(name))
 
     def _make_live(self, blob: _PartWriter | None) -> None:
@@ -330,7 +352,9 @@ class Writer:
 
     def _require_live(self, blob: _PartWriter) -> None:
         if self._live is not blob:
-            raise PopefError("write: expected the blob begun last, got a finished one; write to one blob at a time")
+            raise PopefError(
+                "write: expected the blob begun last, got a finished one; write to one blob at a time"
+            )
 
 
 class FileWriter(Writer):

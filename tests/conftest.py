@@ -25,7 +25,8 @@ _compiled: dict[tuple, object] = {}
 
 @pytest.fixture
 def compile_popef(tmp_path: Path) -> Build:
-    """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are streamed.
+    """Compile a model into a PopEF file of the test's folder; weights go to weights.popef where they are
+    streamed.
 
     What a test of this run has compiled before is written again: a compilation takes half a second.
     """
@@ -42,7 +43,9 @@ def compile_popef(tmp_path: Path) -> Build:
         if key not in _compiled:
             converted = Converter(batch_size=batch, **convert).convert(model)
             axis = convert.get("batch_axis") or 0
-            _compiled[key] = Compiler.compile(converted, None, CompilerOptions.from_dict(options or {}), batch_axis=axis)
+            _compiled[key] = Compiler.compile(
+                converted, None, CompilerOptions.from_dict(options or {}), batch_axis=axis
+            )
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         _compiled[key].export(path, path.parent / "weights.popef")

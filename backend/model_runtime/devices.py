@@ -1,4 +1,5 @@
-"""Finds or makes a device for a model. Every device is simulated, so one is free whenever the machine has enough IPUs."""
+"""Finds or makes a device for a model. Every device is simulated, so one is free whenever the machine has
+enough IPUs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 _TARGET_NAMES = {1: "ipu1", 2: "ipu2", 21: "ipu21"}
 _SMALL_MODEL_TILES = 4
-"""Tiles of createSmallIpuModelDevice. The real number is not public; few enough to be quick is what the name promises."""
+"""Tiles of createSmallIpuModelDevice. The real number is not public; few enough to be quick is what the name
+promises."""
 _ids = itertools.count()
 
 
@@ -37,7 +39,8 @@ class DeviceWaitStrategy(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceWaitConfig:
-    """How long to wait for a free device, and how long between two looks; seconds or timedelta. Default: not at all.
+    """How long to wait for a free device, and how long between two looks; seconds or timedelta. Default: not
+    at all.
 
     The newer form without a strategy, DeviceWaitConfig(timeout=…, sleepTime=…), waits up to its timeout.
     """
@@ -62,7 +65,8 @@ def _seconds(value: float | timedelta) -> float:
 
 
 class Device:
-    """IPUs that are attached for as long as this object lives. Made by DeviceManager; one session at a time is bound to it."""
+    """IPUs that are attached for as long as this object lives. Made by DeviceManager; one session at a time
+    is bound to it."""
 
     def __init__(self, device: simipu.Device) -> None:
         self._device = device
@@ -100,11 +104,13 @@ class Device:
 
 
 class DeviceManager:
-    """Makes simulated devices. `num_ipus` is the number of IPUs that the simulated machine has; None: as many as asked for."""
+    """Makes simulated devices. `num_ipus` is the number of IPUs that the simulated machine has; None: as many
+    as asked for."""
 
     def __init__(self, num_ipus: int | None = None) -> None:
         self._num_ipus = num_ipus
-        # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation on the dict.
+        # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation on the
+        # dict.
         self._attached: dict[int, int] = {}
         self._lock = Lock()
 
@@ -118,10 +124,12 @@ class DeviceManager:
         options: Mapping[str, str] | DeviceWaitConfig | None = None,
         wait_config: DeviceWaitConfig | None = None,
     ) -> Device:
-        """getDevice(model, wait_config) attaches what a model's metadata asks for: its IPU version and number of IPUs.
+        """getDevice(model, wait_config) attaches what a model's metadata asks for: its IPU version and number
+        of IPUs.
 
-        getDevice(num_ipus, options, wait_config) attaches so many IPUs of options["ipuVersion"] (ipu1, ipu2, ipu21, bow;
-        default ipu2). Raises ModelRuntimeError when there is no such chip, or none free in the time that `wait_config` gives.
+        getDevice(num_ipus, options, wait_config) attaches so many IPUs of options["ipuVersion"] (ipu1, ipu2,
+        ipu21, bow; default ipu2). Raises ModelRuntimeError when there is no such chip, or none free in the
+        time that `wait_config` gives.
         """
         if isinstance(options, DeviceWaitConfig):
             options, wait_config = None, options
@@ -144,9 +152,11 @@ class DeviceManager:
     def createIpuModelDevice(
         self, model: popef.Model | int, ipu_version: str | int | None = None, tiles_per_ipu: int | None = None
     ) -> Device:
-        """createIpuModelDevice(num_ipus, ipu_version, tiles_per_ipu) or createIpuModelDevice(model, tiles_per_ipu).
+        """createIpuModelDevice(num_ipus, ipu_version, tiles_per_ipu) or createIpuModelDevice(model,
+        tiles_per_ipu).
 
-        A simulated device of its own, beside those of the machine. Without `tiles_per_ipu` it has all tiles of the chip.
+        A simulated device of its own, beside those of the machine. Without `tiles_per_ipu` it has all tiles
+        of the chip.
         """
         if not isinstance(model, int):
             if isinstance(ipu_version, int) and tiles_per_ipu is None:
@@ -170,8 +180,8 @@ class DeviceManager:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 raise ModelRuntimeError(
-                    f"No IPU can be attached: {target.num_ipus} of {target.name} wanted, the simulated machine has "
-                    f"{self._num_ipus}, of which {self._num_attached()} are attached"
+                    f"No IPU can be attached: {target.num_ipus} of {target.name} wanted, the simulated "
+                    f"machine has {self._num_ipus}, of which {self._num_attached()} are attached"
                 )
             time.sleep(min(remaining, wait.sleep_seconds()))
         device = Device(simipu.Device(target, id=attachment))
@@ -190,7 +200,8 @@ class DeviceManager:
 
 
 def model_target(metadata: popef.Metadata) -> Target:
-    """The chips that a model's metadata asks for; numIpus counts those of all replicas, as PopART writes it."""
+    """The chips that a model's metadata asks for; numIpus counts those of all replicas, as PopART writes
+    it."""
     return _find_target(metadata.ipuVersion()).with_ipus(metadata.numIpus())
 
 
@@ -198,7 +209,9 @@ def _find_target(version: str | int) -> Target:
     name = version if isinstance(version, str) else _TARGET_NAMES.get(version, "")
     if name not in TARGETS:
         known = ", ".join(f"{number} ({name})" for number, name in _TARGET_NAMES.items())
-        raise ModelRuntimeError(f"IPU version {version!r} is not known; simulated versions are {known}, and bow")
+        raise ModelRuntimeError(
+            f"IPU version {version!r} is not known; simulated versions are {known}, and bow"
+        )
     return TARGETS[name]
 
 
@@ -206,5 +219,7 @@ def _with_tiles(target: Target, tiles_per_ipu: int | None) -> Target:
     if tiles_per_ipu is None:
         return target
     if not 1 <= tiles_per_ipu <= target.tiles_per_ipu:
-        raise ModelRuntimeError(f"tiles_per_ipu must be 1 to {target.tiles_per_ipu} for {target.name}, found {tiles_per_ipu}")
+        raise ModelRuntimeError(
+            f"tiles_per_ipu must be 1 to {target.tiles_per_ipu} for {target.name}, found {tiles_per_ipu}"
+        )
     return replace(target, tiles_per_ipu=tiles_per_ipu)

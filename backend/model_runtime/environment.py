@@ -14,7 +14,8 @@ _log = logging.getLogger("model_runtime")
 
 
 def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float:
-    """How long one run may take: `target.hostSyncTimeout`, in seconds, of the JSON object in POPLAR_RUNTIME_OPTIONS.
+    """How long one run may take: `target.hostSyncTimeout`, in seconds, of the JSON object in
+    POPLAR_RUNTIME_OPTIONS.
 
     What cannot be read is logged, and the default counts.
     """
@@ -26,7 +27,8 @@ def host_sync_timeout_seconds(environ: Mapping[str, str] | None = None) -> float
     except (ValueError, TypeError, AttributeError):
         pass
     _log.warning(
-        'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, a positive number, '
+        'POPLAR_RUNTIME_OPTIONS: expected a JSON object such as {"target.hostSyncTimeout":"300"}, a '
+        "positive number, "
         "found %r; the default counts",
         text,
     )

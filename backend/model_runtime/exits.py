@@ -1,9 +1,14 @@
-"""How sessions end with the interpreter, in two steps. What ends with a session is the session's business, not this module's.
+"""How sessions end with the interpreter, in two steps. What ends with a session is the session's business,
+not this module's.
 
-1. The main thread ends. Threads of the user's that are no daemons go on, as Python promises them, and are served. Once all of
-   them wait for ever, for rows or for results that nobody can bring any more, every session is stopped, so that they end.
-2. All those threads have ended. Every session is stopped, its run ended, and its thread joined: a daemon thread that the
-   interpreter finds alive is frozen, with the locks that it holds, and one on its way out of ONNX Runtime aborts the process.
+1. The main thread ends. Threads of the user's that are no daemons go on, as Python promises them, and are
+served. Once all of
+   them wait for ever, for rows or for results that nobody can bring any more, every session is stopped, so
+   that they end.
+2. All those threads have ended. Every session is stopped, its run ended, and its thread joined: a daemon
+thread that the
+   interpreter finds alive is frozen, with the locks that it holds, and one on its way out of ONNX Runtime
+   aborts the process.
 
 Both come before anything is torn down. After that no thread and no lock of ours is needed by any finalizer.
 """
@@ -12,8 +17,8 @@ from __future__ import annotations
 
 import atexit
 
-# Its hook, which waits for the workers of thread pools, and then ours are called in the reverse order of their registration:
-# a worker may wait for a result that only our hook can give.
+# Its hook, which waits for the workers of thread pools, and then ours are called in the reverse order of
+# their registration: a worker may wait for a result that only our hook can give.
 import concurrent.futures.thread  # noqa: F401
 import os
 import threading
@@ -44,7 +49,8 @@ class Ending(Protocol):
 
 
 class SessionThread(threading.Thread):
-    """A thread that serves a session: a daemon, so that nobody waits for it who does not mean to, but joined at exit."""
+    """A thread that serves a session: a daemon, so that nobody waits for it who does not mean to, but joined
+    at exit."""
 
     def __init__(self, target: Callable[[], None], name: str, session: Ending) -> None:
         super().__init__(target=target, name=name, daemon=True)
@@ -79,8 +85,8 @@ def is_over() -> bool:
 
 
 def end_quietly() -> None:
-    """At the interpreter's end, end the calling thread if it is a daemon, which Python would freeze in a moment: what a stopped
-    session has it raise is no news to anybody then."""
+    """At the interpreter's end, end the calling thread if it is a daemon, which Python would freeze in a
+    moment: what a stopped session has it raise is no news to anybody then."""
     if _over.is_set() and threading.current_thread().daemon:
         raise SystemExit
 
@@ -97,8 +103,8 @@ def _find_waited_for() -> list[threading.Thread]:
 
 
 def _free_the_stuck(before: dict[int, object] | None = None, looks: int = 0) -> None:
-    """Stop every session once nobody but those that wait for it could do anything: look, and look again. An errand of the
-    watchdog's, for Python 3.12 starts no thread any more."""
+    """Stop every session once nobody but those that wait for it could do anything: look, and look again. An
+    errand of the watchdog's, for Python 3.12 starts no thread any more."""
     time.sleep(_LOOK_SECONDS)
     waited_for = _find_waited_for()
     if not waited_for:
@@ -112,7 +118,8 @@ def _free_the_stuck(before: dict[int, object] | None = None, looks: int = 0) -> 
 
 
 def _find_stuck(threads: Iterable[threading.Thread]) -> dict[int, object] | None:
-    """The endless waits that these threads are in; None when one of them does not wait, and may help the others."""
+    """The endless waits that these threads are in; None when one of them does not wait, and may help the
+    others."""
     waits = _endless_waits.copy()
     idents = [thread.ident for thread in threads if thread.ident is not None]
     return {ident: waits[ident] for ident in idents} if waits.keys() >= set(idents) else None
@@ -123,7 +130,8 @@ def _stop_all() -> None:
     threads = _session_threads()
     for session in _live_sessions():
         session.stop()
-    # Only theirs: an atexit callback may still have a session compute. The runs of the user's daemons simipu.watchdog ends.
+    # Only theirs: an atexit callback may still have a session compute. The runs of the user's daemons
+    # simipu.watchdog ends.
     for thread in threads:
         thread.session.cancel()
     deadline = time.monotonic() + _JOIN_SECONDS
@@ -141,12 +149,15 @@ def _session_threads() -> list[SessionThread]:
 
 
 def _forget() -> None:
-    """A fork has its parent's sessions, but not their threads, and whatever lock one of these held is held for ever."""
+    """A fork has its parent's sessions, but not their threads, and whatever lock one of these held is held
+    for ever."""
     _sessions.clear()
     _endless_waits.clear()
 
 
-with suppress(RuntimeError):  # imported when it is too late already: then no thread but this one is left to wait
+with suppress(
+    RuntimeError
+):  # imported when it is too late already: then no thread but this one is left to wait
     threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]
 atexit.register(_stop_all)
 os.register_at_fork(after_in_child=_forget)

@@ -1,7 +1,7 @@
 """Requests on their way through a session: enqueued, joined into runs, answered in order, each exactly once.
 
-When a run fails, the requests in it are run again one at a time, so that only those fail that must; requests that had no row
-in it never notice.
+When a run fails, the requests in it are run again one at a time, so that only those fail that must; requests
+that had no row in it never notice.
 """
 
 from __future__ import annotations
@@ -39,11 +39,14 @@ class _Request:
 class Pipeline:
     """The requests of one session.
 
-    `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). With `auto_reset` a lost
-    device takes only the requests that were on it; without, it fails all that wait and all that come.
+    `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). With
+    `auto_reset` a lost device takes only the requests that were on it; without, it fails all that wait and
+    all that come.
     """
 
-    def __init__(self, session: Session, *, timeout_ns: int | None, auto_reset: bool = True, num_buffers: int = 2) -> None:
+    def __init__(
+        self, session: Session, *, timeout_ns: int | None, auto_reset: bool = True, num_buffers: int = 2
+    ) -> None:
         self.session = session
         self.queues: QueueManager = session.createQueueManager(num_buffers, timeout_ns=timeout_ns)
         self._auto_reset = auto_reset
@@ -53,14 +56,20 @@ class Pipeline:
         self._thread: threading.Thread | None = None
         self._abandoned = False
 
-    def enqueue_request(self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None) -> None:
-        """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before anything else.
+    def enqueue_request(
+        self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
+    ) -> None:
+        """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before
+        anything else.
 
-        `started` is called when the first row is read, again if the request must be run again. Raises ModelRuntimeError,
-        with nothing enqueued, for rows that do not fit, and when the session was stopped or the device is lost.
+        `started` is called when the first row is read, again if the request must be run again. Raises
+        ModelRuntimeError, with nothing enqueued, for rows that do not fit, and when the session was stopped
+        or the device is lost.
         """
         if self._broken is not None:
-            raise ModelRuntimeError(f"the device was lost and auto_reset is off: {self._broken}") from self._broken
+            raise ModelRuntimeError(
+                f"the device was lost and auto_reset is off: {self._broken}"
+            ) from self._broken
         if self.queues.is_disconnected:
             raise StoppedError("the session was stopped")
         assert self._new is None
@@ -68,9 +77,11 @@ class Pipeline:
             self.queues.inputQueue(anchor).check(array)
         self._new = inputs, rows, started
 
-    def set_request_outputs(self, outputs: Mapping[str, Place], rows: int, done: Done, owner: Any = None) -> None:
-        """Say where the rows of the request just enqueued go, by anchor; None drops an output. `owner` is what `withdraw`
-        asks about.
+    def set_request_outputs(
+        self, outputs: Mapping[str, Place], rows: int, done: Done, owner: Any = None
+    ) -> None:
+        """Say where the rows of the request just enqueued go, by anchor; None drops an output. `owner` is
+        what `withdraw` asks about.
 
         Raises ModelRuntimeError, with the request forgotten, for a place of another length.
         """
@@ -83,8 +94,8 @@ class Pipeline:
         self._enqueue(_Request(inputs, rows, started, outputs, done, owner))
 
     def withdraw(self, is_unwanted: Callable[[Any], bool]) -> list[Any]:
-        """Take back the requests of which no row is read and whose owner nobody wants any more: their owners. `done` is not
-        called for them."""
+        """Take back the requests of which no row is read and whose owner nobody wants any more: their owners.
+        `done` is not called for them."""
         withdrawn = []
         for request in [request for request in self._waiting() if is_unwanted(request.owner)]:
             with self.queues.lock:
@@ -109,16 +120,19 @@ class Pipeline:
         self._thread.start()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End the session thread after the run that it is in; requests without their rows get a StoppedError."""
+        """End the session thread after the run that it is in; requests without their rows get a
+        StoppedError."""
         self.session.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
         self._answer_stopped()
 
     def abandon(self) -> None:
-        """Have the session thread stop, with its run ended, answer what waits and unload the session; nobody waits for it.
+        """Have the session thread stop, with its run ended, answer what waits and unload the session; nobody
+        waits for it.
 
-        A finalizer may call this: it takes no lock, at whatever point of whatever thread the garbage collector comes by.
+        A finalizer may call this: it takes no lock, at whatever point of whatever thread the garbage
+        collector comes by.
         """
         self._abandoned = True
         WATCHDOG.soon(self.session.cancel)
@@ -163,7 +177,8 @@ class Pipeline:
             self._recover(error)
 
     def _recover(self, error: Exception) -> None:
-        """Answer or run again the requests that had rows in the failed run; keep the others in their places."""
+        """Answer or run again the requests that had rows in the failed run; keep the others in their
+        places."""
         with self.queues.lock:
             # Under the lock: whoever disconnects them has them forget which requests had rows in the run.
             if self.queues.is_disconnected:

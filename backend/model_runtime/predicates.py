@@ -1,4 +1,5 @@
-"""Which anchors of a model are connected to what a user gives: a predicate answers for each anchor with a policy."""
+"""Which anchors of a model are connected to what a user gives: a predicate answers for each anchor with a
+policy."""
 
 from __future__ import annotations
 

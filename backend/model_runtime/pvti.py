@@ -1,7 +1,8 @@
 """Records tracepoints and graphs into a Chrome trace that Perfetto (https://ui.perfetto.dev) opens.
 
-What libpvti does for users of the real library, under its names where it has them (`PVTI_OPTIONS`, `Tracepoint`, `Graph`,
-`addSeries`). Its channels and its `.pvti` file are not simulated. What is worth recording is the business of the callers.
+What libpvti does for users of the real library, under its names where it has them (`PVTI_OPTIONS`,
+`Tracepoint`, `Graph`, `addSeries`). Its channels and its `.pvti` file are not simulated. What is worth
+recording is the business of the callers.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _log = logging.getLogger("model_runtime")
 
 Args = Mapping[str, object]
 _Thread = tuple[int, str]
-# Sequence number, phase, name, start in ns, duration in ns, thread, args. A plain tuple: a NamedTuple takes longer to make.
+# Sequence number, phase, name, start in ns, duration in ns, thread, args. A plain tuple: a NamedTuple takes
+# longer to make.
 _Event = tuple[int, str, str, int, int, _Thread, Args | None]
 
 _CAPACITY = 200_000  # about 75 MB of events with one argument each, 20 MB of file
@@ -46,7 +48,8 @@ class Options:
 
 
 def parse_options(text: str) -> Options:
-    """Options from a JSON object; other keys, libpvti's `channels` and `duration` among them, are logged and ignored.
+    """Options from a JSON object; other keys, libpvti's `channels` and `duration` among them, are logged and
+    ignored.
 
     Raises ValueError for anything malformed.
     """
@@ -58,13 +61,16 @@ def parse_options(text: str) -> Options:
     if enable is None or not all(isinstance(path, str) for path in paths.values()):
         raise ValueError(f"expected true or false for enable, strings for directory and file, found {text}")
     if found:
-        _log.warning("PVTI_OPTIONS: ignoring %s; known are enable, directory and file", ", ".join(map(repr, found)))
+        _log.warning(
+            "PVTI_OPTIONS: ignoring %s; known are enable, directory and file", ", ".join(map(repr, found))
+        )
     return Options(enable, **paths)
 
 
 @dataclass(slots=True)
 class Tracepoint:
-    """The slice between entering and leaving a `with` block, on the thread that runs it; made by `Trace.tracepoint`."""
+    """The slice between entering and leaving a `with` block, on the thread that runs it; made by
+    `Trace.tracepoint`."""
 
     _trace: Trace
     _label: str
@@ -87,7 +93,8 @@ class Series:
     _name: str
 
     def add(self, value: SupportsFloat, time_ns: int | None = None) -> None:
-        """Add a value in the graph's unit, now or at `time_ns` (`time.perf_counter_ns`); NaN and infinities are left out."""
+        """Add a value in the graph's unit, now or at `time_ns` (`time.perf_counter_ns`); NaN and infinities
+        are left out."""
         number = float(value)
         if math.isfinite(number):  # JSON has no others
             start_ns = time.perf_counter_ns() if time_ns is None else time_ns
@@ -104,14 +111,18 @@ class Graph:
 
     def addSeries(self, name: str) -> Series:
         """A series of that name; two of one name are one line."""
-        title = f"{self._name} ({self._unit})" if self._unit else self._name  # the format has no place for units
+        title = (
+            f"{self._name} ({self._unit})" if self._unit else self._name
+        )  # the format has no place for units
         return Series(self._trace, title, name)
 
 
 class Trace:
-    """The last `capacity` events of one model instance, written to one file; every method may be called from any thread.
+    """The last `capacity` events of one model instance, written to one file; every method may be called from
+    any thread.
 
-    Callers hold `Trace | None` and record where it is not None. Leaving the interpreter closes a trace that is open.
+    Callers hold `Trace | None` and record where it is not None. Leaving the interpreter closes a trace that
+    is open.
     """
 
     def __init__(self, name: str, options: Options | None = None, capacity: int = _CAPACITY) -> None:
@@ -128,7 +139,8 @@ class Trace:
 
     @classmethod
     def from_environment(cls, name: str, environ: Mapping[str, str] = os.environ) -> Trace | None:
-        """The trace that `PVTI_OPTIONS` asks for; None where it is unset or says no, or, with a warning, is malformed."""
+        """The trace that `PVTI_OPTIONS` asks for; None where it is unset or says no, or, with a warning, is
+        malformed."""
         text = environ.get("PVTI_OPTIONS", "")
         if not text.strip():
             return None
@@ -137,7 +149,9 @@ class Trace:
             return cls(name, options) if options.enable else None
         except (ValueError, RecursionError, OSError) as error:
             # libpvti captures with its defaults then; not to fill a server's disk by a typing error is safer.
-            _log.warning('PVTI_OPTIONS: %s; nothing is traced. Expected for example \'{"enable":"true"}\'', error)
+            _log.warning(
+                'PVTI_OPTIONS: %s; nothing is traced. Expected for example \'{"enable":"true"}\'', error
+            )
             return None
 
     def tracepoint(self, label: str, /, **args: object) -> Tracepoint:
@@ -145,7 +159,8 @@ class Trace:
         return Tracepoint(self, label, args)
 
     def add_slice(self, label: str, start_ns: int, end_ns: int, args: Args | None = None) -> None:
-        """Record a slice of this thread by its times of `time.perf_counter_ns`; `args` must stay unchanged."""
+        """Record a slice of this thread by its times of `time.perf_counter_ns`; `args` must stay
+        unchanged."""
         self._record(_SLICE, label, start_ns, end_ns - start_ns, args)
 
     def instant(self, label: str) -> None:
@@ -157,7 +172,8 @@ class Trace:
         return self._graphs.setdefault(name, Graph(self, name, unit))
 
     def write(self) -> Path | None:
-        """Write what is recorded so far, in place of what this trace wrote before; None where that fails, which is logged.
+        """Write what is recorded so far, in place of what this trace wrote before; None where that fails,
+        which is logged.
 
         The file appears whole, under a name that nothing had before.
         """
@@ -196,7 +212,8 @@ class Trace:
         full = len(events) == self._events.maxlen
         dropped = max(event[0] for event in events) + 1 - len(events) if full else 0
         other = {"name": self._name, "clock": "time.perf_counter_ns", "dropped_events": dropped}
-        # The kernel gives the numbers of dead threads to new ones; a number can have one name only, so the last.
+        # The kernel gives the numbers of dead threads to new ones; a number can have one name only, so the
+        # last.
         threads = {tid: name for *_, (tid, name), _ in events}
         yield f'{{"displayTimeUnit":"ns","otherData":{_encode(other)},"traceEvents":[\n'
         yield _encode(_describe_name("process_name", self._pid, self._pid, self._name))
@@ -243,7 +260,9 @@ def _choose_path(name: str, options: Options) -> Path:
     if options.file:
         file = Path(options.file)
         path = file.parent / f"{file.stem}_{safe}{file.suffix}"
-    return Path(options.directory, path).absolute()  # the working directory may change before the trace is written
+    return Path(
+        options.directory, path
+    ).absolute()  # the working directory may change before the trace is written
 
 
 def _claim(path: Path) -> Path:

@@ -1,8 +1,9 @@
-"""Queues between requests and the compiled batch: rows of several requests join, a large request spans several batches.
+"""Queues between requests and the compiled batch: rows of several requests join, a large request spans
+several batches.
 
-An input queue holds references to the callers' arrays, an output queue to the places where their rows go. Rows leave in the
-order in which they came. The engine reads and writes under `QueueManager.lock`; whoever enqueues holds it over all queues
-of a request, so that every queue sees the same rows in the same order.
+An input queue holds references to the callers' arrays, an output queue to the places where their rows go.
+Rows leave in the order in which they came. The engine reads and writes under `QueueManager.lock`; whoever
+enqueues holds it over all queues of a request, so that every queue sees the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _DISCONNECTED = "the session was stopped"
 
 
 class OutputSlot:
-    """A place for an output whose memory the runtime provides: `array` has shape (rows, *row shape) once all rows are written.
+    """A place for an output whose memory the runtime provides: `array` has shape (rows, *row shape) once all
+    rows are written.
 
     Where one run computes all rows of the request, it is a view of that run's result: nothing is copied.
     """
@@ -99,8 +101,8 @@ class InputQueue:
     def enqueue(self, data: Array, callback: Callback | None = None) -> None:
         """Add the rows of `data`, shape (rows, *row shape), which must stay unchanged until they are read.
 
-        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type, and for more rows
-        than a batch of rows that depend on each other has.
+        `callback` is called when the first row is read. Raises ModelRuntimeError for another shape or type,
+        and for more rows than a batch of rows that depend on each other has.
         """
         self.check(data)
         self.add(data, callback)
@@ -109,8 +111,8 @@ class InputQueue:
         """Raise ModelRuntimeError unless `data` is at least one row of the anchor's shape and type."""
         if data.shape[1:] != self._row_shape or data.dtype != self._dtype or not len(data):
             raise ModelRuntimeError(
-                f"input {self._name!r}: expected {self._dtype.name} rows of shape {self._row_shape}, at least one; "
-                f"found {data.dtype.name} of shape {data.shape}"
+                f"input {self._name!r}: expected {self._dtype.name} rows of shape {self._row_shape}, at "
+                f"least one; found {data.dtype.name} of shape {data.shape}"
             )
         self._check_rows(len(data))
 
@@ -138,7 +140,9 @@ class InputQueue:
         for callback in started:
             callback()
         if not pieces:
-            raise ModelRuntimeError(f"input queue {self._name!r} is empty; enqueue rows before running the main program")
+            raise ModelRuntimeError(
+                f"input queue {self._name!r} is empty; enqueue rows before running the main program"
+            )
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def is_alone(self) -> bool:
@@ -198,9 +202,11 @@ class OutputQueue:
         return self._info
 
     def enqueue(self, place: Place, rows: int, callback: Callback | None = None) -> None:
-        """Where the next `rows` rows go: the caller's array, memory that the runtime provides, or None to drop them.
+        """Where the next `rows` rows go: the caller's array, memory that the runtime provides, or None to
+        drop them.
 
-        `callback` is called once, after the last of them is written. Raises ModelRuntimeError for an array of another length.
+        `callback` is called once, after the last of them is written. Raises ModelRuntimeError for an array of
+        another length.
         """
         self.check(place, rows)
         self.add(place, rows, callback)
@@ -208,7 +214,9 @@ class OutputQueue:
     def check(self, place: Place, rows: int) -> None:
         """Raise ModelRuntimeError unless the place has room for exactly `rows` rows."""
         if isinstance(place, np.ndarray) and len(place) != rows:
-            raise ModelRuntimeError(f"output {self._name!r}: the array has {len(place)} rows, the request {rows}")
+            raise ModelRuntimeError(
+                f"output {self._name!r}: the array has {len(place)} rows, the request {rows}"
+            )
 
     def add(self, place: Place, rows: int, callback: Callback | None) -> None:
         """Enqueue what was checked."""
@@ -216,7 +224,8 @@ class OutputQueue:
             self._entries.append(_Output(place, rows, 0, callback))
 
     def write(self, values: Array) -> None:
-        """Hand out computed rows to the places in order. Raises StoppedError once the queue is disconnected."""
+        """Hand out computed rows to the places in order. Raises StoppedError once the queue is
+        disconnected."""
         finished: list[Callback] = []
         with self._lock:
             if self._disconnected:
@@ -224,7 +233,9 @@ class OutputQueue:
             start = 0
             while start < len(values):
                 if not self._entries:
-                    raise ModelRuntimeError(f"output queue {self._name!r} has no place for {len(values) - start} rows")
+                    raise ModelRuntimeError(
+                        f"output queue {self._name!r} has no place for {len(values) - start} rows"
+                    )
                 entry = self._entries[0]
                 rows = min(entry.rows - entry.written, len(values) - start)
                 _store(entry, values if rows == len(values) else values[start : start + rows])
@@ -282,10 +293,10 @@ TimeoutCallback = Callable[[InputRingBuffer], Any]
 class QueueManager:
     """One queue per user anchor of a session, made by `Session.createQueueManager` only.
 
-    A run takes up to `rows_per_run` rows. While fewer wait it does not start, until `timeout_ns` after the last of them
-    came, when `timeout_callback` is called, which decides (`flushAll`); without one everything is flushed. A `timeout_ns`
-    of 0 waits for ever, None not at all. `check_rows` raises for a number of rows that one enqueue cannot have; with `alone`
-    each enqueue has a run of its own.
+    A run takes up to `rows_per_run` rows. While fewer wait it does not start, until `timeout_ns` after the
+    last of them came, when `timeout_callback` is called, which decides (`flushAll`); without one everything
+    is flushed. A `timeout_ns` of 0 waits for ever, None not at all. `check_rows` raises for a number of rows
+    that one enqueue cannot have; with `alone` each enqueue has a run of its own.
     """
 
     def __init__(
@@ -361,7 +372,8 @@ class QueueManager:
             self.lock.notify_all()
 
     def withdraw(self, from_end: int) -> None:
-        """Drop a request of which no row is read, the one that has `from_end` others after it; hold the lock."""
+        """Drop a request of which no row is read, the one that has `from_end` others after it; hold the
+        lock."""
         for waiting in self._inputs.values():
             waiting.withdraw(from_end)
         for places in self._outputs.values():
@@ -377,8 +389,9 @@ class QueueManager:
     def wait(self, free_at_ns: int | None = None) -> bool:
         """Wait until a run may start: True, or False when the queues were disconnected.
 
-        That is when a whole run's rows wait, or some and they are flushed, or they join no others. An incomplete run waits for
-        more rows from `free_at_ns` on, when the device could have begun it (None: now).
+        That is when a whole run's rows wait, or some and they are flushed, or they join no others. An
+        incomplete run waits for more rows from `free_at_ns` on, when the device could have begun it (None:
+        now).
         """
         with self.lock:
             looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns
@@ -426,4 +439,6 @@ def _find(queues: dict[str, Queue], name: str, kind: str) -> Queue:
     try:
         return queues[name]
     except KeyError:
-        raise ModelRuntimeError(f"no {kind} anchor {name!r}; there are {', '.join(queues) or 'none'}") from None
+        raise ModelRuntimeError(
+            f"no {kind} anchor {name!r}; there are {', '.join(queues) or 'none'}"
+        ) from None

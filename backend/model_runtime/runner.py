@@ -34,16 +34,17 @@ NEVER_NS = 2**63 - 1
 class ModelRunnerConfig:
     """How a ModelRunner is made; names and defaults are the real library's.
 
-    device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe either way).
-    timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params: check names, shapes and
-    types. check_package_hash: refuse another generation's executable. batching_dim: the dimension along which a request may
-    have any size, which must be the one that the model was compiled for (of one input, where they have axes of their own); by
-    default a request holds whole compiled batches.
-    ring_buffer_size_multiplier, request_tracepoints_buffer_size, flush_on_waiting_outputs: accepted; rows are read where the
-    caller has them, and dummy data are never run without a request. auto_reset: after a lost device, go on with a new one.
-    batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted for an incomplete batch and for replicas
-    without a batch; the shortest counts, if is_batch_size_timeout_enabled. replica_to_device: replica 0's device.
-    flush_by_name: (inputs, outputs) for dummy data; the rows of dummy data are never computed, so they change nothing.
+    device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe
+    either way). timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params:
+    check names, shapes and types. check_package_hash: refuse another generation's executable. batching_dim:
+    the dimension along which a request may have any size, which must be the one that the model was compiled
+    for (of one input, where they have axes of their own); by default a request holds whole compiled batches.
+    ring_buffer_size_multiplier, request_tracepoints_buffer_size, flush_on_waiting_outputs: accepted; rows are
+    read where the caller has them, and dummy data are never run without a request. auto_reset: after a lost
+    device, go on with a new one. batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted
+    for an incomplete batch and for replicas without a batch; the shortest counts, if
+    is_batch_size_timeout_enabled. replica_to_device: replica 0's device. flush_by_name: (inputs, outputs) for
+    dummy data; the rows of dummy data are never computed, so they change nothing.
     """
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
@@ -162,15 +163,17 @@ class PopefPaths(tuple[str, ...]):
 class ModelRunner:
     """Runs a model for any number of threads. `close` it, or use it in a `with`.
 
-    One that is dropped, with all results that it owes, ends by itself some time later; one that is alive when the interpreter
-    exits ends then. Either way the run in flight is ended, and nobody waits for it.
+    One that is dropped, with all results that it owes, ends by itself some time later; one that is alive when
+    the interpreter exits ends then. Either way the run in flight is ended, and nobody waits for it.
 
-    `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError when it cannot be loaded, and
-    ModelRuntimeError when no device is free in time.
+    `model` is a PopEF file, several, or a popef.Model. Raises ModelRuntimeError or LoadError when it cannot
+    be loaded, and ModelRuntimeError when no device is free in time.
     """
 
     def __init__(
-        self, model: str | PathLike[str] | Sequence[str | PathLike[str]] | popef.Model, config: ModelRunnerConfig | None = None
+        self,
+        model: str | PathLike[str] | Sequence[str | PathLike[str]] | popef.Model,
+        config: ModelRunnerConfig | None = None,
     ) -> None:
         self._config = config = config or ModelRunnerConfig()
         session_config = SessionConfig(
@@ -219,22 +222,29 @@ class ModelRunner:
         """What every request gets; shapes are those of one compiled batch."""
         return list(self._outputs.values())
 
-    def execute(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> OutputMemory:
-        """Compute and wait: into `outputs` where given, else into memory of the runner's. The results either way.
+    def execute(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
+    ) -> OutputMemory:
+        """Compute and wait: into `outputs` where given, else into memory of the runner's. The results either
+        way.
 
         Raises ModelRuntimeError for inputs that do not fit, RunError and DeviceLostError when the run failed.
         """
         return self.executeAsync(inputs, outputs).wait()
 
-    def executeAsync(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None) -> OutputFutureMemory:
-        """The same without waiting. `inputs` and `outputs` must stay as they are until the result is there."""
+    def executeAsync(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
+    ) -> OutputFutureMemory:
+        """The same without waiting. `inputs` and `outputs` must stay as they are until the result is
+        there."""
         rows = self._count_rows(inputs)
         arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
         places = self._make_places(outputs, rows)
         promise: Promise = concurrent.futures.Future()
         axes = self._axes if self._batched else None
 
-        # Holds neither the runner nor what the caller gets: the session thread has it, and would keep both alive.
+        # Holds neither the runner nor what the caller gets: the session thread has it, and would keep both
+        # alive.
         def done(error: Exception | None) -> None:
             if error is None:
                 promise.set_result(_collect(places, axes))
@@ -264,8 +274,9 @@ class ModelRunner:
         if asked not in (*axes.values(), NO_BATCHING_DIM):
             name, axis = next(iter(axes.items()))
             raise ModelRuntimeError(
-                f"batching_dim {asked}: expected {axis}, along which the rows of input {name!r} lie; compile with --batch_axis "
-                "for another, or leave it out for requests of whole compiled batches"
+                f"batching_dim {asked}: expected {axis}, along which the rows of input {name!r} lie; "
+                "compile with --batch_axis for another, or leave it out for requests of whole compiled "
+                "batches"
             )
 
     def _rows_first(self, name: str, array: Array) -> Array:
@@ -280,7 +291,9 @@ class ModelRunner:
             _check_names("input", inputs, self._inputs)
         missing = sorted(self._inputs.keys() - inputs.keys())
         if missing:
-            raise ModelRuntimeError(f"input {missing[0]!r} is not given; the model takes {', '.join(self._inputs)}")
+            raise ModelRuntimeError(
+                f"input {missing[0]!r} is not given; the model takes {', '.join(self._inputs)}"
+            )
         if not self._batched:
             return 1
         counts = {name: len(self._rows_first(name, np.atleast_1d(inputs[name]))) for name in self._inputs}
@@ -290,8 +303,8 @@ class ModelRunner:
         batch = self._session.batch_size
         if self._config.batching_dim == NO_BATCHING_DIM and rows % batch:
             raise ModelRuntimeError(
-                f"the request has batch size {rows}, which is no multiple of the compiled {batch}; set batching_dim to 0 for "
-                "requests of any size"
+                f"the request has batch size {rows}, which is no multiple of the compiled {batch}; set "
+                "batching_dim to 0 for requests of any size"
             )
         return rows
 
@@ -310,11 +323,15 @@ class ModelRunner:
                     f"output {name!r}: expected {description.numpy_data_type().name} of shape {shape}, found "
                     f"{array.dtype.name} of shape {array.shape}"
                 )
-        return {name: self._rows_first(name, np.asarray(outputs[name])) if name in outputs else None for name in self._outputs}
+        return {
+            name: self._rows_first(name, np.asarray(outputs[name])) if name in outputs else None
+            for name in self._outputs
+        }
 
 
 def _abandon(pipeline: Pipeline, owner_pid: int) -> None:
-    """A finalizer. In a fork the session is the parent's: its thread is not there, its engine's process not ours to end."""
+    """A finalizer. In a fork the session is the parent's: its thread is not there, its engine's process not
+    ours to end."""
     if os.getpid() == owner_pid:
         pipeline.abandon()
 
@@ -325,11 +342,15 @@ def _collect(places: Mapping[str, Place], axes: Mapping[str, int] | None) -> Out
     for name, place in places.items():
         array = place.array if isinstance(place, OutputSlot) else place
         if array is not None:
-            memory[name] = (array[0] if axes is None else np.moveaxis(array, 0, axes[name])).view(TensorMemory)
+            memory[name] = (array[0] if axes is None else np.moveaxis(array, 0, axes[name])).view(
+                TensorMemory
+            )
     return memory
 
 
 def _check_names(kind: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> None:
     extra = sorted(given.keys() - known.keys())
     if extra:
-        raise ModelRuntimeError(f"{kind} {extra[0]!r} is not known; the model's {kind}s are {', '.join(known)}")
+        raise ModelRuntimeError(
+            f"{kind} {extra[0]!r} is not known; the model's {kind}s are {', '.join(known)}"
+        )

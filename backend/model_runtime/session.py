@@ -10,7 +10,16 @@ from enum import IntEnum
 from os import PathLike
 
 import numpy as np
-from simipu import Direction, Engine, Executable, GraphOptions, Program, ProgramKind, RunCancelledError, Stream
+from simipu import (
+    Direction,
+    Engine,
+    Executable,
+    GraphOptions,
+    Program,
+    ProgramKind,
+    RunCancelledError,
+    Stream,
+)
 from simipu.engine import ReadCallback, WriteCallback, iteration_timing
 
 import popef
@@ -38,19 +47,22 @@ class LaunchPolicy(IntEnum):
 class SessionConfig:
     """How a session is made.
 
-    check_package_hash: refuse an executable of another generation of the simulator. policy, wait_config: when to take a
-    device, and how long to wait for one. Ours: `device_manager` is the machine that has the devices; `graph_options` say how
-    ONNX Runtime computes; `isolated` has it compute in a child process; `paced` lets no row leave before its modelled time
-    has passed; `executable` stands in for one in the PopEF file that cannot be simulated; `join_dependent_rows` has the rows
-    of several requests share a batch, and a request's several batches, also where a row's result may depend on its neighbours,
-    as the real library does.
+    check_package_hash: refuse an executable of another generation of the simulator. policy, wait_config: when
+    to take a device, and how long to wait for one. Ours: `device_manager` is the machine that has the
+    devices; `graph_options` say how ONNX Runtime computes; `isolated` has it compute in a child process;
+    `paced` lets no row leave before its modelled time has passed; `executable` stands in for one in the PopEF
+    file that cannot be simulated; `join_dependent_rows` has the rows of several requests share a batch, and a
+    request's several batches, also where a row's result may depend on its neighbours, as the real library
+    does.
     """
 
     check_package_hash: bool = True
     policy: LaunchPolicy = LaunchPolicy.Immediate
     wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
     device_manager: DeviceManager = field(default_factory=DeviceManager)
-    graph_options: GraphOptions = field(default_factory=lambda: GraphOptions(limit_seconds=host_sync_timeout_seconds()))
+    graph_options: GraphOptions = field(
+        default_factory=lambda: GraphOptions(limit_seconds=host_sync_timeout_seconds())
+    )
     isolated: bool = False
     paced: bool = False
     executable: Executable | None = None
@@ -60,10 +72,13 @@ class SessionConfig:
 class Session:
     """Runs one model. Programs are run by one thread at a time.
 
-    Raises LoadError or ModelRuntimeError when the executable, its metadata and its weights do not fit together.
+    Raises LoadError or ModelRuntimeError when the executable, its metadata and its weights do not fit
+    together.
     """
 
-    def __init__(self, model: popef.Model | Path | Sequence[Path], config: SessionConfig | None = None) -> None:
+    def __init__(
+        self, model: popef.Model | Path | Sequence[Path], config: SessionConfig | None = None
+    ) -> None:
         self._config = config or SessionConfig()
         self._model = model if isinstance(model, popef.Model) else read_model(model)
         self._executable = self._config.executable or Executable.deserialize(
@@ -75,16 +90,23 @@ class Session:
         flow = metadata.programFlow()
         self._load, self._main, self._save = (list(flow.load()), list(flow.main()), list(flow.save()))
         if not self._main:
-            raise ModelRuntimeError(f"model {self._executable.name!r} has no main program in its program flow")
+            raise ModelRuntimeError(
+                f"model {self._executable.name!r} has no main program in its program flow"
+            )
         programs = [self._executable.program(index) for index in self._main]
         self.batch_size = programs[0].batch_size
         """Rows of the batch that one replica was compiled for; 0 where the tensors have no batch."""
-        reasons = [p.row_dependence or "nothing says that they are" for p in programs if not p.row_independent]
+        reasons = [
+            p.row_dependence or "nothing says that they are" for p in programs if not p.row_independent
+        ]
         self.row_dependence = reasons[0] if reasons and self.batch_size else ""
-        """Why a row's result may depend on the other rows of its batch, naming the node; empty where it is proven not to."""
+        """Why a row's result may depend on the other rows of its batch, naming the node; empty where it is
+        proven not to."""
         self.runs_alone = bool(self.row_dependence) and not self._config.join_dependent_rows
         """Whether a request shares no batch with another, and has at most one."""
-        self.batch_axes = {stream.handle: stream.batch_axis for program in programs for stream in program.streams}
+        self.batch_axes = {
+            stream.handle: stream.batch_axis for program in programs for stream in program.streams
+        }
         """The axis of the batch in the tensor of each stream, by handle."""
         iterations = _iterations(metadata)
         self.rows_per_run = max(1, self.batch_size) * _replicas(metadata) * iterations
@@ -100,7 +122,8 @@ class Session:
         """With the host's transfers: what a run takes when paced, while runs are queued."""
         overlap = sum(timing.latency - timing.interval for timing in timings)
         self.runs_at_once = 1 + math.ceil(overlap / self.modelled_seconds) if self._config.paced else 1
-        """Runs that a paced device has begun when the first of them ends: I/O tiles and pipelines overlap them."""
+        """Runs that a paced device has begun when the first of them ends: I/O tiles and pipelines overlap
+        them."""
         self._plan = self._make_plan()
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
@@ -109,8 +132,9 @@ class Session:
         self._engine: Engine | None = None
         self._stopped = False
         self.observer: Callable[[int, int, int, int], None] | None = None
-        """Called after each run of the main programs, in the thread that ran them, with its start and end (on the clock of
-        time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see Engine.lateness_ns)."""
+        """Called after each run of the main programs, in the thread that ran them, with its start and end (on
+        the clock of time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see
+        Engine.lateness_ns)."""
         attend(self)
         if self._config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
@@ -132,10 +156,13 @@ class Session:
         return self._device
 
     def bindToDevice(self, device: Device | None = None) -> None:
-        """Take `device`, or one that the model asks for, and put the executable on it; weights are loaded by the programs."""
+        """Take `device`, or one that the model asks for, and put the executable on it; weights are loaded by
+        the programs."""
         if device is None:
             metadata = self._model.metadata
-            needed = self._executable.target.with_ipus(max(metadata.numIpus(), self._executable.target.num_ipus))
+            needed = self._executable.target.with_ipus(
+                max(metadata.numIpus(), self._executable.target.num_ipus)
+            )
             device = self._config.device_manager.attach(needed, self._config.wait_config)
         self.unloadFromDevice()
         device.bind(self)
@@ -169,25 +196,36 @@ class Session:
         return popef.user_anchors(self._model.metadata, popef.TensorType.OUTPUT)
 
     def setUserInputHandler(
-        self, handler: Callable[[popef.Anchor], Callable[[Array], None]], predicate: AnchorCallbackPredicate | None = None
+        self,
+        handler: Callable[[popef.Anchor], Callable[[Array], None]],
+        predicate: AnchorCallbackPredicate | None = None,
     ) -> None:
-        """Connect input anchors to the user's callbacks: `handler(anchor)` makes the one that fills an array of the compiled
-        shape (one batch of one replica) before each run. `predicate` chooses the anchors; default: the main programs'."""
+        """Connect input anchors to the user's callbacks: `handler(anchor)` makes the one that fills an array
+        of the compiled shape (one batch of one replica) before each run. `predicate` chooses the anchors;
+        default: the main programs'."""
         for anchor, policy in self._choose(popef.TensorType.INPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
-                self._connect_input(anchor, _fill(self._stream(anchor), handler(anchor), bool(self.batch_size)))
+                self._connect_input(
+                    anchor, _fill(self._stream(anchor), handler(anchor), bool(self.batch_size))
+                )
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
-                self._connect_input(anchor, _fill(self._stream(anchor), lambda array: None, bool(self.batch_size)))
+                self._connect_input(
+                    anchor, _fill(self._stream(anchor), lambda array: None, bool(self.batch_size))
+                )
 
     def setUserOutputHandler(
-        self, handler: Callable[[popef.Anchor], Callable[[Array], None]], predicate: AnchorCallbackPredicate | None = None
+        self,
+        handler: Callable[[popef.Anchor], Callable[[Array], None]],
+        predicate: AnchorCallbackPredicate | None = None,
     ) -> None:
         """Connect output anchors: `handler(anchor)` makes the callback that takes the rows of each run."""
         batched = bool(self.batch_size)
         for anchor, policy in self._choose(popef.TensorType.OUTPUT, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
                 axis = self._stream(anchor).batch_axis
-                self._connect_output(anchor, _take_rows(handler(anchor), axis) if batched else _take_only_row(handler(anchor)))
+                self._connect_output(
+                    anchor, _take_rows(handler(anchor), axis) if batched else _take_only_row(handler(anchor))
+                )
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
                 self._connect_output(anchor, lambda rows: None)
 
@@ -201,8 +239,9 @@ class Session:
     ) -> QueueManager:
         """Connect every anchor that the predicates choose to a queue; default: those of the main programs.
 
-        `timeout_ns`: see QueueManager. `num_buffers`, the slots of the real library's ring buffers, must be at least 1 and
-        changes nothing here: rows are read where the caller has them, when the device asks for them.
+        `timeout_ns`: see QueueManager. `num_buffers`, the slots of the real library's ring buffers, must be
+        at least 1 and changes nothing here: rows are read where the caller has them, when the device asks for
+        them.
         """
         if num_buffers < 1:
             raise ModelRuntimeError(f"num_buffers must be at least 1, found {num_buffers}")
@@ -237,10 +276,12 @@ class Session:
                 if stream.handle in self._reads:
                     continue
                 if stream.tensor not in data:
-                    missing = sorted(s.tensor for s in self._executable.program(index).streams if s.tensor not in data)
+                    missing = sorted(
+                        s.tensor for s in self._executable.program(index).streams if s.tensor not in data
+                    )
                     raise ModelRuntimeError(
-                        f"model {self._executable.name!r} loads {len(missing)} weights that no PopEF file holds, the first "
-                        f"being {missing[0]!r}; give weights.popef (parameter weights_path)"
+                        f"model {self._executable.name!r} loads {len(missing)} weights that no PopEF file "
+                        f"holds, the first being {missing[0]!r}; give weights.popef (parameter weights_path)"
                     )
                 engine.connect_input(stream.handle, _deliver(data[stream.tensor]))
             engine.run(index)
@@ -270,17 +311,21 @@ class Session:
         return rows
 
     def compute(self, inputs: Mapping[str, Array], ready_ns: int | None = None) -> dict[str, Array]:
-        """Run the main programs on rows that the caller has, past handlers and queues, as often as it takes (ours).
+        """Run the main programs on rows that the caller has, past handlers and queues, as often as it takes
+        (ours).
 
-        `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each user output
-        anchor; a model without a batch has one whole tensor a row. `ready_ns` is since when a paced device could have had them,
-        on the clock of time.perf_counter_ns (None: now). Raises RunError and DeviceLostError, and like `check_rows`.
+        `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each
+        user output anchor; a model without a batch has one whole tensor a row. `ready_ns` is since when a
+        paced device could have had them, on the clock of time.perf_counter_ns (None: now). Raises RunError
+        and DeviceLostError, and like `check_rows`.
         """
         rows = len(next(iter(inputs.values())))
         self.check_rows(rows)
         most = self.rows_per_run
         if rows > most:
-            parts = [{name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)]
+            parts = [
+                {name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)
+            ]
             pieces = [self.compute(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
         engine = self._bound()
@@ -288,21 +333,23 @@ class Session:
         outputs: dict[str, Array] = {}
         lateness_ns = 0
         for index, taken, given in self._plan:
-            outputs.update(zip(given, engine.compute(index, [inputs[name] for name in taken], ready_ns), strict=True))
+            outputs.update(
+                zip(given, engine.compute(index, [inputs[name] for name in taken], ready_ns), strict=True)
+            )
             lateness_ns = max(lateness_ns, engine.lateness_ns)
         if self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return outputs
 
     def check_rows(self, rows: int) -> None:
-        """Raise ModelRuntimeError where so many rows would have to be spread over batches, but a row's result may depend on its
-        neighbours (ours)."""
+        """Raise ModelRuntimeError where so many rows would have to be spread over batches, but a row's result
+        may depend on its neighbours (ours)."""
         if self.runs_alone and rows > self.batch_size:
             raise ModelRuntimeError(
-                f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the rows of model "
-                f"{self._executable.name!r} are not proven to be independent ({self.row_dependence}), so that a request spread "
-                "over batches would get other results; send less, compile a larger batch or batch 1, or set "
-                "join_dependent_rows to have it spread all the same"
+                f"expected at most the compiled batch of {self.batch_size} rows, found {rows}: the rows of "
+                f"model {self._executable.name!r} are not proven to be independent ({self.row_dependence}), "
+                "so that a request spread over batches would get other results; send less, compile a "
+                "larger batch or batch 1, or set join_dependent_rows to have it spread all the same"
             )
 
     def runSavePrograms(self) -> None:
@@ -317,7 +364,8 @@ class Session:
             self._queues.disconnectAll()
 
     def cancel(self) -> None:
-        """Stop, and end the run in flight, from any thread and without waiting for its end: its rows are lost."""
+        """Stop, and end the run in flight, from any thread and without waiting for its end: its rows are
+        lost."""
         self.stop()
         engine = self._engine
         if engine is not None:
@@ -325,7 +373,10 @@ class Session:
 
     def _make_plan(self) -> list[tuple[int, list[str], list[str]]]:
         """The main programs, with the anchors of their inputs and outputs in the order of their streams."""
-        names = {anchor.handle(): anchor.name() for anchor in (*self.getUserInputAnchors(), *self.getUserOutputAnchors())}
+        names = {
+            anchor.handle(): anchor.name()
+            for anchor in (*self.getUserInputAnchors(), *self.getUserOutputAnchors())
+        }
         plan = []
         for index in self._main:
             streams = self._executable.program(index).streams
@@ -343,9 +394,13 @@ class Session:
         self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
     ) -> list[tuple[popef.Anchor, AnchorCallbackPolicy]]:
         predicate = predicate or _default_predicate(self._model.metadata)
-        return [(anchor, predicate(anchor)) for anchor in self._model.metadata.anchors() if anchor.type() == kind]
+        return [
+            (anchor, predicate(anchor)) for anchor in self._model.metadata.anchors() if anchor.type() == kind
+        ]
 
-    def _bind_empty(self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None) -> list[popef.Anchor]:
+    def _bind_empty(
+        self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
+    ) -> list[popef.Anchor]:
         """Connect the user's anchors that are to be empty; those that are to have a queue come back."""
         users = {anchor.name() for anchor in popef.user_anchors(self._model.metadata, kind)}
         chosen = []
@@ -354,7 +409,9 @@ class Session:
                 chosen.append(anchor)
             elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB and anchor.name() in users:
                 if kind == popef.TensorType.INPUT:
-                    self._connect_input(anchor, _fill(self._stream(anchor), lambda array: None, bool(self.batch_size)))
+                    self._connect_input(
+                        anchor, _fill(self._stream(anchor), lambda array: None, bool(self.batch_size))
+                    )
                 else:
                     self._connect_output(anchor, lambda rows: None)
         return chosen
@@ -368,7 +425,9 @@ class Session:
             for stream in program.streams:
                 if stream.handle == anchor.handle():
                     return stream
-        raise ModelRuntimeError(f"anchor {anchor.name()!r} has no stream in executable {self._executable.name!r}")
+        raise ModelRuntimeError(
+            f"anchor {anchor.name()!r} has no stream in executable {self._executable.name!r}"
+        )
 
     def _connect_input(self, anchor: popef.Anchor, read: ReadCallback) -> None:
         self._reads[anchor.handle()] = read
@@ -430,15 +489,18 @@ def _check_target(metadata: popef.Metadata, executable: Executable) -> None:
     wanted = model_target(metadata)
     if wanted.ipu_version != executable.target.ipu_version:
         raise ModelRuntimeError(
-            f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, its metadata says "
-            f"{wanted.ipu_version}; they do not belong together"
+            f"executable {executable.name!r} is for IPU version {executable.target.ipu_version}, its "
+            f"metadata says {wanted.ipu_version}; they do not belong together"
         )
 
 
 def _check_anchors(metadata: popef.Metadata, executable: Executable) -> None:
-    """Every user anchor must be a stream of the executable, in shape and type; every main stream an anchor."""
+    """Every user anchor must be a stream of the executable, in shape and type; every main stream an
+    anchor."""
     programs = _main_programs(metadata, executable)
-    streams = {(stream.handle, stream.direction): stream for program in programs for stream in program.streams}
+    streams = {
+        (stream.handle, stream.direction): stream for program in programs for stream in program.streams
+    }
     directions = {
         popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
         popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
@@ -448,13 +510,16 @@ def _check_anchors(metadata: popef.Metadata, executable: Executable) -> None:
             stream = streams.pop((anchor.handle(), direction), None)
             if stream is None:
                 raise ModelRuntimeError(
-                    f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no {direction.name.lower()} stream "
-                    f"of executable {executable.name!r}; its metadata belongs to another executable"
+                    f"anchor {anchor.name()!r} has handle {anchor.handle()!r}, which is no "
+                    f"{direction.name.lower()} stream of executable {executable.name!r}; its metadata "
+                    "belongs to another executable"
                 )
             _check_anchor(metadata, anchor, stream, executable.name)
     if streams:
         handle = next(iter(streams))[0]
-        raise ModelRuntimeError(f"stream {handle!r} of executable {executable.name!r} has no anchor in the metadata")
+        raise ModelRuntimeError(
+            f"stream {handle!r} of executable {executable.name!r} has no anchor in the metadata"
+        )
 
 
 def _check_anchor(metadata: popef.Metadata, anchor: popef.Anchor, stream: Stream, executable: str) -> None:
@@ -462,15 +527,19 @@ def _check_anchor(metadata: popef.Metadata, anchor: popef.Anchor, stream: Stream
     replicas = _replicas(metadata)
     if replicas > 1 and (not anchor.isPerReplica() or tuple(info.shape()[:1]) != (replicas,)):
         raise ModelRuntimeError(
-            f"anchor {anchor.name()!r} of a model with replication factor {replicas}: expected isPerReplica and the replicas "
-            f"as leading dimension, found isPerReplica {anchor.isPerReplica()} and shape {tuple(info.shape())}; tensors that "
-            "all replicas share are not supported"
+            f"anchor {anchor.name()!r} of a model with replication factor {replicas}: expected isPerReplica "
+            f"and the replicas as leading dimension, found isPerReplica {anchor.isPerReplica()} and shape "
+            f"{tuple(info.shape())}; tensors that all replicas share are not supported"
         )
-    shape, dtype = popef.replica_shape(metadata, anchor), np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
+    shape, dtype = (
+        popef.replica_shape(metadata, anchor),
+        np.dtype(popef.popefTypeToNumpyDType(info.dataType())),
+    )
     if (shape, dtype) != (stream.shape, stream.dtype):
         raise ModelRuntimeError(
-            f"anchor {anchor.name()!r} is {dtype.name} of shape {shape} in the metadata, but {stream.dtype.name} of shape "
-            f"{stream.shape} in executable {executable!r}; its metadata belongs to another executable"
+            f"anchor {anchor.name()!r} is {dtype.name} of shape {shape} in the metadata, but "
+            f"{stream.dtype.name} of shape {stream.shape} in executable {executable!r}; its metadata "
+            "belongs to another executable"
         )
 
 
@@ -478,5 +547,7 @@ def _main_programs(metadata: popef.Metadata, executable: Executable) -> list[Pro
     mains = [executable.program(index) for index in metadata.programFlow().main()]
     wrong = [program.name for program in mains if program.kind is not ProgramKind.MAIN]
     if wrong:
-        raise ModelRuntimeError(f"the program flow's main part names program {wrong[0]!r}, which is no main program")
+        raise ModelRuntimeError(
+            f"the program flow's main part names program {wrong[0]!r}, which is no main program"
+        )
     return mains

@@ -1,6 +1,8 @@
-"""The poplar backend: the one file that meets Triton. It turns Triton's requests into ours and our answers into Triton's.
+"""The poplar backend: the one file that meets Triton. It turns Triton's requests into ours and our answers
+into Triton's.
 
-Works from a backend directory (`backend: "poplar"`) and as model.py in a model's version folder (`backend: "python"`).
+Works from a backend directory (`backend: "poplar"`) and as model.py in a model's version folder (`backend:
+"python"`).
 """
 
 import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
@@ -27,15 +29,16 @@ NUMPY_IS_OLD = int(np.__version__.split(".")[0]) < 2
 """The stub's binding to numpy works with numpy 1 only; with numpy 2 tensors go through DLPack capsules."""
 
 HOUSEKEEPING_SECONDS = 1.0
-"""How often: a call per metric, or to ask whether a request was cancelled, takes 50 us, too long to do it with every one."""
+"""How often: a call per metric, or to ask whether a request was cancelled, takes 50 us, too long to do it
+with every one."""
 
 
 log_to_stderr()
 
 
 def _told_plainly(load):
-    """Have Triton say why a model cannot be loaded as we say it, in one line; a defect of ours with the places that Triton
-    adds of the traceback."""
+    """Have Triton say why a model cannot be loaded as we say it, in one line; a defect of ours with the
+    places that Triton adds of the traceback."""
 
     @functools.wraps(load)
     def load_plainly(*given):
@@ -45,11 +48,14 @@ def _told_plainly(load):
             except ModelConfigError as error:
                 raise ModelConfigError(escape(error)) from None
         except ModelConfigError as error:
-            # What is raised again as it is gets no place of its own (but in Python 3.10), so that there is none to add.
+            # What is raised again as it is gets no place of its own (but in Python 3.10), so that there is
+            # none to add.
             error.__traceback__ = None
             raise
         except Exception as error:  # noqa: BLE001  a defect of ours, which Triton shall tell in one line
-            raise RuntimeError(escape(f"poplar backend: {error!r}")).with_traceback(error.__traceback__) from None
+            raise RuntimeError(escape(f"poplar backend: {error!r}")).with_traceback(
+                error.__traceback__
+            ) from None
 
     return load_plainly
 
@@ -60,8 +66,8 @@ class TritonPythonModel:
     @staticmethod
     @_told_plainly
     def auto_complete_config(auto_complete_model_config):
-        """Fill in what the configuration lacks. Runs in a process of its own whose death would hang the server: nothing
-        but headers is read, in pure Python."""
+        """Fill in what the configuration lacks. Runs in a process of its own whose death would hang the
+        server: nothing but headers is read, in pure Python."""
         config = auto_complete_model_config.as_dict()
         for name, value in complete_config(config, Path(pb_utils.get_model_dir())).items():
             config[name] = value
@@ -69,8 +75,10 @@ class TritonPythonModel:
 
     @_told_plainly
     def initialize(self, args):
-        """Load the model; whatever is raised here becomes the reason that Triton gives for the failed load."""
-        # Not at the top of the file: that would bring ONNX Runtime into the process that completes configurations.
+        """Load the model; whatever is raised here becomes the reason that Triton gives for the failed
+        load."""
+        # Not at the top of the file: that would bring ONNX Runtime into the process that completes
+        # configurations.
         from triton_poplar.instance_state import ModelInstanceState
         from triton_poplar.request import Request
 
@@ -88,7 +96,8 @@ class TritonPythonModel:
             self.execute = self._hand_over
             self._instance = ModelInstanceState(self._state, args["model_instance_name"], self._answers.put)
             self._start(self._send_answers, "responses")
-        # What is here now stays: the garbage collector need not look at it again and again while requests are served.
+        # What is here now stays: the garbage collector need not look at it again and again while requests are
+        # served.
         gc.freeze()
         self._closed = threading.Event()
         self._start(self._keep_house, "housekeeping")
@@ -115,8 +124,8 @@ class TritonPythonModel:
             return [_refuse(error) for _ in requests]
 
     def _hand_over(self, requests):
-        """Asynchronous: responses follow through the senders. From the first of them on nothing may be raised, and nothing
-        but None returned: the server would crash."""
+        """Asynchronous: responses follow through the senders. From the first of them on nothing may be
+        raised, and nothing but None returned: the server would crash."""
         replies = [_Reply(request.get_response_sender()) for request in requests]
         try:
             taken = [self._take(request, reply) for request, reply in zip(requests, replies, strict=True)]
@@ -131,7 +140,9 @@ class TritonPythonModel:
             # The stub has copied the tensor into an array of its own already.
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         else:
-            inputs = {tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()}
+            inputs = {
+                tensor.name(): _view(tensor, self._dtypes.get(tensor.name())) for tensor in request.inputs()
+            }
         return self._make_request(self._state, inputs, request.requested_output_names(), reply)
 
     def _start(self, target, name):
@@ -149,7 +160,8 @@ class TritonPythonModel:
             request.reply.send(response)
 
     def _keep_house(self):
-        """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants any more."""
+        """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants
+        any more."""
         publish = _make_publisher(self._state, self._instance)
         while not self._closed.wait(HOUSEKEEPING_SECONDS):
             try:
@@ -160,8 +172,8 @@ class TritonPythonModel:
 
 
 class _Reply:
-    """The way to answer a request. Once it has answered the sender must not be asked anything: the server would look at what
-    it has freed."""
+    """The way to answer a request. Once it has answered the sender must not be asked anything: the server
+    would look at what it has freed."""
 
     def __init__(self, sender):
         self._sender = sender
@@ -201,10 +213,15 @@ class _Publisher:
         from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS
 
         self._instance = instance
-        # The process too: when a model is reloaded its old and its new instance live together for a while, and the end of the
-        # one would free a series that both have, under the server's feet.
+        # The process too: when a model is reloaded its old and its new instance live together for a while,
+        # and the end of the one would free a series that both have, under the server's feet.
         process = str(os.getpid())
-        labels = {"model": state.name, "version": state.version, "instance": instance.name, "process": process}
+        labels = {
+            "model": state.name,
+            "version": state.version,
+            "instance": instance.name,
+            "process": process,
+        }
         labels["numerics"] = state.parameters.sim_numerics
         self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
         errors = _make_family(ERRORS)

@@ -1,6 +1,7 @@
 """ONNX to PopEF: frontend, converter, passes, compiler, and the `poprt` command.
 
-Import name, API and options are those of the real PopRT; what it compiles for is the simulated IPU of `simipu`.
+Import name, API and options are those of the real PopRT; what it compiles for is the simulated IPU of
+`simipu`.
 """
 
 from poprt import compiler, converter, frontend

@@ -1,7 +1,8 @@
-"""If nodes: those whose condition is known give way to the branch taken, and of the others a branch that is invalid is named.
+"""If nodes: those whose condition is known give way to the branch taken, and of the others a branch that is
+invalid is named.
 
-ONNX Runtime would do the first while it folds, but it looks at both branches before that, and refuses a model in which the one
-that is never taken does not fit the given shapes.
+ONNX Runtime would do the first while it folds, but it looks at both branches before that, and refuses a model
+in which the one that is never taken does not fit the given shapes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from simipu.shapes import graph_values, infer_shapes
 from poprt.origins import OF_SHAPES, describe_inputs, find_inputs
 from poprt.weights import LARGE, has_data, used_names
 
-_RANDOM = frozenset("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split())
+_RANDOM = frozenset(
+    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
 """Operators whose results are not known although all that they take is."""
 BRANCHES = {True: "then_branch", False: "else_branch"}
 
@@ -58,7 +61,8 @@ def _iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str]) -> bool:
-    """Whether there was an If to take a branch of; branches are looked into on the next turn, when they are outside."""
+    """Whether there was an If to take a branch of; branches are looked into on the next turn, when they are
+    outside."""
     known.add_graph(graph)
     nodes: list[onnx.NodeProto] = []
     taken = False
@@ -87,8 +91,11 @@ def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str])
 
 
 def _make_unique(branch: onnx.GraphProto, prefix: str, defined: Counter[str]) -> None:
-    """Rename, in place, what the branch makes under a name that is used elsewhere: both branches may use the same."""
-    made = [tensor.name for tensor in branch.initializer] + [name for node in branch.node for name in node.output]
+    """Rename, in place, what the branch makes under a name that is used elsewhere: both branches may use the
+    same."""
+    made = [tensor.name for tensor in branch.initializer] + [
+        name for node in branch.node for name in node.output
+    ]
     renames = {}
     for name in made:
         if name and defined[name] > 1:
@@ -151,15 +158,22 @@ class _Known:
     def _compute(
         self, name: str, nodes: list[onnx.NodeProto], constants: list[TensorProto], sized: set[str]
     ) -> npt.NDArray[Any] | None:
-        inputs = [helper.make_tensor_value_info(each, TensorProto.FLOAT, self.shapes[each]) for each in sorted(sized)]
+        inputs = [
+            helper.make_tensor_value_info(each, TensorProto.FLOAT, self.shapes[each])
+            for each in sorted(sized)
+        ]
         output = helper.make_tensor_value_info(name, TensorProto.BOOL, None)
         graph = helper.make_graph(nodes, "condition", inputs, [output], constants)
-        model = onnx.ModelProto(ir_version=self.model.ir_version, opset_import=self.model.opset_import, graph=graph)
+        model = onnx.ModelProto(
+            ir_version=self.model.ir_version, opset_import=self.model.opset_import, graph=graph
+        )
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it can crash
         options.log_severity_level = 4
         try:
-            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
             fed = {value.name: np.zeros(self.shapes[value.name], np.float32) for value in inputs}
             (found,) = session.run(None, fed)
         except ORT_ERRORS:
@@ -172,7 +186,8 @@ Judge = Callable[[onnx.ModelProto], str | None]
 
 
 def explain_branches(model: onnx.ModelProto, judge: Judge) -> str | None:
-    """What is to be said of the first branch, the innermost if several, that is invalid at the given shapes: None without one.
+    """What is to be said of the first branch, the innermost if several, that is invalid at the given shapes:
+    None without one.
 
     `judge` sees each branch as a model of its own.
     """
@@ -194,7 +209,10 @@ def explain_branches(model: onnx.ModelProto, judge: Judge) -> str | None:
 def advise_to_fix(inputs: list[str]) -> str:
     """What to do about inputs that must be known at compile time."""
     options = " ".join(f"{name}=VALUE" for name in inputs)
-    return f"fix {'it' if len(inputs) == 1 else 'them'} to a value with poprt --fix_input {options} (of Converter: fix_inputs)"
+    return (
+        f"fix {'it' if len(inputs) == 1 else 'them'} to a value with poprt --fix_input {options} "
+        "(of Converter: fix_inputs)"
+    )
 
 
 def _find_invalid(
@@ -204,10 +222,14 @@ def _find_invalid(
     constants: dict[str, TensorProto],
     judge: Judge,
 ) -> tuple[onnx.NodeProto, str, str] | None:
-    """`graph` is the main one or a body; `types` and `constants` are those of the graphs around it, by name."""
+    """`graph` is the main one or a body; `types` and `constants` are those of the graphs around it, by
+    name."""
     own = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
     inferred = infer_shapes(own).graph
-    types = {**types, **{value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)}}
+    types = {
+        **types,
+        **{value.name: value for value in (*inferred.input, *inferred.value_info, *inferred.output)},
+    }
     constants = {**constants, **_small_constants(graph)}
     for node in graph.node:
         for name, body in _iter_bodies(node):
@@ -229,7 +251,11 @@ def _iter_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
 
 def _small_constants(graph: onnx.GraphProto) -> dict[str, TensorProto]:
     """Values that shapes may depend on."""
-    found = {tensor.name: tensor for tensor in graph.initializer if len(tensor.raw_data) < LARGE and has_data(tensor)}
+    found = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if len(tensor.raw_data) < LARGE and has_data(tensor)
+    }
     for node in graph.node:
         value = attribute(node, "value") if node.op_type == "Constant" else None
         if value is not None:
@@ -248,7 +274,9 @@ def _as_model(
     given = [constants[name] for name in sorted(captured) if name in constants]
     outer = [types[name] for name in sorted(captured) if name in types and name not in constants]
     inputs = [*branch.input, *outer]
-    graph = helper.make_graph(branch.node, branch.name or "branch", inputs, branch.output, [*branch.initializer, *given])
+    graph = helper.make_graph(
+        branch.node, branch.name or "branch", inputs, branch.output, [*branch.initializer, *given]
+    )
     return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
 
 

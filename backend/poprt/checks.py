@@ -17,15 +17,23 @@ from poprt.origins import describe_inputs, find_inputs
 
 _TYPES = frozenset(
     getattr(TensorProto, name)
-    for name in "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL".split()
+    for name in (
+        "FLOAT FLOAT16 FLOAT8E4M3FNUZ FLOAT8E5M2FNUZ INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 BOOL"
+    ).split()
 )
-"""INT64 stays inside graphs only, for shapes and indices; inputs and outputs become INT32 (the chip has no 64 bit)."""
+"""INT64 stays inside graphs only, for shapes and indices; inputs and outputs become INT32 (the chip has no 64
+bit)."""
 
 SHAPED_BY: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys("BlackmanWindow ConstantOfShape HammingWindow HannWindow If NonZero Unique".split(), (0,)),
     **dict.fromkeys(
-        "AffineGrid CenterCropPad Compress Expand OneHot Pad ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax "
-        "ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Reshape Split Squeeze Tile TopK Unsqueeze Upsample".split(),
+        "BlackmanWindow ConstantOfShape HammingWindow HannWindow If NonZero Unique".split(), (0,)
+    ),
+    **dict.fromkeys(
+        (
+            "AffineGrid CenterCropPad Compress Expand OneHot Pad ReduceL1 ReduceL2 ReduceLogSum "
+            "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
+            "Reshape Split Squeeze Tile TopK Unsqueeze Upsample"
+        ).split(),
         (1,),
     ),
     **dict.fromkeys("Loop MelWeightMatrix".split(), (0, 1)),
@@ -43,8 +51,8 @@ SELECTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 
 
 def admit(model: onnx.ModelProto) -> None:
-    """Raise CompileError for a graph that asks for endless time or memory, or refers to files. Functions go: standard operators
-    call none."""
+    """Raise CompileError for a graph that asks for endless time or memory, or refers to files. Functions go:
+    standard operators call none."""
     del model.functions[:], model.training_info[:]
     try:
         check_graph(model, without_weights=True)
@@ -58,15 +66,16 @@ def check_operators(graph: onnx.GraphProto) -> None:
         if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
             operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
             raise CompileError(
-                f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators of the "
-                "standard domain ai.onnx are"
+                f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators of "
+                "the standard domain ai.onnx are"
             )
         for subgraph in iter_subgraphs(node):
             check_operators(subgraph)
 
 
 def check_static(model: onnx.ModelProto) -> None:
-    """Raise CompileError at the first tensor whose type the chip lacks or whose shape is known at run time only."""
+    """Raise CompileError at the first tensor whose type the chip lacks or whose shape is known at run time
+    only."""
     try:
         graph = infer_shapes(model, strict=True).graph
     except onnx.shape_inference.InferenceError as error:
@@ -93,7 +102,9 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _check_result(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, value: onnx.ValueInfoProto | None) -> None:
+def _check_result(
+    graph: onnx.GraphProto, node: onnx.NodeProto, name: str, value: onnx.ValueInfoProto | None
+) -> None:
     if value is None:
         raise CompileError(f"node {describe(node)}: the shape of its output {name!r} cannot be inferred")
     _check_type(f"node {describe(node)}: output {name!r}", value.type)
@@ -131,7 +142,8 @@ def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
 
 
 def _given_name(graph: onnx.GraphProto, name: str) -> str:
-    """The name by which the model's author knows a tensor: int64_to_int32 gives those at the borders another inside."""
+    """The name by which the model's author knows a tensor: int64_to_int32 gives those at the borders another
+    inside."""
     return name.removesuffix("/int64") if _border_names(graph) & {name.removesuffix("/int64")} else name
 
 
@@ -143,7 +155,11 @@ def _advise(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:
     inputs = _find_causing_inputs(graph, node)
     if node.op_type in SELECTING:
         return ". Export the model with a result of fixed size, as a mask or the first k"
-    return f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed shape there" if inputs else ""
+    return (
+        f". If that is a setting, {advise_to_fix(inputs)}; else export the model with a fixed shape there"
+        if inputs
+        else ""
+    )
 
 
 def _check_type(what: str, found: onnx.TypeProto) -> None:
@@ -153,10 +169,15 @@ def _check_type(what: str, found: onnx.TypeProto) -> None:
     if data_type not in _TYPES:
         raise CompileError(
             f"{what} has type {TensorProto.DataType.Name(data_type)}, which the IPU lacks; it has "
-            f"{', '.join(sorted(TensorProto.DataType.Name(t) for t in _TYPES))}. Cast it before exporting the model"
+            f"{', '.join(sorted(TensorProto.DataType.Name(t) for t in _TYPES))}. Cast it before exporting "
+            "the model"
         )
 
 
 def describe(node: onnx.NodeProto) -> str:
     """A node as its author knows it: its name, or what it makes where it has none."""
-    return f"{node.name or '(making ' + node.output[0] + ')'!r} ({node.op_type})" if node.output else repr(node.name)
+    return (
+        f"{node.name or '(making ' + node.output[0] + ')'!r} ({node.op_type})"
+        if node.output
+        else repr(node.name)
+    )

@@ -38,7 +38,8 @@ STEPS = 9
 """Steps that the converter and the compiler announce together."""
 _EXAMPLES = (
     "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir models/mine",
-    "poprt -i model.onnx --batch_size 8 --export_popef --output_dir out --compiler_options partials_type=float",
+    "poprt -i model.onnx --batch_size 8 --export_popef --output_dir out --compiler_options "
+    "partials_type=float",
     "poprt -i model.onnx --show",
 )
 
@@ -54,12 +55,18 @@ def _run(options: argparse.Namespace) -> int:
     configure_logging("poprt", options.logging_level)
     compiler_options = _compiler_options(options)
     model_dir = options.triton_model_dir
-    with ModelFolder(model_dir, overwrite_config=options.overwrite_config) if model_dir else nullcontext() as folder:
+    with (
+        ModelFolder(model_dir, overwrite_config=options.overwrite_config)
+        if model_dir
+        else nullcontext() as folder
+    ):
         _convert(options, compiler_options, folder)
     return 0
 
 
-def _convert(options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None) -> None:
+def _convert(
+    options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None
+) -> None:
     model = get_frontend(options.input_model, options.framework).open_model()
     if options.show:
         _show(model)
@@ -67,7 +74,9 @@ def _convert(options: argparse.Namespace, compiler_options: CompilerOptions, fol
     compiling = options.export_popef or folder is not None
     target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
-        check_weights(model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory)
+        check_weights(
+            model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
+        )
     with show_progress("compile", STEPS, disabled=options.disable_compilation_progress_bar) as on_step:
         converted, whole = _converter(options, on_step).convert_beside_float(model)
         compiled = _compile(converted, whole, options, compiler_options, on_step) if compiling else None
@@ -79,7 +88,9 @@ def _convert(options: argparse.Namespace, compiler_options: CompilerOptions, fol
     if compiled is not None:
         _write(compiled, options, output_dir, folder)
     if options.show_profile:
-        profile = make_profile(options.input_model.stem, options.precision, converted, target, cost_options(compiler_options))
+        profile = make_profile(
+            options.input_model.stem, options.precision, converted, target, cost_options(compiler_options)
+        )
         print_profile(profile, make_console())
 
 
@@ -108,16 +119,27 @@ def _compile(
     data = read_calibration_data(options.data_preprocess) if options.data_preprocess else None
     axis = options.batch_axis or 0
     return Compiler.compile(
-        converted, None, compiler_options, batch_axis=axis, float_model=whole, calibration_data=data, on_step=on_step
+        converted,
+        None,
+        compiler_options,
+        batch_axis=axis,
+        float_model=whole,
+        calibration_data=data,
+        on_step=on_step,
     )
 
 
-def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path, folder: ModelFolder | None) -> None:
+def _write(
+    compiled: Executable, options: argparse.Namespace, output_dir: Path, folder: ModelFolder | None
+) -> None:
     lines = []
     if options.export_popef:
         with Staging() as staging:
             stage_executable(staging, compiled, output_dir)
-        lines += [f"wrote {output_dir / name}" for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]]
+        lines += [
+            f"wrote {output_dir / name}"
+            for name in ("executable.popef", "weights.popef")[: 1 + bool(compiled.weights)]
+        ]
     if folder is not None:
         lines += folder.write(compiled)
     target = compiled.executable.target
@@ -127,8 +149,9 @@ def _write(compiled: Executable, options: argparse.Namespace, output_dir: Path, 
         lines.append(compiled.findings.comparison.describe())
     if compiled.rows.dependence:
         lines.append(
-            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The compiled batch is always "
-            "computed whole, for one request at a time; --batch_size 1 makes a model whose requests may have any number of rows"
+            f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The "
+            "compiled batch is always computed whole, for one request at a time; --batch_size 1 makes a "
+            "model whose requests may have any number of rows"
         )
     for line in lines:
         print_line(line)
@@ -211,7 +234,12 @@ def _parser() -> Parser:
     parser.set_defaults(run=supervised(_run))
     add, add_path = parser.add_argument, parser.add_path
     add_path(
-        "-i", "--input_model", type=Path, required=True, metavar="PATH", help="ONNX file, or a folder that holds exactly one"
+        "-i",
+        "--input_model",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="ONNX file, or a folder that holds exactly one",
     )
     add("--framework", default="onnx", help="front end; only onnx is built in (default: %(default)s)")
     add(
@@ -224,21 +252,49 @@ def _parser() -> Parser:
     )
     add("--batch_size", type=positive, help="batch size of all inputs")
     add("--batch_axis", type=int, help="axis that holds the batch (default: 0)")
-    add("--precision", choices=PRECISIONS, default="fp32", help="type of weights and arithmetic (default: %(default)s)")
-    add("--fp16_skip_op_types", nargs="+", default=[], metavar="OP", help="operators that stay fp32 in an fp16 model")
-    add("--fp16_skip_op_names", nargs="+", default=[], metavar="NODE", help="nodes that stay fp32 in an fp16 model (ours)")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        default="fp32",
+        help="type of weights and arithmetic (default: %(default)s)",
+    )
+    add(
+        "--fp16_skip_op_types",
+        nargs="+",
+        default=[],
+        metavar="OP",
+        help="operators that stay fp32 in an fp16 model",
+    )
+    add(
+        "--fp16_skip_op_names",
+        nargs="+",
+        default=[],
+        metavar="NODE",
+        help="nodes that stay fp32 in an fp16 model (ours)",
+    )
     add(
         "--fp8_params",
         default="F143,F143,-1,-1",
         metavar="FORMAT,FORMAT,SCALE,SCALE",
-        help="format (F143, F152) of inputs and weights and their scales, powers of two (default: %(default)s)",
+        help="format (F143, F152) of inputs and weights and their scales, powers of two (default: "
+        "%(default)s)",
     )
-    add("--fp8_skip_op_names", nargs="+", default=[], metavar="NODE", help="products that stay fp16 in an fp8 model")
-    data_help = "inputs by name to look for overflow with in a model in half: .npz, a folder of .npy, or a pickled dict"
+    add(
+        "--fp8_skip_op_names",
+        nargs="+",
+        default=[],
+        metavar="NODE",
+        help="products that stay fp16 in an fp8 model",
+    )
+    data_help = (
+        "inputs by name to look for overflow with in a model in half: .npz, a folder of "
+        ".npy, or a pickled dict"
+    )
     add_path("--data_preprocess", type=Path, metavar="PATH", help=data_help)
     add("--remove_outputs", nargs="+", default=[], metavar="NAME", help="outputs to drop")
     fix_help = (
-        "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If that they choose is compiled (ours)"
+        "inputs that become constants, as sr=16000 or sizes=2,3: only the branch of an If "
+        "that they choose is compiled (ours)"
     )
     add("--fix_input", type=_pair, nargs="+", default=[], metavar="NAME=VALUE", help=fix_help)
     add("--convert_version", type=positive, metavar="N", help="target opset (default: the model's own)")
@@ -254,13 +310,33 @@ def _parser() -> Parser:
     )
     add("--batches_per_step", type=positive, help="batches run per return to the host (default: 1)")
     add("--num_io_tiles", type=count, help="tiles that only do I/O (default: 0)")
-    add("--allow_out_of_memory", action="store_true", help="compile what, as modelled, does not fit into the chip's memory")
+    add(
+        "--allow_out_of_memory",
+        action="store_true",
+        help="compile what, as modelled, does not fit into the chip's memory",
+    )
     only_help = "refuse operators that the IPU's own compiler lacks, instead of a warning (ours)"
     add("--only_ipu_operators", action="store_true", help=only_help)
-    add("--compiler_options", type=_option, nargs="+", default=[], metavar="KEY=VAL", help="further CompilerOptions")
-    add("--export_popef", action="store_true", help="write executable.popef (and weights.popef) into output_dir")
+    add(
+        "--compiler_options",
+        type=_option,
+        nargs="+",
+        default=[],
+        metavar="KEY=VAL",
+        help="further CompilerOptions",
+    )
+    add(
+        "--export_popef",
+        action="store_true",
+        help="write executable.popef (and weights.popef) into output_dir",
+    )
     add_path(
-        "--output_dir", folder=True, type=Path, default="./", metavar="DIR", help="folder for all output (default: %(default)s)"
+        "--output_dir",
+        folder=True,
+        type=Path,
+        default="./",
+        metavar="DIR",
+        help="folder for all output (default: %(default)s)",
     )
     add("--output_model", metavar="NAME", help="file name of the converted ONNX model inside output_dir")
     add_path(
@@ -268,11 +344,20 @@ def _parser() -> Parser:
         folder=True,
         type=Path,
         metavar="DIR",
-        help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept, and must fit the executable",
+        help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept, and "
+        "must fit the executable",
     )
-    add("--overwrite_config", action="store_true", help="write config.pbtxt and name_map.json of that folder anew (ours)")
+    add(
+        "--overwrite_config",
+        action="store_true",
+        help="write config.pbtxt and name_map.json of that folder anew (ours)",
+    )
     add("--show", action="store_true", help="print the model's inputs and outputs")
-    add("--show_profile", action="store_true", help="print what a batch would take on the chip, and where (modelled)")
+    add(
+        "--show_profile",
+        action="store_true",
+        help="print what a batch would take on the chip, and where (modelled)",
+    )
     add("--disable_compilation_progress_bar", action="store_true", help="no progress bar")
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
     add_limits(parser)

@@ -1,4 +1,5 @@
-"""Compiler: a converted ONNX model becomes an executable with its metadata and, where they are streamed, its weights."""
+"""Compiler: a converted ONNX model becomes an executable with its metadata and, where they are streamed, its
+weights."""
 
 from __future__ import annotations
 
@@ -16,7 +17,17 @@ import onnx
 import simipu
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
-from simipu import CompileError, Constant, Direction, GraphOptions, LoadError, OutOfMemoryError, Program, ProgramKind, Stream
+from simipu import (
+    CompileError,
+    Constant,
+    Direction,
+    GraphOptions,
+    LoadError,
+    OutOfMemoryError,
+    Program,
+    ProgramKind,
+    Stream,
+)
 from simipu.admission import measure
 from simipu.cost import CostOptions, Estimate, estimate
 from simipu.errors import CompileMemoryError, GraphTooLargeError, LoadTimeoutError
@@ -47,7 +58,8 @@ LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 
 _WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
 _LEAST_NODES_TO_TRY = 50_000
-"""Smaller graphs in float are ready in time (20,000 nodes take 5 to 19 s); those in half the calibration run tries."""
+"""Smaller graphs in float are ready in time (20,000 nodes take 5 to 19 s); those in half the calibration run
+tries."""
 _LEAST_CONSTANT_BYTES = 1024
 """Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
 
@@ -72,12 +84,15 @@ class Executable:
 
     @property
     def rows(self) -> popef.RowFacts:
-        """Whether the rows of a batch are proven to be independent, or why not, and along which axis they lie."""
+        """Whether the rows of a batch are proven to be independent, or why not, and along which axis they
+        lie."""
         main = self.executable.program(MAIN_PROGRAM)
         axes = {stream.tensor: stream.batch_axis for stream in main.streams if stream.batch_axis}
         return popef.RowFacts(None if main.row_independent else main.row_dependence, axes)
 
-    def export(self, filename: str | Path | BinaryIO, weights_filename: str | Path | BinaryIO | None = None) -> None:
+    def export(
+        self, filename: str | Path | BinaryIO, weights_filename: str | Path | BinaryIO | None = None
+    ) -> None:
         """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given."""
         with popef.Writer(filename) as writer:
             writer.writeMetadata(self.metadata)
@@ -117,17 +132,21 @@ class Compiler:
     ) -> Executable:
         """Compile a converted model (every shape static), or the ONNX file or bytes of one.
 
-        `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A model in half is
-        computed once, with `calibration_data` (rows by input name) or made-up inputs, beside `float_model`, the same before its
-        precision was converted (None: itself, rounded nowhere): nodes whose results overflow, and outputs that part, are warned
-        of. Raises CompileError naming the node, its operator and why.
+        `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A
+        model in half is computed once, with `calibration_data` (rows by input name) or made-up inputs, beside
+        `float_model`, the same before its precision was converted (None: itself, rounded nowhere): nodes
+        whose results overflow, and outputs that part, are warned of. Raises CompileError naming the node, its
+        operator and why.
         """
         options = options or CompilerOptions()
         options.check()
         loaded = _load(model)
         missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
         if missing is not None:
-            raise CompileError(f"weight {missing!r} has no data; a model without its weights can be profiled, but not compiled")
+            raise CompileError(
+                f"weight {missing!r} has no data; a model without its weights can be profiled, but not "
+                "compiled"
+            )
         target = find_target(options.ipu_version or "ipu2", options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = _take_weights(loaded, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
@@ -254,7 +273,12 @@ def _compile(
     findings = calibration.run(Side(model, given, options.numerics()), main)
     if findings.comparison is None:
         _check_ready(main, weights, options)
-    load = Program(LOAD_PROGRAM, "load_program", ProgramKind.LOAD, tuple(_weight_stream(n, v) for n, v in streamed.items()))
+    load = Program(
+        LOAD_PROGRAM,
+        "load_program",
+        ProgramKind.LOAD,
+        tuple(_weight_stream(n, v) for n, v in streamed.items()),
+    )
     name = _hash_name(main.graph, weights, options)
     constants = () if streamed else tuple(_make_constant(name, value) for name, value in weights.items())
     executable = simipu.Executable(
@@ -265,7 +289,9 @@ def _compile(
         constants=constants,
         numerics=options.numerics(),
     )
-    return Executable(executable, _make_metadata(executable, options), streamed, options.opaque_blobs, findings)
+    return Executable(
+        executable, _make_metadata(executable, options), streamed, options.opaque_blobs, findings
+    )
 
 
 def _check_demand(inferred: onnx.ModelProto) -> None:
@@ -281,18 +307,22 @@ def _check_operators(graph: onnx.GraphProto, options: CompilerOptions) -> None:
     missing = describe_missing(graph)
     if missing and options.only_ipu_operators:
         raise CompileError(
-            f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could compile"
+            f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could "
+            "compile"
         )
     if missing:
         _log.warning("runs here only; the IPU's compiler has no %s", missing)
 
 
 def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions) -> None:
-    """Refuse a graph so large that ONNX Runtime would not have it ready in time; the calibration run has tried it already."""
+    """Refuse a graph so large that ONNX Runtime would not have it ready in time; the calibration run has
+    tried it already."""
     if _count_nodes(onnx.load_model_from_string(main.graph).graph) < _LEAST_NODES_TO_TRY:
         return
     try:
-        open_graph(main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()).close()
+        open_graph(
+            main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()
+        ).close()
     except LoadTimeoutError as error:
         raise _not_ready(error) from error
     except LoadError as error:
@@ -305,8 +335,8 @@ def _count_nodes(graph: onnx.GraphProto) -> int:
 
 def _not_ready(error: LoadTimeoutError) -> CompileError:
     return CompileError(
-        f"the model would not be ready to serve in time: {error}; in half, partials_type=float has fewer nodes to make ready, "
-        "and fp32 the fewest"
+        f"the model would not be ready to serve in time: {error}; in half, partials_type=float has fewer "
+        "nodes to make ready, and fp32 the fewest"
     )
 
 
@@ -316,8 +346,9 @@ def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
     parts = ", ".join(f"{name} {size}" for name, size in cost.by_memory().items())
     fullest = max(cost.operators, key=lambda operator: operator.live_bytes)
     text = (
-        f"Out of memory: Cannot fit all variable data onto one or more tiles: {cost.peak_tile_bytes} bytes used but tiles "
-        f"only have {cost.target.bytes_per_tile} bytes of memory (modelled; {parts}; fullest at node {fullest.name!r})"
+        f"Out of memory: Cannot fit all variable data onto one or more tiles: {cost.peak_tile_bytes} bytes "
+        f"used but tiles only have {cost.target.bytes_per_tile} bytes of memory (modelled; {parts}; fullest "
+        f"at node {fullest.name!r})"
     )
     if not options.allow_out_of_memory:
         raise OutOfMemoryError(
@@ -328,7 +359,9 @@ def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
 
 def cost_options(options: CompilerOptions) -> CostOptions:
     """The options of the compiler that time and memory depend on."""
-    shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {entry.name for entry in dataclasses.fields(options)}
+    shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {
+        entry.name for entry in dataclasses.fields(options)
+    }
     return CostOptions(**{name: getattr(options, name) for name in shared})
 
 
@@ -352,9 +385,11 @@ def _make_constant(name: str, value: npt.NDArray[Any]) -> Constant:
     return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).view(np.uint8).data.cast("B"))
 
 
-def _take_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
-    """A copy of the model without its floating-point weights of that size, and those: they are streamed, or mapped where they
-    lie."""
+def _take_weights(
+    model: onnx.ModelProto, least_bytes: int
+) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
+    """A copy of the model without its floating-point weights of that size, and those: they are streamed, or
+    mapped where they lie."""
     taken = {
         tensor.name: tensor
         for tensor in model.graph.initializer
@@ -363,11 +398,14 @@ def _take_weights(model: onnx.ModelProto, least_bytes: int) -> tuple[onnx.ModelP
     light = without_weights(model, set(taken), as_inputs=False)
     light.ir_version = min(light.ir_version, MAXIMUM_IR_VERSION)
     for tensor in taken.values():
-        stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL)
+        stub = TensorProto(
+            name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+        )
         stub.external_data.add(key="location", value="device")
         light.graph.initializer.append(stub)
     return light, {
-        name: _codes(tensor) if tensor.data_type in QUARTERS else read_array(tensor) for name, tensor in taken.items()
+        name: _codes(tensor) if tensor.data_type in QUARTERS else read_array(tensor)
+        for name, tensor in taken.items()
     }
 
 
@@ -383,7 +421,8 @@ def _serialize(model: onnx.ModelProto) -> bytes:
         return bytes(model.SerializeToString(deterministic=True))
     except ValueError as error:
         raise CompileError(
-            "the graph is larger than the 2 GiB that protobuf allows; compile with --compiler_options constant_weights=False"
+            "the graph is larger than the 2 GiB that protobuf allows; compile with --compiler_options "
+            "constant_weights=False"
         ) from error
 
 
@@ -402,7 +441,9 @@ def _make_metadata(executable: simipu.Executable, options: CompilerOptions) -> p
             name=stream.tensor,
             handle=stream.handle,
             tensorInfo=_tensor_info(stream.shape, stream.dtype),
-            type=popef.TensorType.INPUT if stream.direction is Direction.HOST_TO_DEVICE else popef.TensorType.OUTPUT,
+            type=popef.TensorType.INPUT
+            if stream.direction is Direction.HOST_TO_DEVICE
+            else popef.TensorType.OUTPUT,
             isPerReplica=False,
             programs=[program.index],
         )
@@ -419,7 +460,9 @@ def _make_metadata(executable: simipu.Executable, options: CompilerOptions) -> p
         ipuVersion=executable.target.ipu_version,
         isPOD=False,
         isInference=True,
-        engineOptions=[popef.Option(name=name, value=value) for name, value in sorted(options.engine_options.items())],
+        engineOptions=[
+            popef.Option(name=name, value=value) for name, value in sorted(options.engine_options.items())
+        ],
         deviceOptions=[],
         programFlow=popef.ProgramFlow(load=[LOAD_PROGRAM], main=[MAIN_PROGRAM], save=[]),
         programsMap={program.index: program.name for program in executable.programs},

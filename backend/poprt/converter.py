@@ -1,4 +1,5 @@
-"""Converter: a trained ONNX model becomes one that the compiler can take: static, folded, in the chip's types."""
+"""Converter: a trained ONNX model becomes one that the compiler can take: static, folded, in the chip's
+types."""
 
 from __future__ import annotations
 
@@ -21,21 +22,25 @@ from poprt.weights import is_outlined, without_weights
 
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 MINIMUM_IR_VERSION = 8
-"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX Runtime reads 8."""
+"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX
+Runtime reads 8."""
 MAXIMUM_IR_VERSION = 10
-"""The newest that the oldest supported ONNX Runtime (1.18) reads; what came later describes things not compiled here."""
+"""The newest that the oldest supported ONNX Runtime (1.18) reads; what came later describes things not
+compiled here."""
 
 
 class Converter:
-    """Turns an ONNX model into one that `Compiler` accepts. Names and meanings of the arguments are the real tool's.
+    """Turns an ONNX model into one that `Compiler` accepts. Names and meanings of the arguments are the real
+    tool's.
 
-    input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis (default 0), of
-    the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of
-    products) or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types, fp16_skip_op_names (ours): operators
-    and nodes that stay in fp32 in an fp16 model. fp8_params: formats and scales, see Fp8Params (None: its defaults).
-    fp8_skip_op_names: products that stay in fp16. remove_outputs: outputs to drop with all that only they need. fix_inputs
-    (ours): values by name of inputs that become constants; of an If that they decide only the branch taken is left.
-    convert_version: target opset; None keeps the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but a
+    input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis
+    (default 0), of the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16,
+    fp8 (fp16 with 8-bit operands of products) or fp8_weight (8-bit weights, computed with in half).
+    fp16_skip_op_types, fp16_skip_op_names (ours): operators and nodes that stay in fp32 in an fp16 model.
+    fp8_params: formats and scales, see Fp8Params (None: its defaults). fp8_skip_op_names: products that stay
+    in fp16. remove_outputs: outputs to drop with all that only they need. fix_inputs (ours): values by name
+    of inputs that become constants; of an If that they decide only the branch taken is left. convert_version:
+    target opset; None keeps the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but a
     model in half needs 11.
     """
 
@@ -71,13 +76,14 @@ class Converter:
         self._on_step = on_step
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and why."""
+        """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and
+        why."""
         prepared, narrow = self._prepare(model)
         return self._narrow(prepared) if narrow else self._check(prepared)
 
     def convert_beside_float(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
-        """The same, and what it was before its precision was converted, for `Compiler` to compare with (ours); None where it
-        computes in float."""
+        """The same, and what it was before its precision was converted, for `Compiler` to compare with
+        (ours); None where it computes in float."""
         prepared, narrow = self._prepare(model)
         if not narrow:
             return self._check(prepared), None
@@ -86,7 +92,8 @@ class Converter:
         return self._narrow(prepared), whole
 
     def _prepare(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
-        """A static model in float, folded and with all nodes named, and whether it is to be brought to half."""
+        """A static model in float, folded and with all nodes named, and whether it is to be brought to
+        half."""
         self._on_step("check operators")
         check_operators(model.graph)
         converted = onnx.ModelProto()
@@ -125,7 +132,9 @@ class Converter:
 
     def _version(self, model: onnx.ModelProto, narrow: bool) -> int | None:
         """The opset to convert to, None for the model's own."""
-        found = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
+        found = next(
+            (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET
+        )
         if self.convert_version is None and narrow and found < OLDEST_OPSET:
             return OLDEST_OPSET
         return self.convert_version
@@ -134,7 +143,9 @@ class Converter:
         names = [value.name for value in graph.output]
         unknown = sorted(self.remove_outputs - set(names))
         if unknown:
-            raise CompileError(f"remove_outputs names {unknown[0]!r}; the model's outputs are {', '.join(names)}")
+            raise CompileError(
+                f"remove_outputs names {unknown[0]!r}; the model's outputs are {', '.join(names)}"
+            )
         kept = [value for value in graph.output if value.name not in self.remove_outputs]
         if not kept:
             raise CompileError("remove_outputs leaves no output; keep at least one of " + ", ".join(names))
@@ -143,7 +154,8 @@ class Converter:
 
 
 def _names(names: Collection[str] | str | None) -> frozenset[str]:
-    """What a user lists, as text with commas between or one by one; blanks around the names are no part of them."""
+    """What a user lists, as text with commas between or one by one; blanks around the names are no part of
+    them."""
     listed = names.split(",") if isinstance(names, str) else names or ()
     return frozenset(stripped for name in listed if (stripped := name.strip()))
 
@@ -155,7 +167,9 @@ def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     try:
         converted = onnx.version_converter.convert_version(without_weights(model, set(outlined)), version)
     except (onnx.version_converter.ConvertError, RuntimeError) as error:
-        raise CompileError(f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}") from error
+        raise CompileError(
+            f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
+        ) from error
     inputs = [value for value in converted.graph.input if value.name in given or value.name not in outlined]
     del converted.graph.input[:]
     converted.graph.input.extend(inputs)

@@ -1,4 +1,5 @@
-"""Graph inputs that are settings rather than data become constants before anything is folded (the option is ours)."""
+"""Graph inputs that are settings rather than data become constants before anything is folded (the option is
+ours)."""
 
 from __future__ import annotations
 
@@ -17,11 +18,14 @@ from poprt.shapes import describe_shape
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def fix_inputs(model: onnx.ModelProto, values: Mapping[str, Any], input_shape: Mapping[str, Sequence[int]]) -> None:
-    """Turn inputs of `model` into constants, in place: `values` has numbers, arrays, or texts of numbers with commas, by name.
+def fix_inputs(
+    model: onnx.ModelProto, values: Mapping[str, Any], input_shape: Mapping[str, Sequence[int]]
+) -> None:
+    """Turn inputs of `model` into constants, in place: `values` has numbers, arrays, or texts of numbers with
+    commas, by name.
 
-    An input's variable dimensions are those of `input_shape`, or else what the values leave open. Raises CompileError for an
-    unknown input, and for values that are not of the input's type and shape.
+    An input's variable dimensions are those of `input_shape`, or else what the values leave open. Raises
+    CompileError for an unknown input, and for values that are not of the input's type and shape.
     """
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -39,10 +43,15 @@ def fix_inputs(model: onnx.ModelProto, values: Mapping[str, Any], input_shape: M
 def _parse(value: onnx.ValueInfoProto, given: Any) -> npt.NDArray[Any]:
     """The values in the input's type."""
     element = value.type.tensor_type.elem_type
-    dtype = helper.tensor_dtype_to_np_dtype(element) if element in helper.get_all_tensor_dtypes() else np.dtype(object)
+    dtype = (
+        helper.tensor_dtype_to_np_dtype(element)
+        if element in helper.get_all_tensor_dtypes()
+        else np.dtype(object)
+    )
     if dtype.kind not in "fiub":
         raise CompileError(
-            f"input {value.name!r} cannot be fixed: its type is {_type_name(value)}, and only numbers can be given"
+            f"input {value.name!r} cannot be fixed: its type is {_type_name(value)}, and only numbers can "
+            "be given"
         )
     if isinstance(given, str):
         words = given.strip().strip("[]").split(",")
@@ -68,19 +77,27 @@ def _read(value: onnx.ValueInfoProto, word: str, dtype: np.dtype[Any], given: st
     return number
 
 
-def _shape(value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, wanted: Sequence[int] | None) -> npt.NDArray[Any]:
+def _shape(
+    value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, wanted: Sequence[int] | None
+) -> npt.NDArray[Any]:
     """The values in the input's shape, of which one dimension may be open."""
     if not value.type.tensor_type.HasField("shape"):
         return array if wanted is None else _fit(value, array, given, list(wanted))
     dims = [dim.dim_value if dim.dim_value > 0 else -1 for dim in value.type.tensor_type.shape.dim]
     if wanted is not None:
-        if len(wanted) != len(dims) or any(dim not in (-1, asked) for dim, asked in zip(dims, wanted, strict=False)):
-            raise CompileError(f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it {list(wanted)}")
+        if len(wanted) != len(dims) or any(
+            dim not in (-1, asked) for dim, asked in zip(dims, wanted, strict=False)
+        ):
+            raise CompileError(
+                f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it {list(wanted)}"
+            )
         dims = list(wanted)
     return _fit(value, array, given, dims)
 
 
-def _fit(value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: list[int]) -> npt.NDArray[Any]:
+def _fit(
+    value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: list[int]
+) -> npt.NDArray[Any]:
     known = math.prod(dim for dim in dims if dim > 0)
     is_open = dims.count(-1) == 1
     # A lone number fills nothing larger than itself: where two are meant, one has been forgotten.
@@ -91,8 +108,9 @@ def _fit(value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: 
 
 def _wrong(value: onnx.ValueInfoProto, found: str) -> CompileError:
     return CompileError(
-        f"input {value.name!r} cannot be fixed: expected {_type_name(value)} of shape {describe_shape(value)}, {found}; "
-        "give a number, or as many as the shape holds with commas between (--input_shape fixes open dimensions)"
+        f"input {value.name!r} cannot be fixed: expected {_type_name(value)} of shape "
+        f"{describe_shape(value)}, {found}; give a number, or as many as the shape holds with commas "
+        "between (--input_shape fixes open dimensions)"
     )
 
 

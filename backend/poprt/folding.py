@@ -1,6 +1,7 @@
 """Folds constants and drops what shapes make idle, by ONNX Runtime's basic optimiser.
 
-It runs in a process of its own: some valid models crash the optimiser, which must not take the compiler with it.
+It runs in a process of its own: some valid models crash the optimiser, which must not take the compiler with
+it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from poprt.weights import drop_weights, has_data, inline, used_names, without_we
 
 TIMEOUT_SECONDS = 1_800
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
-"""Operators whose weights the optimiser leaves as they are, as long as the other operand depends on the inputs."""
+"""Operators whose weights the optimiser leaves as they are, as long as the other operand depends on the
+inputs."""
 _REFUSED = "ONNX Runtime cannot load the model: "
 _WHERE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
 """What ONNX Runtime puts before its reasons: a code, and the name of a temporary file."""
@@ -52,12 +54,15 @@ onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvi
 def fold(model: onnx.ModelProto) -> None:
     """Compute, in place, everything in `model` (static input shapes) that does not depend on its inputs.
 
-    Weights without data stay so, and nothing is computed with them. Standard ONNX operators only come out. Raises CompileError
-    with ONNX Runtime's reason, which names the node, or the branch of an If that is invalid.
+    Weights without data stay so, and nothing is computed with them. Standard ONNX operators only come out.
+    Raises CompileError with ONNX Runtime's reason, which names the node, or the branch of an If that is
+    invalid.
     """
     take_known_branches(model)
     _check_size(model)
-    left = _weights_left(model.graph) | {tensor.name for tensor in model.graph.initializer if not has_data(tensor)}
+    left = _weights_left(model.graph) | {
+        tensor.name for tensor in model.graph.initializer if not has_data(tensor)
+    }
     light = without_weights(model, left)
     try:
         folded = _optimise(light)
@@ -81,12 +86,13 @@ def fold(model: onnx.ModelProto) -> None:
 
 
 def _check_size(model: onnx.ModelProto) -> None:
-    """Refuse what no model can hold: what ONNX Runtime says of it, and when, its versions do not agree upon."""
+    """Refuse what no model can hold: what ONNX Runtime says of it, and when, its versions do not agree
+    upon."""
     demand = measure(infer_shapes(model))
     if demand.folded_bytes > onnx.checker.MAXIMUM_PROTOBUF:
         raise CompileMemoryError(
-            f"the constants of the model make tensor {demand.folded!r} of {demand.folded_bytes} bytes; a model can hold "
-            f"{onnx.checker.MAXIMUM_PROTOBUF}"
+            f"the constants of the model make tensor {demand.folded!r} of {demand.folded_bytes} bytes; a "
+            f"model can hold {onnx.checker.MAXIMUM_PROTOBUF}"
         )
 
 
@@ -98,11 +104,17 @@ def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
         onnx.save(model, source)
         command = [sys.executable, "-c", _CHILD, str(source), str(result)]
         try:
-            child = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+            child = subprocess.run(
+                command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+            )
         except subprocess.TimeoutExpired:
-            raise CompileError(f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped") from None
+            raise CompileError(
+                f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped"
+            ) from None
         if child.returncode < 0:
-            raise CompileError(f"ONNX Runtime crashed (signal {-child.returncode}) while folding the model's constants")
+            raise CompileError(
+                f"ONNX Runtime crashed (signal {-child.returncode}) while folding the model's constants"
+            )
         if child.returncode or not result.exists():
             reason = child.stderr.strip().splitlines()[-1:] or ["no message"]
             raise CompileError(_REFUSED + re.sub(_WHERE, "", reason[0]))
@@ -123,7 +135,8 @@ def _is_refusal(error: CompileError) -> bool:
 
 
 def _weights_left(graph: onnx.GraphProto) -> set[str]:
-    """The large weights that the optimiser would only read and write again: they do not travel there and back."""
+    """The large weights that the optimiser would only read and write again: they do not travel there and
+    back."""
     if any(node.op_type == "BatchNormalization" for node in graph.node):
         return set()  # products may take it up into their weights
     dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}

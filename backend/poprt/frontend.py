@@ -27,7 +27,9 @@ class OnnxFrontend:
         files = sorted(self.path.glob("*.onnx"))
         if len(files) != 1:
             names = ", ".join(file.name for file in files) or "none"
-            raise CompileError(f"folder {self.path} must hold exactly one ONNX file, found {names}; name the file")
+            raise CompileError(
+                f"folder {self.path} must hold exactly one ONNX file, found {names}; name the file"
+            )
         return files[0]
 
     def load_model(self) -> onnx.ModelProto:
@@ -38,12 +40,15 @@ class OnnxFrontend:
         return model
 
     def open_model(self) -> onnx.ModelProto:
-        """The same with large weights left where they are (ours): for `Converter` and `Compiler` of this process only."""
+        """The same with large weights left where they are (ours): for `Converter` and `Compiler` of this
+        process only."""
         file = self.get_onnx_name()
         try:
             model = open_model(file)
             # The checker writes and reads what it checks, and cannot with more than 2 GiB.
-            onnx.checker.check_model(without_weights(model, {t.name for t in model.graph.initializer if is_outlined(t)}))
+            onnx.checker.check_model(
+                without_weights(model, {t.name for t in model.graph.initializer if is_outlined(t)})
+            )
         except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
         return model
@@ -52,5 +57,7 @@ class OnnxFrontend:
 def get_frontend(path: str | Path, framework: str = "onnx") -> OnnxFrontend:
     """The front end for `framework`; CompileError for any but onnx."""
     if framework != "onnx":
-        raise CompileError(f"framework {framework!r} has no front end here, only onnx; export the model to ONNX")
+        raise CompileError(
+            f"framework {framework!r} has no front end here, only onnx; export the model to ONNX"
+        )
     return OnnxFrontend(path)

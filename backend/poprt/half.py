@@ -1,4 +1,5 @@
-"""float_to_half and half_to_float: a graph brought to half, as the chip computes it (precision fp16), and back to float."""
+"""float_to_half and half_to_float: a graph brought to half, as the chip computes it (precision fp16), and
+back to float."""
 
 from __future__ import annotations
 
@@ -14,18 +15,22 @@ from simipu.shapes import infer_shapes
 from poprt.weights import drop_weights, retype, used_names
 
 
-def float_to_half(model: onnx.ModelProto, skip_op_types: Collection[str] = (), skip_op_names: Collection[str] = ()) -> None:
+def float_to_half(
+    model: onnx.ModelProto, skip_op_types: Collection[str] = (), skip_op_names: Collection[str] = ()
+) -> None:
     """Turn inputs, outputs, weights and operators of `model` to half, in place.
 
-    Operators of `skip_op_types` (fp16_skip_op_types), nodes of `skip_op_names` and operators that have no half variant stay in
-    float, between casts; what one of them hands to another stays in float on the way.
-    Finite weights beyond the range of half become its largest number, so that a mask of -FLT_MAX does not become -inf.
+    Operators of `skip_op_types` (fp16_skip_op_types), nodes of `skip_op_names` and operators that have no
+    half variant stay in float, between casts; what one of them hands to another stays in float on the way.
+    Finite weights beyond the range of half become its largest number, so that a mask of -FLT_MAX does not
+    become -inf.
     """
     version = next(entry.version for entry in model.opset_import if not entry.domain)
     unknown = sorted(set(skip_op_names) - set(_iter_node_names(model.graph)))
     if unknown:
         raise CompileError(
-            f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are called by their output)"
+            f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are called by their "
+            "output)"
         )
     skipped = _Conversion(_find_floats(infer_shapes(model).graph), version, skip_op_types, skip_op_names)
     _convert_graph(model.graph, skipped, {})
@@ -40,7 +45,8 @@ def _iter_node_names(graph: onnx.GraphProto) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """What is known of the whole model: the names of its float tensors, its opset, operators and nodes that stay in float."""
+    """What is known of the whole model: the names of its float tensors, its opset, operators and nodes that
+    stay in float."""
 
     floats: set[str]
     version: int
@@ -53,7 +59,8 @@ class _Conversion:
 
 
 def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: dict[str, str]) -> None:
-    """A graph, or one inside a node of it. `in_float` maps half tensors that can be seen here to their float twins."""
+    """A graph, or one inside a node of it. `in_float` maps half tensors that can be seen here to their float
+    twins."""
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
@@ -85,15 +92,19 @@ def is_half(model: onnx.ModelProto) -> bool:
 
 def _types(graph: onnx.GraphProto) -> set[int]:
     """Element types of the inputs, weights and casts."""
-    types = {value.type.tensor_type.elem_type for value in graph.input} | {t.data_type for t in graph.initializer}
-    return types | {attribute.i for node in graph.node if node.op_type == "Cast" for attribute in node.attribute}
+    types = {value.type.tensor_type.elem_type for value in graph.input} | {
+        t.data_type for t in graph.initializer
+    }
+    return types | {
+        attribute.i for node in graph.node if node.op_type == "Cast" for attribute in node.attribute
+    }
 
 
 def half_to_float(model: onnx.ModelProto) -> None:
     """Turn a model in half into one in float, in place; `float_to_half` turns it back.
 
-    ONNX Runtime, which folds constants, has few operators in half on the CPU: it would take the others apart and put casts
-    around them.
+    ONNX Runtime, which folds constants, has few operators in half on the CPU: it would take the others apart
+    and put casts around them.
     """
     _widen_graph(model.graph)
     del model.graph.value_info[:]
@@ -133,7 +144,8 @@ def _convert(
     added: list[onnx.TensorProto],
     float_names: dict[str, str],
 ) -> list[onnx.NodeProto]:
-    """The nodes that take a node's place. `float_names` maps a half tensor to its float twin, where there is one."""
+    """The nodes that take a node's place. `float_names` maps a half tensor to its float twin, where there is
+    one."""
     if node.op_type == "Cast":
         _retype_attribute(node, "to")
         return [node]
@@ -175,7 +187,8 @@ def _retype_attribute(node: onnx.NodeProto, name: str) -> None:
 
 
 def _has_half(schema: onnx.defs.OpSchema) -> bool:
-    """Whether any input or output may be half; operators without float operands say yes and are left alone."""
+    """Whether any input or output may be half; operators without float operands say yes and are left
+    alone."""
     allowed = [parameter.types for parameter in (*schema.inputs, *schema.outputs)]
     takes_float = any("tensor(float)" in types for types in allowed)
     return not takes_float or any("tensor(float16)" in types for types in allowed)

@@ -23,10 +23,13 @@ def int64_to_int32(model: onnx.ModelProto) -> None:
         tensor.name = inner.get(tensor.name, tensor.name)
     # An output that is an input is narrow already.
     narrow = [(name, wide) for name, wide in narrow if (name, wide) not in widen]
-    nodes = [helper.make_node("Cast", [name], [inner[name]], name=f"{name}/widen", to=wide) for name, wide in widen]
+    nodes = [
+        helper.make_node("Cast", [name], [inner[name]], name=f"{name}/widen", to=wide) for name, wide in widen
+    ]
     nodes += graph.node
     nodes += [
-        helper.make_node("Cast", [inner[name]], [name], name=f"{name}/narrow", to=_NARROWED[wide]) for name, wide in narrow
+        helper.make_node("Cast", [inner[name]], [name], name=f"{name}/narrow", to=_NARROWED[wide])
+        for name, wide in narrow
     ]
     del graph.node[:]
     graph.node.extend(nodes)

@@ -1,4 +1,5 @@
-"""Keeps two processes out of one folder. The kernel lets go of a killed process's folder, and no file is left behind."""
+"""Keeps two processes out of one folder. The kernel lets go of a killed process's folder, and no file is left
+behind."""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ def lock_folder(folder: Path, *, wait: bool = False) -> Iterator[bool]:
 
 @contextmanager
 def make_scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent` for the length of the with statement; those that killed processes left go first."""
+    """A new folder in `parent` for the length of the with statement; those that killed processes left go
+    first."""
     with ExitStack() as held:
         # Nobody else looks between the making of a folder and its locking.
         with lock_folder(parent, wait=True):
             for left in parent.glob(f"{prefix}*"):
-                with suppress(BlockingIOError, NotADirectoryError, FileNotFoundError), lock_folder(left) as held_by_nobody:
+                with (
+                    suppress(BlockingIOError, NotADirectoryError, FileNotFoundError),
+                    lock_folder(left) as held_by_nobody,
+                ):
                     if held_by_nobody:
                         shutil.rmtree(left, ignore_errors=True)
             folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))

@@ -24,17 +24,25 @@ def check_weights(
 ) -> None:
     """Raise OutOfMemoryError where the weights that the chip has to hold are larger than all of its memory.
 
-    Counted is what meets data that are not known at compile time: of everything else the folding may leave less.
+    Counted is what meets data that are not known at compile time: of everything else the folding may leave
+    less.
     """
-    sizes = {tensor.name: _count_bytes(tensor, precision) for tensor in graph.initializer if tensor.data_type in _BYTES}
+    sizes = {
+        tensor.name: _count_bytes(tensor, precision)
+        for tensor in graph.initializer
+        if tensor.data_type in _BYTES
+    }
     held = sorted(_find_held(graph) & sizes.keys(), key=lambda name: -sizes[name])
-    needed, there = sum(sizes[name] for name in held), target.num_ipus * target.tiles_per_ipu * target.bytes_per_tile
+    needed, there = (
+        sum(sizes[name] for name in held),
+        target.num_ipus * target.tiles_per_ipu * target.bytes_per_tile,
+    )
     if needed <= there or allow_out_of_memory:
         return
     raise OutOfMemoryError(
-        f"Out of memory: the weights alone take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of {target.name} have "
-        f"{there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller precision, more IPUs (num_ipus) or "
-        "allow_out_of_memory"
+        f"Out of memory: the weights alone take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of "
+        f"{target.name} have {there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller "
+        "precision, more IPUs (num_ipus) or allow_out_of_memory"
     )
 
 

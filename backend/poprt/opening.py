@@ -1,7 +1,8 @@
-"""Opens ONNX files whose large weights stay where they are: in the file, or in the files of external data beside it.
+"""Opens ONNX files whose large weights stay where they are: in the file, or in the files of external data
+beside it.
 
-What comes back is the model with initializers that say where their data lie (`weights.outline`). Files are strangers' input: no
-path leaves the model's folder, and no weight reaches beyond its file.
+What comes back is the model with initializers that say where their data lie (`weights.outline`). Files are
+strangers' input: no path leaves the model's folder, and no weight reaches beyond its file.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from poprt.weights import LARGE_BYTES, OUTLINED_TYPES, inline, is_outlined, outl
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MOST_TENSOR_FIELDS, _MOST_MODEL_FIELDS, _MOST_GRAPH_FIELDS = 1_000, 100_000, 5_000_000
-"""Of a weight with raw data: its dimensions, names and descriptions; of a model: its metadata and functions; of a graph: its
-nodes and tensors. Far more than any that is known, and what can be looked through in seconds."""
+"""Of a weight with raw data: its dimensions, names and descriptions; of a model: its metadata and functions;
+of a graph: its nodes and tensors. Far more than any that is known, and what can be looked through in
+seconds."""
 
 
 def open_model(file: Path) -> onnx.ModelProto:
-    """The model in `file`. Raises DecodeError and OSError for what is no model, CompileError for external data that are not
-    there, not whole, or outside the model's folder."""
+    """The model in `file`. Raises DecodeError and OSError for what is no model, CompileError for external
+    data that are not there, not whole, or outside the model's folder."""
     model = _read(file)
     try:
         for tensor, is_weight in iter_tensors(model.graph):
@@ -86,7 +88,8 @@ class _Pieces:
         self._content = content
 
     def cut_weights(self) -> dict[int, tuple[int, int]]:
-        """Where the raw data of large initializers lie, start and size by the initializer's index; `join` leaves them out."""
+        """Where the raw data of large initializers lie, start and size by the initializer's index; `join`
+        leaves them out."""
         content = self._content
         self._model = list(_limit(_iter_fields(content, 0, len(content)), _MOST_MODEL_FIELDS))
         found = {}
@@ -135,7 +138,8 @@ class _Pieces:
 
 
 def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
-    """The fields of the message that stands from `start` to before `end`; DecodeError where they do not fill it."""
+    """The fields of the message that stands from `start` to before `end`; DecodeError where they do not fill
+    it."""
     while start < end:
         key, value = _read_varint(content, start, end)
         wire = key & 7
@@ -149,7 +153,9 @@ def _iter_fields(content: mmap.mmap, start: int, end: int) -> Iterator[_Field]:
         else:
             raise DecodeError(f"byte {start}: expected a field, found wire type {wire}")
         if stop > end:
-            raise DecodeError(f"byte {start}: expected a field that ends by byte {end}, found one to byte {stop}")
+            raise DecodeError(
+                f"byte {start}: expected a field that ends by byte {end}, found one to byte {stop}"
+            )
         yield _Field(key >> 3, wire, start, value, stop)
         start = stop
 

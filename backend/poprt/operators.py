@@ -1,12 +1,13 @@
 """Which operators of the ONNX standard the IPU's own compiler has: facts about PopART and PopRT, by name.
 
-What compiles here is another question (whatever ONNX Runtime computes); `docs/operators.md` shows both side by side.
-Names only: an operator that PopART has in its opsets 6 to 11 counts as there in newer ones, since what changed is mostly where
-axes and limits are given, which PopRT's conversion to opset 11 puts right.
+What compiles here is another question (whatever ONNX Runtime computes); `docs/operators.md` shows both side
+by side. Names only: an operator that PopART has in its opsets 6 to 11 counts as there in newer ones, since
+what changed is mostly where axes and limits are given, which PopRT's conversion to opset 11 puts right.
 
-Sources: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023): the OpCreators of
-willow/src/op/*.cpp for `Onnx::Operators`, and the rewriting of ONNX graphs in willow/src/onnxpasses. [R] PopRT 1.5.0's list of
-passes (graphcore.github.io/PopRT/1.5.0-en/python_api.html, gh-pages at d43620a5).
+Sources: [P] github.com/graphcore/popart at d2f20d78, the last public commit (11 September 2023): the
+OpCreators of willow/src/op/*.cpp for `Onnx::Operators`, and the rewriting of ONNX graphs in
+willow/src/onnxpasses. [R] PopRT 1.5.0's list of passes (graphcore.github.io/PopRT/1.5.0-en/python_api.html,
+gh-pages at d43620a5).
 """
 
 from __future__ import annotations
@@ -18,32 +19,39 @@ import onnx
 from simipu.numerics import iter_subgraphs
 
 REGISTERED = frozenset(
-    "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant ConstantOfShape Conv "
-    "ConvTranspose Cos Cosh CumSum Div Dropout Elu Equal Erf Exp Expand Flatten Floor GRU Gather GlobalAveragePool "
-    "GlobalMaxPool Greater HardSigmoid Identity If InstanceNormalization IsInf IsNaN LRN LSTM LeakyRelu Less Log LogSoftmax "
-    "Loop MatMul Max MaxPool Mean Min Mul Neg Not OneHot Or PRelu Pad Pow RNN RandomNormal RandomNormalLike RandomUniform "
-    "RandomUniformLike Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
-    "ReduceSum ReduceSumSquare Relu Reshape Resize RoiAlign Round Scan Scatter ScatterElements Selu Shape Shrink Sigmoid Sign "
-    "Sin Sinh Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu Tile TopK Transpose Unsqueeze "
+    "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant "
+    "ConstantOfShape Conv ConvTranspose Cos Cosh CumSum Div Dropout Elu Equal Erf Exp Expand Flatten Floor "
+    "GRU Gather GlobalAveragePool GlobalMaxPool Greater HardSigmoid Identity If InstanceNormalization "
+    "IsInf IsNaN LRN LSTM LeakyRelu Less Log LogSoftmax Loop MatMul Max MaxPool Mean Min Mul Neg Not "
+    "OneHot Or PRelu Pad Pow RNN RandomNormal RandomNormalLike RandomUniform RandomUniformLike Reciprocal "
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare Relu Reshape Resize RoiAlign Round Scan Scatter ScatterElements Selu Shape Shrink "
+    "Sigmoid Sign Sin Sinh Slice Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tanh ThresholdedRelu "
+    "Tile TopK Transpose Unsqueeze "
     "Upsample Where".split()
 )
 """[P] Operators with an implementation of their own."""
 
 REWRITTEN: Mapping[str, str] = {
-    **dict.fromkeys("Acos Acosh Asinh Atanh DepthToSpace Gemm Mod SpaceToDepth Tan".split(), "PopART makes it of others"),
+    **dict.fromkeys(
+        "Acos Acosh Asinh Atanh DepthToSpace Gemm Mod SpaceToDepth Tan".split(), "PopART makes it of others"
+    ),
     "CastLike": "PopRT's replace_castlike",
     "Einsum": "PopRT's replace_einsum_with_matmul, as far as it is a product",
     "GreaterOrEqual": "PopRT's replace_greater_or_equal",
     "HardSwish": "PopRT's replace_hardswish",
     "LessOrEqual": "PopRT's replace_less_or_equal",
     **{name: f"PopART's own {name}" for name in "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Swish".split()},
-    "Gelu": "PopART's own Gelu; PopRT finds it in the formula that older opsets spell out (gelu_pattern, erf_gelu_pattern)",
+    "Gelu": "PopART's own Gelu; PopRT finds it in the formula that older opsets spell out "
+    "(gelu_pattern, erf_gelu_pattern)",
     "GroupNormalization": "PopART's own GroupNormalization",
-    "LayerNormalization": "PopART's own GroupNormalization; PopRT finds it in the formula that older opsets spell out "
+    "LayerNormalization": "PopART's own GroupNormalization; PopRT finds it in the formula that older "
+    "opsets spell out "
     "(layer_norm_pattern)",
 }
-"""How what is not registered gets there. PopART's own operators are those of the domain ai.graphcore [P]: the chip has the
-arithmetic, but whether PopRT translates the standard operator, or only the formula of older opsets [R], is not public."""
+"""How what is not registered gets there. PopART's own operators are those of the domain ai.graphcore [P]: the
+chip has the arithmetic, but whether PopRT translates the standard operator, or only the formula of older
+opsets [R], is not public."""
 
 PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",
@@ -57,7 +65,8 @@ def is_implemented(op_type: str) -> bool:
 
 
 def describe_missing(graph: onnx.GraphProto) -> str:
-    """The operators, bodies' too, that the IPU's compiler has not, each with its first node; "" if it has all.
+    """The operators, bodies' too, that the IPU's compiler has not, each with its first node; "" if it has
+    all.
 
     Such as "MatMulInteger (node 'a' and 3 more), GatherND (node 'b')".
     """

@@ -34,9 +34,9 @@ _ENTRIES = {"engine_options": str, "opaque_blobs": bytes}
 
 @dataclass(slots=True)
 class CompilerOptions:
-    """How to compile. Options that only steer the real compiler's search are recorded in the executable and change
-    nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory, never the results;
-    `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21."""
+    """How to compile. Options that only steer the real compiler's search are recorded in the executable and
+    change nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory,
+    never the results; `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21."""
 
     num_ipus: int = 1
     ipu_version: str = ""
@@ -62,29 +62,35 @@ class CompilerOptions:
     opaque_blobs: dict[str, bytes] = field(default_factory=dict)
     show_compilation_progress_bar: bool = True
     allow_out_of_memory: bool = False
-    """Compile what, by the model, does not fit into a tile's memory (Poplar's debug.allowOutOfMemory; the name is ours)."""
+    """Compile what, by the model, does not fit into a tile's memory (Poplar's debug.allowOutOfMemory; the
+    name is ours)."""
     only_ipu_operators: bool = False
-    """Refuse operators that the IPU's compiler lacks, which are only warned of otherwise (the option is ours)."""
+    """Refuse operators that the IPU's compiler lacks, which are only warned of otherwise (the option is
+    ours)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Assign, in the constructor too. CompileError for a value that an option cannot have, whatever the others are."""
+        """Assign, in the constructor too. CompileError for a value that an option cannot have, whatever the
+        others are."""
         object.__setattr__(self, name, _check(name, value) if name in _KINDS else value)
 
     def check(self) -> None:
         """Raise CompileError where options that are right each by itself do not go together."""
         if self.enable_pipelining and self.batches_per_step % self.num_ipus:
             raise CompileError(
-                f"compiler option batches_per_step must be a multiple of the {self.num_ipus} stages of the pipeline, "
-                f"found {self.batches_per_step}"
+                f"compiler option batches_per_step must be a multiple of the {self.num_ipus} stages of the "
+                f"pipeline, found {self.batches_per_step}"
             )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CompilerOptions:
-        """Options from names and values; text is read as a Python literal. CompileError lists the known names."""
+        """Options from names and values; text is read as a Python literal. CompileError lists the known
+        names."""
         known = {entry.name: entry for entry in dataclasses.fields(cls)}
         unknown = sorted(set(values) - set(known))
         if unknown:
-            raise CompileError(f"compiler option {unknown[0]!r} is not known; known are {', '.join(sorted(known))}")
+            raise CompileError(
+                f"compiler option {unknown[0]!r} is not known; known are {', '.join(sorted(known))}"
+            )
         options = cls(**{name: _read(name, value) for name, value in values.items()})
         options.check()
         return options
@@ -92,8 +98,8 @@ class CompilerOptions:
     def numerics(self) -> Numerics:
         """What half precision does, of `partials_type` and the engine option debug.nanOverflowException.
 
-        That option's default is false, as it is in the public frameworks' configurations (nanoo). Raises CompileError for a
-        value that is neither true nor false.
+        That option's default is false, as it is in the public frameworks' configurations (nanoo). Raises
+        CompileError for a value that is neither true nor false.
         """
         name = "debug.nanOverflowException"
         nan_on_overflow = str(self.engine_options.get(name, "false")).lower()
@@ -150,14 +156,21 @@ def _check(name: str, value: Any) -> Any:
             raise CompileError(f"compiler option {name} must be {least} to {most}, found {_quote(value)}")
     if name == "available_memory_proportion" and not 0 < value <= 1:
         raise CompileError(f"compiler option {name} must lie in (0, 1], found {value}")
-    if name in _ENTRIES and not all(isinstance(k, str) and isinstance(v, _ENTRIES[name]) for k, v in value.items()):
-        raise CompileError(f"compiler option {name}: expected a {_ENTRIES[name].__name__} for each name, found {_quote(value)}")
+    if name in _ENTRIES and not all(
+        isinstance(k, str) and isinstance(v, _ENTRIES[name]) for k, v in value.items()
+    ):
+        raise CompileError(
+            f"compiler option {name}: expected a {_ENTRIES[name].__name__} for each name, found "
+            f"{_quote(value)}"
+        )
     return value
 
 
 def _mismatch(name: str, value: Any) -> CompileError:
     kind = _KINDS[name].__name__
-    return CompileError(f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found {_quote(value)}")
+    return CompileError(
+        f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found {_quote(value)}"
+    )
 
 
 def _quote(value: Any) -> str:

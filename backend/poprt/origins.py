@@ -12,7 +12,8 @@ OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
-    """The inputs of the main graph `graph` that a tensor is computed of, be it made in the graph or in a body."""
+    """The inputs of the main graph `graph` that a tensor is computed of, be it made in the graph or in a
+    body."""
     makers: dict[str, onnx.NodeProto] = {}
     _collect_makers(graph, makers)
     seen: set[str] = set()

@@ -17,9 +17,9 @@ def fix_input_shapes(
 ) -> None:
     """Give each input of `model`, in place, the shape asked for and forget every other shape.
 
-    `input_shape` may fix variable dimensions only. `batch_size` fixes the dimension `batch_axis` (default 0) of every
-    input where it is still variable. Raises CompileError for an unknown input, a contradiction, or a dimension that
-    stays variable.
+    `input_shape` may fix variable dimensions only. `batch_size` fixes the dimension `batch_axis` (default 0)
+    of every input where it is still variable. Raises CompileError for an unknown input, a contradiction, or a
+    dimension that stays variable.
     """
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -36,12 +36,16 @@ def fix_input_shapes(
 
 
 def forget_declared_shapes(model: onnx.ModelProto) -> None:
-    """Forget, in place, the shapes that a model declares of what it computes, but where nothing can be inferred: exporters and
-    editors leave wrong ones behind."""
+    """Forget, in place, the shapes that a model declares of what it computes, but where nothing can be
+    inferred: exporters and editors leave wrong ones behind."""
     declared = [*map(_copy, model.graph.value_info), *map(_copy, model.graph.output)]
     _clear_shapes(model.graph)
     inferred = infer_shapes(model).graph
-    known = {value.name for value in (*inferred.value_info, *inferred.output) if value.type.tensor_type.HasField("shape")}
+    known = {
+        value.name
+        for value in (*inferred.value_info, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
+    }
     outputs = {value.name: value for value in model.graph.output}
     for value in declared:
         if value.name in known:
@@ -68,30 +72,37 @@ def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return copy
 
 
-def _fix(value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int) -> None:
+def _fix(
+    value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int
+) -> None:
     tensor = value.type.tensor_type
     found = describe_shape(value)
     if not tensor.HasField("shape"):
         if wanted is None:
-            raise CompileError(f"input {value.name!r} has no shape; give it with --input_shape {value.name}=d0,d1,...")
+            raise CompileError(
+                f"input {value.name!r} has no shape; give it with --input_shape {value.name}=d0,d1,..."
+            )
         for _ in wanted:
             tensor.shape.dim.add()
     dims = tensor.shape.dim
     if wanted is not None and len(wanted) != len(dims):
-        raise CompileError(f"input {value.name!r} has shape {found}, input_shape gives it {len(wanted)} dimensions")
+        raise CompileError(
+            f"input {value.name!r} has shape {found}, input_shape gives it {len(wanted)} dimensions"
+        )
     for axis, dim in enumerate(dims):
         known = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
         asked = wanted[axis] if wanted is not None else None
         if axis == batch_axis and batch_size is not None:
             if asked not in (None, batch_size):
                 raise CompileError(
-                    f"input {value.name!r}: input_shape gives {asked} to axis {axis}, batch_size {batch_size}; drop one"
+                    f"input {value.name!r}: input_shape gives {asked} to axis {axis}, batch_size "
+                    f"{batch_size}; drop one"
                 )
             asked = batch_size
         if known is not None and asked not in (None, known):
             raise CompileError(
-                f"input {value.name!r} has shape {found}: dimension {axis} is fixed at {known} and cannot become {asked}; "
-                "export the model with a variable dimension there"
+                f"input {value.name!r} has shape {found}: dimension {axis} is fixed at {known} and cannot "
+                f"become {asked}; export the model with a variable dimension there"
             )
         size = known if known is not None else asked
         if size is None:
@@ -108,4 +119,8 @@ def _fix(value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: i
 def describe_shape(value: onnx.ValueInfoProto) -> str:
     """The shape as the model states it: `[batch, 3, ?, 224]`."""
     dims = value.type.tensor_type.shape.dim
-    return "[" + ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims) + "]"
+    return (
+        "["
+        + ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
+        + "]"
+    )

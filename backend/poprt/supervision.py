@@ -1,4 +1,5 @@
-"""Limits of time and memory for a command that reads models of strangers: it works in a child process, which can be ended.
+"""Limits of time and memory for a command that reads models of strangers: it works in a child process, which
+can be ended.
 
 Half of the work is done by C++ that cannot be interrupted, and that some models crash.
 """
@@ -34,13 +35,16 @@ _DIE_WITH_PARENT = 1
 def add_limits(parser: Parser) -> None:
     """Give `parser` the arguments that `supervised` reads."""
     time_help = "end the work when it takes longer (ours; default: %(default)s)"
-    parser.add_argument("--time_limit", type=positive, default=_LIMIT_SECONDS, metavar="SECONDS", help=time_help)
+    parser.add_argument(
+        "--time_limit", type=positive, default=_LIMIT_SECONDS, metavar="SECONDS", help=time_help
+    )
     memory_help = "memory that the work may take (ours; default: what the machine has)"
     parser.add_argument("--memory_limit", type=positive, metavar="MIB", help=memory_help)
 
 
 def supervised(command: Command) -> Command:
-    """`command` in a child process, within the limits that its options have; in this one where their `own_process` is not set.
+    """`command` in a child process, within the limits that its options have; in this one where their
+    `own_process` is not set.
 
     Raises CompileTimeoutError, CompileMemoryError, and CompileError for a child that crashed.
     """
@@ -93,7 +97,8 @@ def _wait(child: int, limit_seconds: int, limit_bytes: int) -> int:
         if not ended:
             _end(child, handle, signal.SIGKILL)
             raise CompileTimeoutError(
-                f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises the limit"
+                f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises the "
+                "limit"
             )
     finally:
         os.close(handle)
@@ -103,13 +108,16 @@ def _wait(child: int, limit_seconds: int, limit_bytes: int) -> int:
         name = signal.Signals(-status).name
         if _was_nearly_full(usage, limit_bytes):
             raise _out_of_memory(limit_bytes, f"onnx or ONNX Runtime crashed ({name}), most likely because ")
-        raise CompileError(f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they cannot do")
+        raise CompileError(
+            f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they cannot do"
+        )
     return status
 
 
 def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:
     return CompileMemoryError(
-        f"{how}it needs more than its limit of {limit_bytes >> 20} MiB of memory; --memory_limit raises the limit"
+        f"{how}it needs more than its limit of {limit_bytes >> 20} MiB of memory; --memory_limit raises the "
+        "limit"
     )
 
 

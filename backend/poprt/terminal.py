@@ -1,4 +1,5 @@
-"""What the commands show through rich: consoles, cells, a bar, and log lines. Nothing in a text is taken for markup."""
+"""What the commands show through rich: consoles, cells, a bar, and log lines. Nothing in a text is taken for
+markup."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from popef.console import LineFormatter
 from popef.text import escape
 
 _UNBOUNDED_WIDTH = 1 << 20
-"""Columns where the output goes to a file or a pipe, which has no width of its own: nothing is wrapped or cut there."""
+"""Columns where the output goes to a file or a pipe, which has no width of its own: nothing is wrapped or cut
+there."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -48,10 +50,13 @@ class _TextFormatter(logging.Formatter):
 
 @contextmanager
 def show_progress(title: str, steps: int, *, disabled: bool = False) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, which each call with the next step's name moves; nothing where stderr is no terminal."""
+    """A bar on stderr, which each call with the next step's name moves; nothing where stderr is no
+    terminal."""
     console = make_console(stderr=True)
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=disabled or not console.is_terminal) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=disabled or not console.is_terminal
+    ) as progress:
         task = progress.add_task(title, total=steps)
 
         def on_step(step: str) -> None:

@@ -1,4 +1,5 @@
-"""A compiled model's Triton configuration: made, written as text, and compared with one that a user may have edited.
+"""A compiled model's Triton configuration: made, written as text, and compared with one that a user may have
+edited.
 
 Texts are protobuf's own: a name with quotes in it stays a name.
 """
@@ -23,7 +24,16 @@ MOST_BATCH_SIZE = 2**31 - 1
 KINDS = {"input": popef.TensorType.INPUT, "output": popef.TensorType.OUTPUT}
 """The kinds of tensors, by the configuration's field."""
 _MOST_BYTES = 16 << 20
-_ORDER = ("name", "backend", "max_batch_size", "dynamic_batching", "input", "output", "parameters", "instance_group")
+_ORDER = (
+    "name",
+    "backend",
+    "max_batch_size",
+    "dynamic_batching",
+    "input",
+    "output",
+    "parameters",
+    "instance_group",
+)
 _BLOCKS = ("input", "output")
 """What takes several lines to be readable."""
 
@@ -32,7 +42,8 @@ ModelConfig = Any
 
 
 def new_config(**fields: Any) -> ModelConfig:
-    """An inference.ModelConfig of these fields; its module, and gRPC with it, is loaded where one is needed only."""
+    """An inference.ModelConfig of these fields; its module, and gRPC with it, is loaded where one is needed
+    only."""
     from tritonclient.grpc import model_config_pb2  # type: ignore[import-untyped]
 
     return model_config_pb2.ModelConfig(**fields)
@@ -46,8 +57,8 @@ def user_anchors(compiled: Executable) -> list[popef.Anchor]:
 def make_config(name: str, compiled: Executable, names: Mapping[str, str]) -> ModelConfig:
     """The configuration of a compiled model, in the friendly `names` of its anchors.
 
-    Requests are batched only where rows are proven to be independent and Triton can batch them, along the first axis; else
-    dims are the compiled shape, with -1 along another axis of independent rows.
+    Requests are batched only where rows are proven to be independent and Triton can batch them, along the
+    first axis; else dims are the compiled shape, with -1 along another axis of independent rows.
     """
     batch, rows = _batch_size(compiled), compiled.rows
     batched = rows.dependence is None and not rows.batch_axes and batch > 0
@@ -60,7 +71,12 @@ def make_config(name: str, compiled: Executable, names: Mapping[str, str]) -> Mo
     )
     if batched:
         config.dynamic_batching.SetInParent()
-    _add_tensors(config, compiled, names, -1 if rows.dependence is None and rows.batch_axes else _rows_per_run(compiled))
+    _add_tensors(
+        config,
+        compiled,
+        names,
+        -1 if rows.dependence is None and rows.batch_axes else _rows_per_run(compiled),
+    )
     return config
 
 
@@ -75,7 +91,8 @@ def _rows_per_run(compiled: Executable) -> int:
 
 
 def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, str], batch: int) -> None:
-    """Inputs and outputs as the configuration's max_batch_size asks for them; with 0 dims hold the batch, which is `batch`."""
+    """Inputs and outputs as the configuration's max_batch_size asks for them; with 0 dims hold the batch,
+    which is `batch`."""
     for anchor in user_anchors(compiled):
         field = next(field for field, kind in KINDS.items() if kind == anchor.type())
         info, name = anchor.tensorInfo(), anchor.name()
@@ -84,7 +101,9 @@ def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, 
             del dims[axis]
         elif batch and dims:
             dims[axis] = batch
-        entry = getattr(config, field).add(name=names.get(name, name), data_type=_triton_type(info), dims=dims or [1])
+        entry = getattr(config, field).add(
+            name=names.get(name, name), data_type=_triton_type(info), dims=dims or [1]
+        )
         # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
         if config.max_batch_size and not dims:
             entry.reshape.SetInParent()
@@ -114,7 +133,8 @@ def _encode_field(config: ModelConfig, field: str) -> str:
 
 
 def read_config(file: Path) -> ModelConfig:
-    """A config.pbtxt. Raises CompileError, in one line that names the place, for one that Triton could not read either."""
+    """A config.pbtxt. Raises CompileError, in one line that names the place, for one that Triton could not
+    read either."""
     try:
         if file.stat().st_size > _MOST_BYTES:
             raise ValueError(f"more than {_MOST_BYTES} bytes")
@@ -127,14 +147,18 @@ def read_config(file: Path) -> ModelConfig:
 
 
 def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str, str]) -> Iterator[str]:
-    """Where the tensors of a configuration that is kept are not those of the new executable, in the friendly `names`.
+    """Where the tensors of a configuration that is kept are not those of the new executable, in the friendly
+    `names`.
 
-    All else is the user's: instances, batching, parameters, the outputs that are left out; and what says nothing of inputs
-    or of outputs has them filled in.
+    All else is the user's: instances, batching, parameters, the outputs that are left out; and what says
+    nothing of inputs or of outputs has them filled in.
     """
     wanted = new_config(max_batch_size=max(0, kept.max_batch_size))
     _add_tensors(wanted, compiled, names, _rows_per_run(compiled))
-    axes = {names.get(anchor.name(), anchor.name()): compiled.rows.axis(anchor.name()) for anchor in user_anchors(compiled)}
+    axes = {
+        names.get(anchor.name(), anchor.name()): compiled.rows.axis(anchor.name())
+        for anchor in user_anchors(compiled)
+    }
     holds_batch = not wanted.max_batch_size and _batch_size(compiled)
     for field in KINDS:
         expected = {entry.name: entry for entry in getattr(wanted, field)}
@@ -151,7 +175,9 @@ def iter_differences(kept: ModelConfig, compiled: Executable, names: Mapping[str
                 yield f"{field} {name!r} of the executable is missing"
 
 
-def _iter_facts(entry: ModelConfig, expected: ModelConfig, batch_axis: int | None) -> Iterator[tuple[str, object, object]]:
+def _iter_facts(
+    entry: ModelConfig, expected: ModelConfig, batch_axis: int | None
+) -> Iterator[tuple[str, object, object]]:
     """What two descriptions of a tensor say of it. The size of a batch that dims hold may be left open."""
     types = entry.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
     yield "type", types[entry.data_type].name, types[expected.data_type].name

@@ -1,7 +1,7 @@
 """Writes a Triton model folder: config.pbtxt, 1/name_map.json and the PopEF files.
 
-What a user may have edited is kept: config.pbtxt and name_map.json that are there are checked against the new executable, and
-nothing is replaced unless they fit it. Files take their places together, the executable last.
+What a user may have edited is kept: config.pbtxt and name_map.json that are there are checked against the new
+executable, and nothing is replaced unless they fit it. Files take their places together, the executable last.
 """
 
 from __future__ import annotations
@@ -20,16 +20,25 @@ from popef.staging import Staging, remove_left_overs
 from popef.text import escape, find_name_fault
 from poprt.compiler import Executable
 from poprt.locks import lock_folder
-from poprt.triton_config import KINDS, ModelConfig, encode_config, iter_differences, make_config, read_config, user_anchors
+from poprt.triton_config import (
+    KINDS,
+    ModelConfig,
+    encode_config,
+    iter_differences,
+    make_config,
+    read_config,
+    user_anchors,
+)
 
 VERSION = "1"
 
 
 class ModelFolder:
-    """A model folder that no other poprt writes into while the with statement lasts; one that stays empty goes again.
+    """A model folder that no other poprt writes into while the with statement lasts; one that stays empty
+    goes again.
 
-    `overwrite_config` also replaces config.pbtxt and name_map.json. Raises CompileError when another one is at work there, and
-    for a name that a file or a terminal could not show.
+    `overwrite_config` also replaces config.pbtxt and name_map.json. Raises CompileError when another one is
+    at work there, and for a name that a file or a terminal could not show.
     """
 
     def __init__(self, path: str | Path, *, overwrite_config: bool = False) -> None:
@@ -38,7 +47,9 @@ class ModelFolder:
         self.name = os.path.basename(os.path.abspath(self.path))
         """The model's name."""
         if fault := find_name_fault(self.name):
-            raise CompileError(f"model folder {escape(self.path)}: its name is the model's: {fault}; rename it")
+            raise CompileError(
+                f"model folder {escape(self.path)}: its name is the model's: {fault}; rename it"
+            )
         self._overwrite = overwrite_config
         self._held = ExitStack()
         self._config_file = self.path / "config.pbtxt"
@@ -54,7 +65,8 @@ class ModelFolder:
                 alone = held.enter_context(lock_folder(self.path))
             except BlockingIOError:
                 raise CompileError(
-                    f"model folder {escape(self.path)}: another poprt writes into it; wait for it, or give another folder"
+                    f"model folder {escape(self.path)}: another poprt writes into it; wait for it, or give "
+                    "another folder"
                 ) from None
             if alone:
                 remove_left_overs([self._config_file, self._names_file, *self._popef_files()])
@@ -67,7 +79,8 @@ class ModelFolder:
     def write(self, compiled: Executable) -> list[str]:
         """Write the model and return a line per file: what was written, what was kept.
 
-        Raises CompileError, which lists all that a kept file and the new executable disagree about; the folder is as it was.
+        Raises CompileError, which lists all that a kept file and the new executable disagree about; the
+        folder is as it was.
         """
         _check_names(compiled)
         names, kept_names = self._find_names(compiled)
@@ -79,7 +92,9 @@ class ModelFolder:
             if not kept_names:
                 staging.open(self._names_file).write((json.dumps(names, indent=4) + "\n").encode())
             if not kept_config:
-                staging.open(self._config_file).write(encode_config(make_config(self.name, compiled, names)).encode())
+                staging.open(self._config_file).write(
+                    encode_config(make_config(self.name, compiled, names)).encode()
+                )
             if not compiled.weights:
                 staging.remove(weights)
             stage_executable(staging, compiled, self.version)
@@ -118,7 +133,9 @@ class ModelFolder:
             if file is None:
                 self._refuse(self._config_file, iter([f"name_map_file_path {path!r} is not there"]))
             else:
-                names = self._merge_names(file, {anchor.name(): anchor.name() for anchor in user_anchors(compiled)})
+                names = self._merge_names(
+                    file, {anchor.name(): anchor.name() for anchor in user_anchors(compiled)}
+                )
         self._refuse(self._config_file, iter_differences(kept, compiled, names))
 
     def _is_ours(self, path: str) -> bool:
@@ -127,26 +144,31 @@ class ModelFolder:
 
     def _find(self, name: str) -> Path | None:
         """A relative path is taken from the version folder, then from the model folder."""
-        return next((folder / name for folder in (self.version, self.path) if (folder / name).is_file()), None)
+        return next(
+            (folder / name for folder in (self.version, self.path) if (folder / name).is_file()), None
+        )
 
     def _refuse(self, file: Path, differences: Iterator[str]) -> None:
         if listed := "; ".join(differences):
             raise CompileError(
                 escape(
-                    f"{file} is kept and does not fit the new executable, so that nothing was replaced: {listed}; "
-                    "edit it, give another folder, or have --overwrite_config write it anew"
+                    f"{file} is kept and does not fit the new executable, so that nothing was replaced: "
+                    f"{listed}; edit it, give another folder, or have --overwrite_config write it anew"
                 )
             )
 
 
-def write_triton_model(compiled: Executable, folder: str | Path, *, overwrite_config: bool = False) -> list[str]:
+def write_triton_model(
+    compiled: Executable, folder: str | Path, *, overwrite_config: bool = False
+) -> list[str]:
     """Write the model folder `folder`, as `ModelFolder.write` does."""
     with ModelFolder(folder, overwrite_config=overwrite_config) as held:
         return held.write(compiled)
 
 
 def stage_executable(staging: Staging, compiled: Executable, folder: Path) -> None:
-    """Write executable.popef and, where weights are streamed, weights.popef, which takes its place just before."""
+    """Write executable.popef and, where weights are streamed, weights.popef, which takes its place just
+    before."""
     weights = staging.open(folder / "weights.popef") if compiled.weights else None
     compiled.export(staging.open(folder / "executable.popef"), weights)
 
@@ -163,7 +185,10 @@ def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -
         if anchor not in names:
             yield f"{anchor!r} is no input or output, which are {', '.join(map(repr, names))}"
     owners: dict[str, str] = {}
-    for anchor, friendly in {**names, **{anchor: given[anchor] for anchor in names if anchor in given}}.items():
+    for anchor, friendly in {
+        **names,
+        **{anchor: given[anchor] for anchor in names if anchor in given},
+    }.items():
         if owners.setdefault(friendly, anchor) != anchor:
             yield f"{owners[friendly]!r} and {anchor!r} are both called {friendly!r}"
 

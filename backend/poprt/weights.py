@@ -1,7 +1,7 @@
 """The weights of a model, which may be gigabytes: looked after without copying them.
 
-A weight may be outlined: its data lie in a file, from which `read_array` maps them, in the type that they have there, while the
-tensor may have become one of another precision.
+A weight may be outlined: its data lie in a file, from which `read_array` maps them, in the type that they
+have there, while the tensor may have become one of another precision.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LARGE_BYTES = 4 * LARGE
 OUTLINED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 """Those that all passes know how to leave where they are."""
 _TOKEN = secrets.token_hex(16)
-"""Marks what this process has outlined: no model that comes from elsewhere can have this process read a file."""
+"""Marks what this process has outlined: no model that comes from elsewhere can have this process read a
+file."""
 _MOST_BESIDE_DATA = 1 << 16
 """Bytes that a tensor without data has at the most: its name and description, above all."""
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
@@ -53,7 +54,9 @@ def without_weights(model: onnx.ModelProto, names: set[str], *, as_inputs: bool 
         if tensor.name not in names:
             light.graph.initializer.append(tensor)
         elif as_inputs and tensor.name not in known:
-            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+            light.graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
     return light
 
 
@@ -98,7 +101,8 @@ def read_array(tensor: TensorProto) -> npt.NDArray[Any]:
 
 
 def retype(tensor: TensorProto, data_type: int) -> None:
-    """Turn a tensor of floats, in place, to half or float: to half to nearest, finite values clamped to the finite range."""
+    """Turn a tensor of floats, in place, to half or float: to half to nearest, finite values clamped to the
+    finite range."""
     if tensor.data_type == data_type:
         return
     if is_outlined(tensor) or not has_data(tensor):
@@ -133,5 +137,12 @@ def has_data(tensor: TensorProto) -> bool:
         return False
     if tensor.ByteSize() > _MOST_BESIDE_DATA:
         return True  # to look at them would be to copy them
-    fields = (tensor.raw_data, tensor.float_data, tensor.int32_data, tensor.int64_data, tensor.double_data, tensor.uint64_data)
+    fields = (
+        tensor.raw_data,
+        tensor.float_data,
+        tensor.int32_data,
+        tensor.int64_data,
+        tensor.double_data,
+        tensor.uint64_data,
+    )
     return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)

@@ -1,7 +1,8 @@
-"""The simulated IPU: target, device, executable, engine, numerics, and what the chip would have taken (`simipu.cost`).
+"""The simulated IPU: target, device, executable, engine, numerics, and what the chip would have taken
+(`simipu.cost`).
 
-Arithmetic is ONNX Runtime's. Nothing here reads PopEF files, or knows requests or Triton: of popef serve its rule for what a
-batch is, and its escaping of texts.
+Arithmetic is ONNX Runtime's. Nothing here reads PopEF files, or knows requests or Triton: of popef serve its
+rule for what a batch is, and its escaping of texts.
 """
 
 from simipu.adoption import adopt_graph

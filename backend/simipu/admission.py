@@ -1,7 +1,7 @@
 """What a graph of a stranger may be, looked at before anything infers, lowers or computes it.
 
-Graphs come out of PopEF files, from `sim_graph_path` and from those who compile or profile a model. They may refer to nothing
-outside themselves, and small ones may not ask for endless time or memory.
+Graphs come out of PopEF files, from `sim_graph_path` and from those who compile or profile a model. They may
+refer to nothing outside themselves, and small ones may not ask for endless time or memory.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from simipu.errors import GraphError, GraphTooLargeError
 MOST_DEPTH = 16
 """Of graphs inside nodes; a known model has 3."""
 MOST_SHAPE_NUMBERS = 1 << 20
-"""In what shape inference computes of shapes: onnx and ONNX Runtime keep each as an object. Known models have some dozens."""
+"""In what shape inference computes of shapes: onnx and ONNX Runtime keep each as an object. Known models have
+some dozens."""
 MOST_FOLDED_OPERATIONS = 1 << 34
 """That ONNX Runtime may do while it loads a graph, where nothing can end it: some seconds of one core."""
 OPERATIONS_PER_CORE_SECOND = 10**11
 """Multiply-adds that no core does more of: AVX-512 with two units at 3 GHz."""
 _CARRIERS = frozenset(
-    "Add Cast Ceil Concat Constant Div Floor Gather Identity Mod Mul Neg Range Shape Size Slice Squeeze Sub Unsqueeze".split()
+    (
+        "Add Cast Ceil Concat Constant Div Floor Gather Identity Mod Mul Neg Range Shape Size Slice "
+        "Squeeze Sub Unsqueeze"
+    ).split()
 )
 """Operators through which onnx follows the values of shapes."""
 _PRODUCTS = frozenset("MatMul MatMulInteger QLinearMatMul".split())
@@ -34,10 +38,14 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> None:
-    """Raise GraphError where `model` brings functions of its own, nests too deep, has a tensor whose data are not those of its
-    shape, or refers to a file. If `without_weights`, initializers of the main graph may have their data elsewhere, or none."""
+    """Raise GraphError where `model` brings functions of its own, nests too deep, has a tensor whose data are
+    not those of its shape, or refers to a file. If `without_weights`, initializers of the main graph may have
+    their data elsewhere, or none."""
     if model.functions or model.training_info:
-        raise GraphError("the graph brings functions or training steps of its own; inline functions when exporting the model")
+        raise GraphError(
+            "the graph brings functions or training steps of its own; inline functions when exporting the "
+            "model"
+        )
     _check_names(model.graph)
     for tensor, is_weight in iter_tensors(model.graph):
         may_lack = without_weights and is_weight
@@ -45,12 +53,14 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
         if tensor.data_location != TensorProto.EXTERNAL:
             _check_data(tensor, may_lack)
         elif not may_lack:
-            raise GraphError(f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside itself")
+            raise GraphError(
+                f"tensor {tensor.name!r} refers to a file; a graph may refer to nothing outside itself"
+            )
     numbers = _count_shape_numbers(model.graph, {})
     if numbers > MOST_SHAPE_NUMBERS:
         raise GraphTooLargeError(
-            f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most likely; the limit is "
-            f"{MOST_SHAPE_NUMBERS}"
+            f"the graph computes a shape of {numbers:.2g} numbers, by a chain of Concat most likely; the "
+            f"limit is {MOST_SHAPE_NUMBERS}"
         )
 
 
@@ -60,7 +70,14 @@ def _check_names(graph: onnx.GraphProto) -> None:
         names = [value.name for value in (*inner.input, *inner.output, *inner.value_info)]
         names += (tensor.name for tensor in inner.initializer)
         for node in inner.node:
-            names += (node.name, node.op_type, node.domain, *node.input, *node.output, *(each.name for each in node.attribute))
+            names += (
+                node.name,
+                node.op_type,
+                node.domain,
+                *node.input,
+                *node.output,
+                *(each.name for each in node.attribute),
+            )
         fault = next((name for name in names if not isinstance(name, str)), None)
         if fault is not None:
             raise GraphError(f"expected names in UTF-8, found {fault!r}")
@@ -86,7 +103,9 @@ def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[Tenso
 
 def _check_type(tensor: TensorProto) -> None:
     if tensor.data_type not in helper.get_all_tensor_dtypes() or min(tensor.dims, default=0) < 0:
-        raise GraphError(f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, which is none")
+        raise GraphError(
+            f"tensor {tensor.name!r} has type {tensor.data_type} and shape {list(tensor.dims)}, which is none"
+        )
 
 
 def _check_data(tensor: TensorProto, may_lack: bool) -> None:
@@ -94,14 +113,20 @@ def _check_data(tensor: TensorProto, may_lack: bool) -> None:
         return
     elements = math.prod(tensor.dims)
     if tensor.HasField("raw_data"):
-        fits = len(tensor.raw_data) == elements * element_bytes(tensor.data_type) or _is_packed(tensor.data_type)
+        fits = len(tensor.raw_data) == elements * element_bytes(tensor.data_type) or _is_packed(
+            tensor.data_type
+        )
     else:
         # Complex numbers take two values; types of few bits may share one.
         field = getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))
-        fits = len(field) in (elements, 2 * elements) or (_is_packed(tensor.data_type) and len(field) <= elements)
+        fits = len(field) in (elements, 2 * elements) or (
+            _is_packed(tensor.data_type) and len(field) <= elements
+        )
         fits = fits or (may_lack and not field)
     if not fits:
-        raise GraphError(f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} says")
+        raise GraphError(
+            f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} says"
+        )
 
 
 def element_bytes(data_type: int) -> int:
@@ -116,9 +141,12 @@ def _is_packed(data_type: int) -> bool:
 
 
 def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
-    """The most numbers that a shape computed in `graph`, or inside its nodes, may have, if onnx followed all of them."""
+    """The most numbers that a shape computed in `graph`, or inside its nodes, may have, if onnx followed all
+    of them."""
     counts = dict(outer)
-    counts.update((tensor.name, math.prod(tensor.dims)) for tensor in graph.initializer if len(tensor.dims) <= 1)
+    counts.update(
+        (tensor.name, math.prod(tensor.dims)) for tensor in graph.initializer if len(tensor.dims) <= 1
+    )
     most = 0
     for node in graph.node:
         taken = [counts.get(name, 0) for name in node.input]
@@ -128,7 +156,10 @@ def _count_shape_numbers(graph: onnx.GraphProto, outer: Mapping[str, int]) -> in
         elif node.op_type in ("Shape", "Size"):
             count = 1  # its rank, which files spell out
         elif node.op_type in _CARRIERS:
-            count = max((*taken, *(math.prod(each.t.dims) for each in node.attribute if len(each.t.dims) <= 1)), default=0)
+            count = max(
+                (*taken, *(math.prod(each.t.dims) for each in node.attribute if len(each.t.dims) <= 1)),
+                default=0,
+            )
         counts.update(dict.fromkeys(node.output, count))
         most = max(most, count)
         for attribute in node.attribute:
@@ -154,15 +185,17 @@ class Demand:
     folded: str
 
     def check(self, memory_bytes: int, seconds: float, cores: int) -> None:
-        """Raise GraphTooLargeError where a tensor is larger than that, or an operator takes longer on any machine."""
+        """Raise GraphTooLargeError where a tensor is larger than that, or an operator takes longer on any
+        machine."""
         if self.tensor_bytes > memory_bytes:
             raise GraphTooLargeError(
-                f"tensor {self.tensor!r} takes {self.tensor_bytes} bytes, more than the limit of {memory_bytes} of memory"
+                f"tensor {self.tensor!r} takes {self.tensor_bytes} bytes, more than the limit of "
+                f"{memory_bytes} of memory"
             )
         if self.operations > seconds * cores * OPERATIONS_PER_CORE_SECOND:
             raise GraphTooLargeError(
-                f"node {self.node!r} takes {self.operations} multiply-adds, more than {cores} cores can do within the limit of "
-                f"{seconds:g} s"
+                f"node {self.node!r} takes {self.operations} multiply-adds, more than {cores} cores can do "
+                f"within the limit of {seconds:g} s"
             )
 
 
@@ -199,11 +232,14 @@ def _iter_graphs(graph: onnx.GraphProto, is_main: bool = True) -> Iterator[tuple
 
 
 def _has_graphs(node: onnx.NodeProto) -> bool:
-    return any(attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for attribute in node.attribute)
+    return any(
+        attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for attribute in node.attribute
+    )
 
 
 def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Known shapes of a graph's tensors, and their bytes; an axis of 0 counts as 1, for operators walk along the others."""
+    """Known shapes of a graph's tensors, and their bytes; an axis of 0 counts as 1, for operators walk along
+    the others."""
     shapes, sizes = {}, {}
     for tensor in graph.initializer:
         shapes[tensor.name] = tuple(tensor.dims)
@@ -225,11 +261,18 @@ def _count(shape: tuple[int, ...]) -> int:
 
 
 def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
-    """Multiply-adds, or elements looked at, of one run of `node`, at least; None where a shape is not known."""
-    taken, made = [shapes.get(name) for name in node.input if name], [shapes.get(name) for name in node.output if name]
+    """Multiply-adds, or elements looked at, of one run of `node`, at least; None where a shape is not
+    known."""
+    taken, made = (
+        [shapes.get(name) for name in node.input if name],
+        [shapes.get(name) for name in node.output if name],
+    )
     if None in made or None in taken:
         return None
-    inputs, outputs = [shape for shape in taken if shape is not None], [shape for shape in made if shape is not None]
+    inputs, outputs = (
+        [shape for shape in taken if shape is not None],
+        [shape for shape in made if shape is not None],
+    )
     elements = sum(map(_count, outputs))
     if len(inputs) > 1 and inputs[0] and inputs[1]:
         if node.op_type in _PRODUCTS:
@@ -255,7 +298,9 @@ def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
 
 def _count_einsum(node: onnx.NodeProto, inputs: list[tuple[int, ...]]) -> int:
     """Of the widest way: all labels' sizes with each other."""
-    equation = next((each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "equation"), "")
+    equation = next(
+        (each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "equation"), ""
+    )
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, inputs, strict=False):

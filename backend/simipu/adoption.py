@@ -1,7 +1,8 @@
-"""Makes an executable of an ONNX graph for streams that are given: for a real Poplar executable, whose machine code cannot
-be simulated, by someone who has the graph that it was compiled from.
+"""Makes an executable of an ONNX graph for streams that are given: for a real Poplar executable, whose
+machine code cannot be simulated, by someone who has the graph that it was compiled from.
 
-The graph computes in its own types; what the streams have in others (halves, int32 for int64) is cast at the border.
+The graph computes in its own types; what the streams have in others (halves, int32 for int64) is cast at the
+border.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def adopt_graph(
     aliases: Mapping[str, str],
     numerics: Numerics | None = None,
 ) -> Executable:
-    """An executable called `name` whose MAIN program, the one in `programs`, computes the ONNX graph in the file `path`.
+    """An executable called `name` whose MAIN program, the one in `programs`, computes the ONNX graph in the
+    file `path`.
 
-    Its LOAD and SAVE programs do nothing: the weights are in the graph. A stream's tensor is found in the graph by the
-    stream's own tensor name or by its alias. `numerics` is what the real compiler was told of half; None: the
-    defaults. Raises LoadError naming a tensor that the graph lacks or has too much of, a shape that it cannot have, and a file
-    that is no ONNX model.
+    Its LOAD and SAVE programs do nothing: the weights are in the graph. A stream's tensor is found in the
+    graph by the stream's own tensor name or by its alias. `numerics` is what the real compiler was told of
+    half; None: the defaults. Raises LoadError naming a tensor that the graph lacks or has too much of, a
+    shape that it cannot have, and a file that is no ONNX model.
     """
     try:
         model = onnx.load(path, load_external_data=False)
@@ -58,7 +60,9 @@ def adopt_graph(
     try:
         model = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except shape_inference.InferenceError as error:
-        raise LoadError(f"graph {path} does not compute with the shapes of the PopEF file: {error}") from error
+        raise LoadError(
+            f"graph {path} does not compute with the shapes of the PopEF file: {error}"
+        ) from error
     _check_outputs(model.graph, streams, path)
     try:
         cycles = estimate(model, target).cycles
@@ -67,7 +71,16 @@ def adopt_graph(
         cycles = 0
     graph, streams, dependence = take_rows(model, streams)
     serialized = graph.SerializeToString()
-    main = Program(-1, "main_program", ProgramKind.MAIN, streams, serialized, not dependence, cycles, row_dependence=dependence)
+    main = Program(
+        -1,
+        "main_program",
+        ProgramKind.MAIN,
+        streams,
+        serialized,
+        not dependence,
+        cycles,
+        row_dependence=dependence,
+    )
     placed = tuple(_place(main, index, kind) for index, kind in programs.items())
     return Executable(name, target, placed, numerics=numerics or Numerics())
 
@@ -112,11 +125,14 @@ def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
     (value,) = (value for value in graph.input if value.name == stream.tensor)
     dims = value.type.tensor_type.shape.dim
     fixed = [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
-    fits = len(fixed) == len(stream.shape) and all(a in (None, b) for a, b in zip(fixed, stream.shape, strict=True))
+    fits = len(fixed) == len(stream.shape) and all(
+        a in (None, b) for a, b in zip(fixed, stream.shape, strict=True)
+    )
     if not fits:
         raise LoadError(
-            f"graph {path}: input {stream.tensor!r} has shape {['?' if dim is None else dim for dim in fixed]}, the anchor "
-            f"has {list(stream.shape)}; name the graph that was compiled for it"
+            f"graph {path}: input {stream.tensor!r} has shape "
+            f"{['?' if dim is None else dim for dim in fixed]}, the anchor has {list(stream.shape)}; name "
+            "the graph that was compiled for it"
         )
     del dims[:]
     for size in stream.shape:
@@ -144,10 +160,12 @@ def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
 
 
 def _check_outputs(graph: onnx.GraphProto, streams: Sequence[Stream], path: Path) -> None:
-    found = {value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in graph.output}
+    found = {
+        value.name: tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in graph.output
+    }
     for stream in streams:
         if stream.direction is Direction.DEVICE_TO_HOST and found[stream.tensor] != stream.shape:
             raise LoadError(
-                f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, the anchor has "
-                f"{list(stream.shape)}; name the graph that was compiled for it"
+                f"graph {path}: output {stream.tensor!r} has shape {list(found[stream.tensor])}, the anchor "
+                f"has {list(stream.shape)}; name the graph that was compiled for it"
             )

@@ -11,15 +11,18 @@ from pathlib import Path
 from simipu.errors import RunTimeoutError
 
 _WAKE_NS = 20_000_000
-"""The last of a wait is slept, which is to the microsecond, and cannot be cancelled; an Event's wait is not that sharp."""
+"""The last of a wait is slept, which is to the microsecond, and cannot be cancelled; an Event's wait is not
+that sharp."""
 
 
 class DeviceClock:
-    """Modelled time of one device, for which wall time waits: runs follow one another, each takes its modelled duration.
+    """Modelled time of one device, for which wall time waits: runs follow one another, each takes its
+    modelled duration.
 
-    On the clock of time.perf_counter_ns. Where rows wait for the device, a run begins as soon as the run before leaves room for
-    it, which is at its modelled end or, where the device overlaps runs, earlier; however long the CPU and the sleeping thread
-    took to get there, for what one run is late does not add to the next.
+    On the clock of time.perf_counter_ns. Where rows wait for the device, a run begins as soon as the run
+    before leaves room for it, which is at its modelled end or, where the device overlaps runs, earlier;
+    however long the CPU and the sleeping thread took to get there, for what one run is late does not add to
+    the next.
     """
 
     def __init__(self, limit_seconds: float = math.inf) -> None:
@@ -30,19 +33,22 @@ class DeviceClock:
         self._cancelled = threading.Event()
 
     def start(self, ready_ns: int, seconds: float) -> None:
-        """What the device is given next has been ready since then; it begins when the device is free, and takes so long.
+        """What the device is given next has been ready since then; it begins when the device is free, and
+        takes so long.
 
         Raises RunTimeoutError where that is longer than a run may take, and leaves the device as it is.
         """
         if seconds > self._limit_seconds:
             raise RunTimeoutError(
-                f"a run takes {seconds:g} s on the modelled device, longer than its limit of {self._limit_seconds:g} s (the "
-                "limit is target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS; sim_timing fast does not wait)"
+                f"a run takes {seconds:g} s on the modelled device, longer than its limit of "
+                f"{self._limit_seconds:g} s (the limit is target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS; "
+                "sim_timing fast does not wait)"
             )
         self.free_at_ns = max(self.free_at_ns, ready_ns)
 
     def advance(self, seconds: float, until_free: float) -> int:
-        """The device takes so long; return when it would be done, or at once when that is past. It has room for more earlier.
+        """The device takes so long; return when it would be done, or at once when that is past. It has room
+        for more earlier.
 
         The CPU's lateness in ns: how long it is past at the time of the call, 0 if it is not.
         """
@@ -52,7 +58,9 @@ class DeviceClock:
         remaining_ns = done_ns - time.perf_counter_ns()
         if remaining_ns <= 0:
             return -remaining_ns
-        if remaining_ns > _WAKE_NS and not self._cancelled.wait(min((remaining_ns - _WAKE_NS) / 1e9, threading.TIMEOUT_MAX)):
+        if remaining_ns > _WAKE_NS and not self._cancelled.wait(
+            min((remaining_ns - _WAKE_NS) / 1e9, threading.TIMEOUT_MAX)
+        ):
             remaining_ns = done_ns - time.perf_counter_ns()
         if not self._cancelled.is_set():
             time.sleep(max(0, remaining_ns) / 1e9)

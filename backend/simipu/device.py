@@ -17,17 +17,19 @@ class Device:
     id: int = 0
 
     def check_fits(self, executable: Executable, replication_factor: int = 1) -> None:
-        """Raise LoadError unless `executable` was compiled for this kind of chip, with these tiles, and this many of them.
+        """Raise LoadError unless `executable` was compiled for this kind of chip, with these tiles, and this
+        many of them.
 
-        The number may count one replica's chips or those of all `replication_factor` replicas: files have both.
+        The number may count one replica's chips or those of all `replication_factor` replicas: files have
+        both.
         """
         wanted, mine = executable.target, self.target
         numbers = {wanted.num_ipus, wanted.num_ipus * replication_factor}
         kinds = [(target.ipu_version, target.tiles_per_ipu) for target in (wanted, mine)]
         if mine.num_ipus not in numbers or kinds[0] != kinds[1]:
             raise LoadError(
-                f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device {self.id} is "
-                f"{_describe(mine)}; compile for this device or load it on a matching one"
+                f"executable {executable.name!r} was compiled for {_describe(wanted)}, but device {self.id} "
+                f"is {_describe(mine)}; compile for this device or load it on a matching one"
             )
 
 

@@ -25,7 +25,8 @@ from simipu.target import Target
 
 Array = npt.NDArray[Any]
 ReadCallback = Callable[[int], Array]
-"""Given the most rows the run has place for, returns 1 to that many rows: an array of shape (rows, *row shape)."""
+"""Given the most rows the run has place for, returns 1 to that many rows: an array of shape (rows, *row
+shape)."""
 WriteCallback = Callable[[Array], None]
 """Takes the computed rows, shape (rows, *row shape); the array is the callee's to keep."""
 
@@ -33,15 +34,15 @@ WriteCallback = Callable[[Array], None]
 class Engine:
     """Holds an executable on a device and runs its programs.
 
-    Rows: where all streams of a MAIN program have one size along their batch axis, the leading one but for models that were
-    compiled for another, that is the compiled batch and a row is what is left of the shape; rows come and go stacked along a
-    leading axis. Otherwise the program has a batch of one, whose only row is the whole tensor. A run has place for
-    `batches_per_run` compiled batches: the replicas' times the device iterations. Only batches that hold rows are
-    computed; an incomplete one is computed alone where the program is row independent, else padded with zeros as the
-    real runtime does.
+    Rows: where all streams of a MAIN program have one size along their batch axis, the leading one but for
+    models that were compiled for another, that is the compiled batch and a row is what is left of the shape;
+    rows come and go stacked along a leading axis. Otherwise the program has a batch of one, whose only row is
+    the whole tensor. A run has place for `batches_per_run` compiled batches: the replicas' times the device
+    iterations. Only batches that hold rows are computed; an incomplete one is computed alone where the
+    program is row independent, else padded with zeros as the real runtime does.
 
-    `graph_options` say how ONNX Runtime computes, `isolated` moves it into a child process, and `paced` holds rows back
-    until their modelled time on chip and host link has passed.
+    `graph_options` say how ONNX Runtime computes, `isolated` moves it into a child process, and `paced` holds
+    rows back until their modelled time on chip and host link has passed.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class Engine:
         self._isolated = isolated
         self._clock = DeviceClock(self._graph_options.limit_seconds) if paced else None
         self.lateness_ns = 0
-        """How long after their modelled end the last run had its rows computed, at most: the CPU is slower than the modelled
-        chip, or busy otherwise. 0 when in time, or not paced."""
+        """How long after their modelled end the last run had its rows computed, at most: the CPU is slower
+        than the modelled chip, or busy otherwise. 0 when in time, or not paced."""
         self._reads: dict[str, ReadCallback] = {}
         self._writes: dict[str, WriteCallback] = {}
         self._variables: dict[str, Array] = {}
@@ -79,7 +80,8 @@ class Engine:
 
     @property
     def free_at_ns(self) -> int | None:
-        """When the modelled device has room for another run, on the clock of time.perf_counter_ns; None if not paced."""
+        """When the modelled device has room for another run, on the clock of time.perf_counter_ns; None if
+        not paced."""
         return self._clock.free_at_ns if self._clock is not None else None
 
     def connect_input(self, handle: str, callback: ReadCallback) -> None:
@@ -93,10 +95,13 @@ class Engine:
     def load(self, index: int) -> None:
         """Build the MAIN program `index`, so that its first run is as fast as the next.
 
-        Needs the device variables that its LOAD program brings. Raises LoadError when the graph cannot be built.
+        Needs the device variables that its LOAD program brings. Raises LoadError when the graph cannot be
+        built.
         """
         program = self.executable.program(index)
-        weights = {constant.name: constant.array() for constant in self.executable.constants} | self._variables
+        weights = {
+            constant.name: constant.array() for constant in self.executable.constants
+        } | self._variables
         numerics = self.executable.numerics if self._graph_options.exact else None
         timing = iteration_timing(program, self.device.target, self.replication_factor)
         graph = open_graph(program, weights, self._graph_options, numerics, isolated=self._isolated)
@@ -112,7 +117,8 @@ class Engine:
         self._variables.clear()
 
     def cancel(self) -> None:
-        """End the run in flight, from any thread, and wait for nothing: it raises RunCancelledError, as all that follow."""
+        """End the run in flight, from any thread, and wait for nothing: it raises RunCancelledError, as all
+        that follow."""
         self._cancelled = True
         if self._clock is not None:
             self._clock.cancel()
@@ -122,10 +128,10 @@ class Engine:
     def run(self, index: int, ready_ns: Callable[[], int] = time.perf_counter_ns) -> int:
         """Run program `index` once and return how many rows it computed (0 for a LOAD or SAVE program).
 
-        A paced device begins when it is free, and not before `ready_ns`, called when the rows are read: since when they have
-        been ready, on the clock of time.perf_counter_ns.
-        Raises RunError for a stream that is not connected or delivers a wrong shape or dtype, and for values that an
-        operator refuses, such as an index outside its table; DeviceLostError when the run did not end.
+        A paced device begins when it is free, and not before `ready_ns`, called when the rows are read: since
+        when they have been ready, on the clock of time.perf_counter_ns. Raises RunError for a stream that is
+        not connected or delivers a wrong shape or dtype, and for values that an operator refuses, such as an
+        index outside its table; DeviceLostError when the run did not end.
         """
         program = self.executable.program(index)
         if program.kind is ProgramKind.LOAD:
@@ -143,9 +149,9 @@ class Engine:
     def compute(self, index: int, values: Sequence[Array], ready_ns: int | None = None) -> list[Array]:
         """Run MAIN program `index` once on rows that the caller has, past the streams.
 
-        `values` has an array per input stream of the program, in their order, of shape (rows, *row shape) with at most a
-        run's rows, which have been ready since `ready_ns` (None: now); the outputs come in the order of the output streams.
-        Raises like `run`.
+        `values` has an array per input stream of the program, in their order, of shape (rows, *row shape)
+        with at most a run's rows, which have been ready since `ready_ns` (None: now); the outputs come in the
+        order of the output streams. Raises like `run`.
         """
         main = self._mains.get(index) or self._find_main(index)
         clock = self._clock
@@ -154,7 +160,9 @@ class Engine:
         outputs, iterations = self._compute_all(main, values)
         if clock is not None:
             until_free = main.timing.interval * iterations
-            self.lateness_ns = clock.advance(until_free - main.timing.interval + main.timing.latency, until_free)
+            self.lateness_ns = clock.advance(
+                until_free - main.timing.interval + main.timing.latency, until_free
+            )
             self._skip_empty(main, iterations)
         return outputs
 
@@ -184,9 +192,13 @@ class Engine:
             self.lateness_ns = 0
         for start in range(0, rows, per_iteration):
             last = min(start + per_iteration, rows)
-            results = [main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)]
+            results = [
+                main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)
+            ]
             if clock is not None:
-                self.lateness_ns = max(self.lateness_ns, clock.advance(main.timing.latency, main.timing.interval))
+                self.lateness_ns = max(
+                    self.lateness_ns, clock.advance(main.timing.latency, main.timing.interval)
+                )
             yield from results
             iterations += 1
         self._skip_empty(main, iterations)
@@ -196,7 +208,8 @@ class Engine:
         return main.timing.latency + main.timing.interval * (self.device_iterations - 1)
 
     def _skip_empty(self, main: _LoadedMain, iterations: int) -> None:
-        """The chip runs the iterations after the first `iterations`, which have no rows, as well, but nobody waits for them."""
+        """The chip runs the iterations after the first `iterations`, which have no rows, as well, but nobody
+        waits for them."""
         if self._clock is not None:
             self._clock.skip(main.timing.interval * (self.device_iterations - iterations))
 
@@ -222,7 +235,8 @@ class Engine:
         for stream in program.streams:
             if stream.tensor not in self._variables:
                 raise RunError(
-                    f"stream {stream.handle!r}: there is no {stream.tensor!r} on the device; run the load program first"
+                    f"stream {stream.handle!r}: there is no {stream.tensor!r} on the device; run the load "
+                    "program first"
                 )
             if stream.handle in self._writes:
                 self._writes[stream.handle](self._variables[stream.tensor][None])
@@ -235,11 +249,13 @@ class Timing:
     latency: float
     """From its beginning to its last row."""
     interval: float
-    """From batch to batch while batches are queued: less than the latency where I/O tiles or a pipeline overlap them."""
+    """From batch to batch while batches are queued: less than the latency where I/O tiles or a pipeline
+    overlap them."""
 
 
 def iteration_timing(program: Program, target: Target, replication_factor: int) -> Timing:
-    """How long a device iteration of MAIN `program` takes. Replicas compute side by side and share the host's link."""
+    """How long a device iteration of MAIN `program` takes. Replicas compute side by side and share the host's
+    link."""
     num_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
     transfers = transfer_seconds(num_bytes * replication_factor, target)
     between = target.seconds(program.interval_cycles or program.cycles)
@@ -248,7 +264,8 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
 
 
 class _LoadedMain:
-    """A MAIN program ready to run: its streams sorted out once, its graph built. `timing` is an iteration's."""
+    """A MAIN program ready to run: its streams sorted out once, its graph built. `timing` is an
+    iteration's."""
 
     def __init__(self, program: Program, graph: Graph, timing: Timing) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
@@ -261,7 +278,8 @@ class _LoadedMain:
         self._input_names = [stream.tensor for stream in self.inputs]
         self._output_names = [stream.tensor for stream in self.outputs]
         self._row_shapes = [self._row_shape(stream) for stream in self.inputs]
-        # What is looked at after each run, in the form that is fastest to compare: the axis of the batch is None without one.
+        # What is looked at after each run, in the form that is fastest to compare: the axis of the batch is
+        # None without one.
         self._given = [
             (stream, stream.dtype, self._row_shape(stream), stream.batch_axis if self.batch_size else None)
             for stream in self.outputs
@@ -273,7 +291,8 @@ class _LoadedMain:
         return stream.row_shape if self.batch_size else stream.shape
 
     def pull(self, reads: dict[str, ReadCallback], batches: int) -> tuple[int, list[Array]]:
-        """The number of rows that wait, at most that of `batches` compiled batches, and the rows of each input."""
+        """The number of rows that wait, at most that of `batches` compiled batches, and the rows of each
+        input."""
         rows = 0
         values = []
         for stream in self.inputs:
@@ -283,13 +302,14 @@ class _LoadedMain:
         return self.check(values), values
 
     def check(self, values: Sequence[Array]) -> int:
-        """The number of rows that all inputs have; RunError where they differ, or one is of another shape or type."""
+        """The number of rows that all inputs have; RunError where they differ, or one is of another shape or
+        type."""
         rows = 0
         for stream, row_shape, value in zip(self.inputs, self._row_shapes, values, strict=True):
             if rows and len(value) != rows:
                 raise RunError(
-                    f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it {rows}; give the same "
-                    "number of rows to every input"
+                    f"stream {stream.handle!r} delivered {len(value)} rows, the streams before it {rows}; "
+                    "give the same number of rows to every input"
                 )
             rows = len(value)
             if value.shape[1:] != row_shape or value.dtype != stream.dtype:
@@ -316,7 +336,10 @@ class _LoadedMain:
         if not self.batch_size:
             return [result[None] for result in results]
         if self._moves_outputs:
-            results = [np.moveaxis(result, stream.batch_axis, 0) for stream, result in zip(self.outputs, results, strict=True)]
+            results = [
+                np.moveaxis(result, stream.batch_axis, 0)
+                for stream, result in zip(self.outputs, results, strict=True)
+            ]
         if rows == self.batch_size or self._row_independent:
             return results
         return [result[:rows] for result in results]
@@ -358,7 +381,9 @@ def _read(stream: Stream, reads: dict[str, ReadCallback], most: int) -> Array:
     try:
         callback = reads[stream.handle]
     except KeyError:
-        raise RunError(f"input stream {stream.handle!r} (tensor {stream.tensor!r}) is not connected") from None
+        raise RunError(
+            f"input stream {stream.handle!r} (tensor {stream.tensor!r}) is not connected"
+        ) from None
     return callback(most)
 
 

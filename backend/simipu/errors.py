@@ -10,7 +10,8 @@ class CompileError(SimIpuError):
 
 
 class OutOfMemoryError(CompileError):
-    """The model says that a tile's memory is too small: the message says what it would hold, and where it is fullest."""
+    """The model says that a tile's memory is too small: the message says what it would hold, and where it is
+    fullest."""
 
 
 class CompileTimeoutError(CompileError):
@@ -22,8 +23,8 @@ class CompileMemoryError(CompileError):
 
 
 class GraphError(SimIpuError):
-    """A graph is refused unseen: it refers to something outside itself, or is damaged. Who loads or compiles it says so with an
-    error of its own."""
+    """A graph is refused unseen: it refers to something outside itself, or is damaged. Who loads or compiles
+    it says so with an error of its own."""
 
 
 class GraphTooLargeError(GraphError):
@@ -47,8 +48,8 @@ class LoadMemoryError(LoadError):
 
 
 class RunError(SimIpuError):
-    """A program run failed: a stream is not connected or delivered something else than its shape, or an operator refused
-    its values. The device is as it was."""
+    """A program run failed: a stream is not connected or delivered something else than its shape, or an
+    operator refused its values. The device is as it was."""
 
 
 class RunMemoryError(RunError):
@@ -64,4 +65,5 @@ class RunTimeoutError(DeviceLostError):
 
 
 class RunCancelledError(SimIpuError):
-    """A run was ended, or not begun, because nobody wants its rows any more: its session is stopped. Nothing runs after it."""
+    """A run was ended, or not begun, because nobody wants its rows any more: its session is stopped. Nothing
+    runs after it."""

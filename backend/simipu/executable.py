@@ -1,6 +1,7 @@
 """What the compiler hands to the engine, and its one serialised form.
 
-`Executable.serialize` and `Executable.deserialize` are the only doors to the payload of a poplarExecutable blob:
+`Executable.serialize` and `Executable.deserialize` are the only doors to the payload of a poplarExecutable
+blob:
 
     0        8  "simipu" and the format version, two decimal digits
     8        8  size of the message, little endian
@@ -27,7 +28,8 @@ from simipu.numerics import Numerics
 from simipu.target import Target, find_target
 
 FORMAT_VERSION = 4
-"""Raised with every change that makes an older reader misunderstand a newer payload, or compute something else."""
+"""Raised with every change that makes an older reader misunderstand a newer payload, or compute something
+else."""
 
 
 MOST_AXES = 32
@@ -44,7 +46,9 @@ def package_hash() -> str:
 
     Executables carry it; loading one of another generation fails unless `check_package_hash` is off.
     """
-    return hashlib.sha1(f"simipu executable format {FORMAT_VERSION}".encode(), usedforsecurity=False).hexdigest()[:10]
+    return hashlib.sha1(
+        f"simipu executable format {FORMAT_VERSION}".encode(), usedforsecurity=False
+    ).hexdigest()[:10]
 
 
 class Direction(IntEnum):
@@ -64,8 +68,8 @@ class ProgramKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose axis `batch_axis` is the
-    batch."""
+    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose axis
+    `batch_axis` is the batch."""
 
     handle: str
     tensor: str
@@ -82,7 +86,8 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A frozen weight: little-endian elements in row-major order, a view of the file where it was read from one."""
+    """A frozen weight: little-endian elements in row-major order, a view of the file where it was read from
+    one."""
 
     name: str
     dtype: np.dtype[np.generic]
@@ -98,12 +103,13 @@ class Constant:
 class Program:
     """One entry of the program flow.
 
-    `graph` is a serialised ONNX model in the types of the chip (half where it computes in half). A LOAD program has
-    none: it copies its streams into the device variables of the same tensor name, which the MAIN graph holds as
-    initializers without data, as it does the executable's constants. `row_independent` says that it is proven to compute
-    each row of the batch of that row alone, `row_dependence` why it is not, naming the node. `cycles` is modelled, for the
-    whole compiled batch, and so are `interval_cycles`, from batch to batch where a pipeline works on several at once (0: the
-    same); `overlapped` says that I/O tiles transfer one batch while the others compute another.
+    `graph` is a serialised ONNX model in the types of the chip (half where it computes in half). A LOAD
+    program has none: it copies its streams into the device variables of the same tensor name, which the MAIN
+    graph holds as initializers without data, as it does the executable's constants. `row_independent` says
+    that it is proven to compute each row of the batch of that row alone, `row_dependence` why it is not,
+    naming the node. `cycles` is modelled, for the whole compiled batch, and so are `interval_cycles`, from
+    batch to batch where a pipeline works on several at once (0: the same); `overlapped` says that I/O tiles
+    transfer one batch while the others compute another.
     """
 
     index: int
@@ -119,7 +125,8 @@ class Program:
 
     @property
     def batch_size(self) -> int:
-        """Rows of the compiled batch: what all streams have along their batch axes, or 0 where that is not one number."""
+        """Rows of the compiled batch: what all streams have along their batch axes, or 0 where that is not
+        one number."""
         sizes = {stream.shape[stream.batch_axis] if stream.shape else 0 for stream in self.streams}
         return sizes.pop() if len(sizes) == 1 else 0
 
@@ -145,7 +152,8 @@ class Executable:
         raise LoadError(f"executable {self.name!r} has no program {index}; it has {known}")
 
     def cycles(self, index: int) -> int:
-        """Modelled cycles of one run of program `index`: the whole compiled batch, host transfers left out."""
+        """Modelled cycles of one run of program `index`: the whole compiled batch, host transfers left
+        out."""
         return self.program(index).cycles
 
     def serialize(self) -> bytes:
@@ -165,7 +173,9 @@ class Executable:
                 pb.Constant(name=c.name, dtype=c.dtype.name, shape=c.shape, offset=offset)
                 for c, offset in zip(self.constants, offsets, strict=True)
             ],
-            numerics=pb.Numerics(half_partials=self.numerics.half_partials, nan_on_overflow=self.numerics.nan_on_overflow),
+            numerics=pb.Numerics(
+                half_partials=self.numerics.half_partials, nan_on_overflow=self.numerics.nan_on_overflow
+            ),
         )
         encoded = bytes(message.SerializeToString(deterministic=True))
         head = _MAGIC + b"%02d" % FORMAT_VERSION + len(encoded).to_bytes(8, "little") + encoded
@@ -184,8 +194,9 @@ class Executable:
     def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> Executable:
         """Read what `serialize` wrote; the constants are views of `payload`.
 
-        Raises ForeignExecutableError for a payload of another maker, LoadError for one of another version or package
-        hash and for a damaged one. A real Poplar executable holds machine code of the chip: it is foreign here.
+        Raises ForeignExecutableError for a payload of another maker, LoadError for one of another version or
+        package hash and for a damaged one. A real Poplar executable holds machine code of the chip: it is
+        foreign here.
         """
         view = memoryview(payload)
         start = _check_head(view)
@@ -193,12 +204,14 @@ class Executable:
         try:
             message.ParseFromString(bytes(view[16:start]))
         except DecodeError as error:
-            raise LoadError(f"the executable payload of {len(view)} bytes is damaged: {error}; compile it again") from error
+            raise LoadError(
+                f"the executable payload of {len(view)} bytes is damaged: {error}; compile it again"
+            ) from error
         if check_package_hash and message.package_hash != package_hash():
             raise LoadError(
                 f"Failed to deserialize {message.name} : Error reading executable - package hash "
-                f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile the model again with "
-                "this version, or set check_package_hash to false to load it all the same"
+                f"({message.package_hash}) differs from poplar hash ({package_hash()}); compile the model "
+                "again with this version, or set check_package_hash to false to load it all the same"
             )
         constants = view[_align(start) :]
         return Executable(
@@ -230,9 +243,9 @@ def _check_head(payload: memoryview) -> int:
     """Where the message ends; LoadError for a payload that is not ours, not this version or not whole."""
     if payload[:6] != _MAGIC:
         raise ForeignExecutableError(
-            f"the executable payload of {len(payload)} bytes was not written by this project's poprt: it is damaged, or holds "
-            "machine code of a real IPU, which cannot be simulated; compile the ONNX model with poprt, or name the ONNX "
-            "graph that it was compiled from (parameter sim_graph_path)"
+            f"the executable payload of {len(payload)} bytes was not written by this project's poprt: it is "
+            "damaged, or holds machine code of a real IPU, which cannot be simulated; compile the ONNX "
+            "model with poprt, or name the ONNX graph that it was compiled from (parameter sim_graph_path)"
         )
     version = bytes(payload[6:8])
     if version != b"%02d" % FORMAT_VERSION:
@@ -243,7 +256,8 @@ def _check_head(payload: memoryview) -> int:
     end = 16 + int.from_bytes(payload[8:16], "little")
     if len(payload) < end or end == 16:
         raise LoadError(
-            f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it with poprt again"
+            f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it with "
+            "poprt again"
         )
     return end
 
@@ -256,8 +270,15 @@ def _decode_dtype(name: str) -> np.dtype[Any]:
 
 
 def _decode_shape(shape: Sequence[int]) -> tuple[int, ...]:
-    if len(shape) > MOST_AXES or min(shape, default=0) < 0 or math.prod(max(1, size) for size in shape) > MOST_ELEMENTS:
-        raise ValueError(f"expected a shape of at most {MOST_AXES} axes and {MOST_ELEMENTS} elements, found {list(shape)[:9]}")
+    if (
+        len(shape) > MOST_AXES
+        or min(shape, default=0) < 0
+        or math.prod(max(1, size) for size in shape) > MOST_ELEMENTS
+    ):
+        raise ValueError(
+            f"expected a shape of at most {MOST_AXES} axes and {MOST_ELEMENTS} elements, found "
+            f"{list(shape)[:9]}"
+        )
     return tuple(shape)
 
 
@@ -269,8 +290,8 @@ def _decode_constant(message: pb.Constant, payload: memoryview) -> Constant:
     end = message.offset + math.prod(shape) * dtype.itemsize
     if end > len(payload):
         raise LoadError(
-            f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} are there: the file is "
-            "damaged; compile it with poprt again"
+            f"constant {message.name!r} of the executable needs {end} bytes, but {len(payload)} are there: "
+            "the file is damaged; compile it with poprt again"
         )
     return Constant(message.name, dtype, shape, payload[message.offset : end])
 
@@ -315,11 +336,20 @@ def _decode_program(message: pb.Program) -> Program:
             row_dependence=message.row_dependence,
         )
     except (TypeError, ValueError) as error:
-        raise LoadError(f"program {message.index} ({message.name!r}) of the executable is damaged: {error}") from error
+        raise LoadError(
+            f"program {message.index} ({message.name!r}) of the executable is damaged: {error}"
+        ) from error
 
 
 def _decode_stream(message: pb.Stream) -> Stream:
     shape, axis = _decode_shape(message.shape), message.batch_axis
     if axis and axis >= len(shape):
         raise ValueError(f"stream {message.handle!r} of shape {shape} has no axis {axis} for its batch")
-    return Stream(message.handle, message.tensor, Direction(message.direction), _decode_dtype(message.dtype), shape, axis)
+    return Stream(
+        message.handle,
+        message.tensor,
+        Direction(message.direction),
+        _decode_dtype(message.dtype),
+        shape,
+        axis,
+    )

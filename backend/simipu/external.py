@@ -1,4 +1,5 @@
-"""The files of external data that an ONNX model refers to: beside the model, regular, and as large as they have to be."""
+"""The files of external data that an ONNX model refers to: beside the model, regular, and as large as they
+have to be."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ def count_bytes(tensor: TensorProto) -> int:
 def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
     """The file that holds the external data of `tensor`, of a model in `folder`, and where in it they begin.
 
-    Raises FileNotFoundError where there is no such file; GraphError where it lies outside of `folder`, is a device or a pipe,
-    or does not hold data of the tensor's size.
+    Raises FileNotFoundError where there is no such file; GraphError where it lies outside of `folder`, is a
+    device or a pipe, or does not hold data of the tensor's size.
     """
     told = {entry.key: entry.value for entry in tensor.external_data}
     location, size = told.get("location", ""), count_bytes(tensor)
@@ -36,9 +37,14 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
         there, regular = file.exists(), file.is_file()
     except (OSError, ValueError) as error:  # a name that is too long, or holds NUL
         reason = error.strerror if isinstance(error, OSError) else error
-        raise GraphError(f"{where}: expected the name of a file, found one that no file can have ({reason})") from None
+        raise GraphError(
+            f"{where}: expected the name of a file, found one that no file can have ({reason})"
+        ) from None
     if not inside:
-        raise GraphError(f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside it")
+        raise GraphError(
+            f"{where}: expected a file inside the model's folder {folder}; the data of a model stand beside "
+            "it"
+        )
     if not there:
         raise FileNotFoundError(f"{where}: there is no such file in {folder}; put it beside the model")
     if not regular:
@@ -49,8 +55,8 @@ def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:
         raise GraphError(f"{where}: expected numbers for offset and length, found {told}") from None
     if offset < 0 or length != size or offset + size > file.stat().st_size:
         raise GraphError(
-            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} at offset {offset} of "
-            f"{file.stat().st_size} bytes; the data belong to another model, or are not whole"
+            f"{where}: expected {size} bytes for shape {list(tensor.dims)}, found length {length} at offset "
+            f"{offset} of {file.stat().st_size} bytes; the data belong to another model, or are not whole"
         )
     return file, offset
 

@@ -1,4 +1,5 @@
-"""A program's graph, ready to compute in this process: in ONNX Runtime, or the onnx reference where that has no kernel.
+"""A program's graph, ready to compute in this process: in ONNX Runtime, or the onnx reference where that has
+no kernel.
 
 Weights are handed over as arrays that are mapped from their file, and stay there. Of streams only the names
 are looked at; no rows or cycles here.
@@ -59,16 +60,18 @@ ORT_ERRORS = (
     ValueError,
     MemoryError,
 )
-"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own, and what its C++
-throws besides comes as one of Python's."""
+"""What ONNX Runtime raises for a graph or data that it cannot compute; its classes have no base of their own,
+and what its C++ throws besides comes as one of Python's."""
 
 MOST_THREADS = 1024
 """More than any machine has cores; ONNX Runtime makes as many as it is told to."""
 _MAPPABLE_OPERATORS = ("Gather", "Gemm", "MatMul")
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
-"""ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given. There is nothing
-else in its folder."""
-_ARENA = onnxruntime.OrtMemoryInfo("Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT)
+"""ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
+There is nothing else in its folder."""
+_ARENA = onnxruntime.OrtMemoryInfo(
+    "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+)
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 """What ONNX Runtime says where its memory does not do."""
 
@@ -78,12 +81,14 @@ onnxruntime.disable_telemetry_events()
 
 @dataclass(frozen=True, slots=True)
 class GraphOptions:
-    """How a graph is computed, and, unless it is `exact`, what: then nothing is rounded to half or fp8 between operators.
+    """How a graph is computed, and, unless it is `exact`, what: then nothing is rounded to half or fp8
+    between operators.
 
-    num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights for speed,
-    into memory of its own; without, all weights stay where they are mapped. limit_seconds: the longest that one run may take.
-    ready_seconds: the longest that ONNX Runtime may take to make the graph ready. memory_bytes: the most that one graph's
-    values may take, its weights left out; the default is what the machine, or the container, has.
+    num_threads: threads that one operator may use, 0 for all cores. prepack: let ONNX Runtime repack weights
+    for speed, into memory of its own; without, all weights stay where they are mapped. limit_seconds: the
+    longest that one run may take. ready_seconds: the longest that ONNX Runtime may take to make the graph
+    ready. memory_bytes: the most that one graph's values may take, its weights left out; the default is what
+    the machine, or the container, has.
     """
 
     num_threads: int = 0
@@ -110,7 +115,8 @@ class Graph(Protocol):
     """Something that computes."""
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """The outputs called `names`; RunError when values are refused, DeviceLostError when the run did not end well."""
+        """The outputs called `names`; RunError when values are refused, DeviceLostError when the run did not
+        end well."""
 
     def cancel(self) -> None:
         """End the run in flight, from any thread: it raises RunCancelledError, as all that follow do."""
@@ -120,7 +126,8 @@ class Graph(Protocol):
 
 
 class _Loading:
-    """The making of a session, as the watchdog sees it: setting `terminate` ends it. Before ONNX Runtime 1.21 nothing does."""
+    """The making of a session, as the watchdog sees it: setting `terminate` ends it. Before ONNX Runtime 1.21
+    nothing does."""
 
     def __init__(self, options: onnxruntime.SessionOptions) -> None:
         self._options = options
@@ -147,7 +154,9 @@ class OrtGraph:
 
     def __init__(self, model: bytes, weights: Weights, options: GraphOptions, *, fold: bool = True) -> None:
         # ONNX Runtime reads the arrays where they are, so they must live as long as the session.
-        self._weights = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()}
+        self._weights = {
+            name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()
+        }
         session_options = _session_options(self._weights, options)
         left_out = [] if fold else ["ConstantFolding"]
         loading = _Loading(session_options)
@@ -164,7 +173,8 @@ class OrtGraph:
         except ORT_ERRORS as error:
             if loading.terminate:
                 raise LoadTimeoutError(
-                    f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s and was stopped"
+                    f"ONNX Runtime did not make the graph ready within {options.ready_seconds:g} s and was "
+                    "stopped"
                 ) from error
             raise
         finally:
@@ -207,7 +217,8 @@ class OrtGraph:
 
 
 class ReferenceGraph:
-    """A graph in the onnx reference implementation: slow, and nothing ends its run but the end of its process."""
+    """A graph in the onnx reference implementation: slow, and nothing ends its run but the end of its
+    process."""
 
     def __init__(self, lowered: Lowered) -> None:
         try:
@@ -244,24 +255,29 @@ CANCELLED = "the run was ended: its session was stopped"
 def describe_limit(seconds: float) -> str:
     """What a run that was ended is told."""
     return (
-        f"a run took longer than its limit of {seconds:g} s and was ended (the limit is target.hostSyncTimeout of "
-        "POPLAR_RUNTIME_OPTIONS)"
+        f"a run took longer than its limit of {seconds:g} s and was ended (the limit is "
+        "target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS)"
     )
 
 
 def describe_memory(limit_bytes: int) -> str:
     """What a run is told that ran out of memory."""
-    return f"a run asked for more than its limit of {limit_bytes} bytes of memory and was ended (the limit is sim_memory_mib)"
+    return (
+        f"a run asked for more than its limit of {limit_bytes} bytes of memory and was ended (the "
+        "limit is sim_memory_mib)"
+    )
 
 
 def read_graph(program: Program) -> onnx.ModelProto:
-    """The graph of a MAIN program; LoadError for one that is damaged, refers to anything outside the executable, or does not
-    take and give what the program's streams do."""
+    """The graph of a MAIN program; LoadError for one that is damaged, refers to anything outside the
+    executable, or does not take and give what the program's streams do."""
     try:
         model = onnx.load_model_from_string(program.graph)
         check_graph(model, without_weights=True)
     except (DecodeError, GraphError) as error:
-        raise LoadError(f"the graph of program {program.index} ({program.name}) is damaged: {error}") from error
+        raise LoadError(
+            f"the graph of program {program.index} ({program.name}) is damaged: {error}"
+        ) from error
     weights = {tensor.name for tensor in model.graph.initializer}
     for way, kind, values in (
         (Direction.HOST_TO_DEVICE, "takes", model.graph.input),
@@ -271,40 +287,45 @@ def read_graph(program: Program) -> onnx.ModelProto:
         found = {value.name for value in values} - (weights if way is Direction.HOST_TO_DEVICE else set())
         if found != streamed:
             raise LoadError(
-                f"the graph of program {program.index} ({program.name}) {kind} {', '.join(sorted(found)) or 'nothing'}, its "
-                f"streams have {', '.join(sorted(streamed)) or 'nothing'}; compile it with poprt again"
+                f"the graph of program {program.index} ({program.name}) {kind} "
+                f"{', '.join(sorted(found)) or 'nothing'}, its streams have "
+                f"{', '.join(sorted(streamed)) or 'nothing'}; compile it with poprt again"
             )
     return model
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A graph that ONNX Runtime can compute: the model without its large weights, those, and whether all that does not depend
-    on inputs may be computed when it is loaded, where nothing can end it."""
+    """A graph that ONNX Runtime can compute: the model without its large weights, those, and whether all that
+    does not depend on inputs may be computed when it is loaded, where nothing can end it."""
 
     model: bytes
     weights: Mapping[str, Array]
     fold: bool = True
 
 
-def lower_program(program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None) -> Lowered:
-    """The graph that computes what the chip would, or fp32 without `numerics`, with its weights in the types that it takes.
+def lower_program(
+    program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None
+) -> Lowered:
+    """The graph that computes what the chip would, or fp32 without `numerics`, with its weights in the types
+    that it takes.
 
-    Raises LoadError for a damaged graph, and for weights that are not on the device; LoadTimeoutError and LoadMemoryError for
-    one of whom it is known before that it exceeds the limits.
+    Raises LoadError for a damaged graph, and for weights that are not on the device; LoadTimeoutError and
+    LoadMemoryError for one of whom it is known before that it exceeds the limits.
     """
     model = read_graph(program)
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
     if missing:
         raise LoadError(
-            f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the device; "
-            "run the load program with the weights' tensor data first"
+            f"program {program.index} ({program.name}) needs the weights {', '.join(missing[:5])} on the "
+            "device; run the load program with the weights' tensor data first"
         )
     for tensor in model.graph.initializer:
         if _is_variable(tensor) and not _holds(weights[tensor.name], tensor):
             raise LoadError(
-                f"program {program.index} ({program.name}) takes weight {tensor.name!r} of shape {list(tensor.dims)}, the "
-                f"executable has it of shape {list(weights[tensor.name].shape)}; compile it with poprt again"
+                f"program {program.index} ({program.name}) takes weight {tensor.name!r} of shape "
+                f"{list(tensor.dims)}, the executable has it of shape {list(weights[tensor.name].shape)}; "
+                "compile it with poprt again"
             )
     try:
         inferred = infer_shapes(model)
@@ -314,7 +335,8 @@ def lower_program(program: Program, weights: Weights, options: GraphOptions, num
         raise
     except Exception as error:  # what three libraries say of damage is not theirs to choose
         raise LoadError(
-            f"the graph of program {program.index} ({program.name}) is damaged: {type(error).__name__}: {error}"
+            f"the graph of program {program.index} ({program.name}) is damaged: {type(error).__name__}: "
+            f"{error}"
         ) from error
     try:
         demand.check(options.memory_bytes, options.limit_seconds, options.num_cores)
@@ -330,9 +352,13 @@ def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
 
 
 def lower_model(
-    model: onnx.ModelProto, weights: Weights, numerics: Numerics | None, inferred: onnx.ModelProto | None = None
+    model: onnx.ModelProto,
+    weights: Weights,
+    numerics: Numerics | None,
+    inferred: onnx.ModelProto | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The same for a model whose initializers without data are all among `weights`, with its inferred shapes if known."""
+    """The same for a model whose initializers without data are all among `weights`, with its inferred shapes
+    if known."""
     lowered = lower(model, numerics, inferred)
     if lowered is model:
         lowered = onnx.ModelProto()
@@ -357,8 +383,9 @@ def lower_model(
 
 
 def _find_mappable(graph: onnx.GraphProto) -> set[str]:
-    """Weights that ONNX Runtime takes as they lie: those of a few operators whose weights are large. Others its optimizers
-    rewrite (convolutions into a layout of their own), and some do not know that a value was given."""
+    """Weights that ONNX Runtime takes as they lie: those of a few operators whose weights are large. Others
+    its optimizers rewrite (convolutions into a layout of their own), and some do not know that a value was
+    given."""
     mappable = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type not in _MAPPABLE_OPERATORS:
@@ -387,8 +414,8 @@ def _inline(lowered: Lowered) -> onnx.ModelProto:
 def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
     """A graph in ONNX Runtime; `label` names the program in messages.
 
-    Raises LoadError when it cannot compute it, NoKernelError when the onnx reference could, LoadTimeoutError and
-    LoadMemoryError for more than `options` allow.
+    Raises LoadError when it cannot compute it, NoKernelError when the onnx reference could, LoadTimeoutError
+    and LoadMemoryError for more than `options` allow.
     """
     try:
         return OrtGraph(lowered.model, lowered.weights, options, fold=lowered.fold)
@@ -398,7 +425,9 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
         raise NoKernelError(f"program {label}: {error}") from error
     except ORT_ERRORS as error:
         if _lacked_memory(error):
-            limit = f"it asks for more than its limit of {options.memory_bytes} bytes of memory (sim_memory_mib)"
+            limit = (
+                f"it asks for more than its limit of {options.memory_bytes} bytes of memory (sim_memory_mib)"
+            )
             raise LoadMemoryError(f"program {label}: {limit}") from error
         if not lowered.weights:
             raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
@@ -407,8 +436,8 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
 
 
 class _Arenas:
-    """Gives sessions memory of their own that grows no larger than it may. Sessions that are made at the same time may share
-    one, with the limit of the last."""
+    """Gives sessions memory of their own that grows no larger than it may. Sessions that are made at the same
+    time may share one, with the limit of the last."""
 
     def __init__(self) -> None:
         self.reset()
@@ -443,16 +472,21 @@ _ARENAS = _Arenas()
 os.register_at_fork(after_in_child=_ARENAS.reset)
 
 
-def _session_options(weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions) -> onnxruntime.SessionOptions:
+def _session_options(
+    weights: Mapping[str, onnxruntime.OrtValue], options: GraphOptions
+) -> onnxruntime.SessionOptions:
     session = onnxruntime.SessionOptions()
     session.intra_op_num_threads = options.num_threads
     # Fatal: errors are raised, and that a run was ended is no error at exit.
     session.log_severity_level = 4
-    # Worker threads keep ONNX Runtime's default: they spin for some 50 ms after a run and then sleep, so that a run in a series
-    # finds them awake. Stopping them with the run costs up to a sixth of the speed, never letting them spin up to half.
+    # Worker threads keep ONNX Runtime's default: they spin for some 50 ms after a run and then sleep, so that
+    # a run in a series finds them awake. Stopping them with the run costs up to a sixth of the speed, never
+    # letting them spin up to half.
     if not options.prepack:
         session.add_session_config_entry("session.disable_prepacking", "1")
-    session.add_session_config_entry("session.model_external_initializers_file_folder_path", str(_NO_DATA.parent))
+    session.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", str(_NO_DATA.parent)
+    )
     session.add_session_config_entry("session.use_env_allocators", "1")
     for name, value in weights.items():
         session.add_initializer(name, value)

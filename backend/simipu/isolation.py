@@ -1,7 +1,8 @@
 """A graph in a child process: whatever kills it there, the process that serves lives on.
 
-Parent and child talk over a pipe: the child is given a graph and its weights once, then arrays go out and come back. The
-child reads the graph, not the parent, and ends when the pipe does, so it never outlives its parent.
+Parent and child talk over a pipe: the child is given a graph and its weights once, then arrays go out and
+come back. The child reads the graph, not the parent, and ends when the pipe does, so it never outlives its
+parent.
 """
 
 from __future__ import annotations
@@ -54,17 +55,25 @@ _LOST = (EOFError, ConnectionError)
 _GRACE_SECONDS = 10.0
 """For a child to say itself that a load took too long."""
 _OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
-"""What a child takes beside its graph's values: libraries and stacks, and its weights as they come, widened and packed."""
+"""What a child takes beside its graph's values: libraries and stacks, and its weights as they come, widened
+and packed."""
 
 _log = logging.getLogger("simipu")
 
 
 def open_graph(
-    program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None, *, isolated: bool = False
+    program: Program,
+    weights: Weights,
+    options: GraphOptions,
+    numerics: Numerics | None,
+    *,
+    isolated: bool = False,
 ) -> Graph:
-    """The graph of a MAIN program with the device's weights, in this process, or in one of its own if `isolated`.
+    """The graph of a MAIN program with the device's weights, in this process, or in one of its own if
+    `isolated`.
 
-    Raises LoadError when nothing here can compute it, LoadTimeoutError and LoadMemoryError for more than `options` allow.
+    Raises LoadError when nothing here can compute it, LoadTimeoutError and LoadMemoryError for more than
+    `options` allow.
     """
     label = f"{program.index} ({program.name})"
     if isolated:
@@ -82,11 +91,16 @@ def open_lowered(lowered: Lowered, options: GraphOptions, label: str) -> Graph:
 
 
 class IsolatedGraph:
-    """A graph that a child process computes. A child that died or took too long in a run is replaced at once, and given the
-    graph again before the next run; one that died between runs is replaced before the next."""
+    """A graph that a child process computes. A child that died or took too long in a run is replaced at once,
+    and given the graph again before the next run; one that died between runs is replaced before the next."""
 
     def __init__(
-        self, label: str, source: Program | Lowered, weights: Weights, options: GraphOptions, numerics: Numerics | None
+        self,
+        label: str,
+        source: Program | Lowered,
+        weights: Weights,
+        options: GraphOptions,
+        numerics: Numerics | None,
     ) -> None:
         self._label = label
         self._source = (source, weights, options, numerics, label)
@@ -99,7 +113,8 @@ class IsolatedGraph:
         except RunTimeoutError as error:
             self.close()
             raise LoadTimeoutError(
-                f"program {label}: it was not ready within {options.ready_seconds:g} s, and its process was ended"
+                f"program {label}: it was not ready within {options.ready_seconds:g} s, and its process was "
+                "ended"
             ) from error
         except DeviceLostError as error:
             self.close()
@@ -109,7 +124,8 @@ class IsolatedGraph:
             raise
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be killed."""
+        """Compute in the child. Raises DeviceLostError when it died, RunTimeoutError when it had to be
+        killed."""
         self._check_cancelled()
         if self._process.poll() is not None:
             # It died between two runs: no row is lost.
@@ -142,13 +158,19 @@ class IsolatedGraph:
         self._connection, theirs = Pipe()
         isolated = ["-I"] if sys.flags.isolated else []
         self._process = subprocess.Popen(
-            [sys.executable, *isolated, "-c", f"from simipu.isolation import serve; serve({theirs.fileno()})"],
+            [
+                sys.executable,
+                *isolated,
+                "-c",
+                f"from simipu.isolation import serve; serve({theirs.fileno()})",
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
         self._finalizer = weakref.finalize(self, _abandon, self._connection, self._process, os.getpid())
-        # At exit the child ends with the pipe; a thread that is frozen in a run must not find it closed before.
+        # At exit the child ends with the pipe; a thread that is frozen in a run must not find it closed
+        # before.
         self._finalizer.atexit = False
 
     def _load(self) -> None:
@@ -167,7 +189,8 @@ class IsolatedGraph:
             self._check_cancelled()
             status = self._replace()
             raise DeviceLostError(
-                f"program {self._label}: the engine's process died ({_describe(status)}); a new one takes its place"
+                f"program {self._label}: the engine's process died ({_describe(status)}); a new one takes "
+                "its place"
             ) from None
         if isinstance(answer, SimIpuError):
             raise answer
@@ -191,7 +214,8 @@ class IsolatedGraph:
 
 
 def _abandon(connection: Connection[Any, Any], process: subprocess.Popen[bytes], owner_pid: int) -> None:
-    """A finalizer: waits for nothing. Somebody else buries the child; in a fork of its parent it is somebody else's child."""
+    """A finalizer: waits for nothing. Somebody else buries the child; in a fork of its parent it is somebody
+    else's child."""
     if os.getpid() == owner_pid:
         connection.close()
         process.kill()

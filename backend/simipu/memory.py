@@ -1,4 +1,5 @@
-"""The memory that this process may use, as far as the machine and its container say, and the way to allow it less."""
+"""The memory that this process may use, as far as the machine and its container say, and the way to allow it
+less."""
 
 from __future__ import annotations
 

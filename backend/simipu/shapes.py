@@ -40,10 +40,12 @@ class Value:
 
 
 def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelProto:
-    """The model with what can be said of its tensors' types and shapes, and without the data of large float weights.
+    """The model with what can be said of its tensors' types and shapes, and without the data of large float
+    weights.
 
-    No shape depends on those, and nobody should write and read gigabytes for shapes. What goes round a Loop keeps its shape, as
-    it has to on the chip, which ONNX's inference does not take for granted. Raises InferenceError if `strict`.
+    No shape depends on those, and nobody should write and read gigabytes for shapes. What goes round a Loop
+    keeps its shape, as it has to on the chip, which ONNX's inference does not take for granted. Raises
+    InferenceError if `strict`.
     """
     light = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     light.graph.name = model.graph.name
@@ -70,7 +72,8 @@ def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
 
 
 def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
-    """Shape and element size of every tensor of a graph whose static shape is known, not of the graphs inside its nodes."""
+    """Shape and element size of every tensor of a graph whose static shape is known, not of the graphs inside
+    its nodes."""
     values = {tensor.name: value_of(tensor) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info, *graph.output):
         shape = _static_shape(info)
@@ -80,20 +83,32 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
 
 
 def count_trips(node: onnx.NodeProto, constants: Iterable[TensorProto]) -> int | None:
-    """How often a Loop runs at most, where a constant says so; for no limit exporters write the largest integer."""
-    found = [int(onnx.numpy_helper.to_array(tensor).ravel()[0]) for tensor in constants if tensor.name == node.input[0]]
+    """How often a Loop runs at most, where a constant says so; for no limit exporters write the largest
+    integer."""
+    found = [
+        int(onnx.numpy_helper.to_array(tensor).ravel()[0])
+        for tensor in constants
+        if tensor.name == node.input[0]
+    ]
     return max(0, found[0]) if found else None
 
 
 def _declare_loops(model: onnx.ModelProto) -> bool:
-    """Write into each Loop's body, in place, the shapes that it starts with, and behind it those that it ends with.
+    """Write into each Loop's body, in place, the shapes that it starts with, and behind it those that it ends
+    with.
 
     Only where they are known and the body keeps them. Whether anything was written.
     """
     graph = model.graph
-    known = {info.name: info for info in (*graph.value_info, *graph.output, *graph.input) if _static_shape(info) is not None}
+    known = {
+        info.name: info
+        for info in (*graph.value_info, *graph.output, *graph.input)
+        if _static_shape(info) is not None
+    }
     for tensor in graph.initializer:
-        known.setdefault(tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        known.setdefault(
+            tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
     written = False
     for node in graph.node:
         if node.op_type != "Loop" or known.keys() >= set(node.output):
@@ -105,13 +120,19 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
                 written = True
         states = len(body.input) - 2
         for name, inner, result in zip(node.output, body.input[2:], body.output[1:], strict=False):
-            if _static_shape(inner) is not None and _static_shape(inner) == _static_shape(result) and name not in known:
+            if (
+                _static_shape(inner) is not None
+                and _static_shape(inner) == _static_shape(result)
+                and name not in known
+            ):
                 _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
                 written = True
         for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
             shape, trips = _static_shape(result), count_trips(node, graph.initializer)
             if shape is not None and trips is not None and trips <= MOST_TRIPS and name not in known:
-                stacked = onnx.helper.make_tensor_value_info(name, result.type.tensor_type.elem_type, (trips, *shape))
+                stacked = onnx.helper.make_tensor_value_info(
+                    name, result.type.tensor_type.elem_type, (trips, *shape)
+                )
                 _declare(graph, stacked)
                 written = True
     return written

@@ -1,8 +1,9 @@
 """The chips that can be simulated: one frozen description each, every number with its source.
 
-The figures are those of section 1.1 of the project's IPU performance notes, which name the public sources: Graphcore's
-data sheets and IPU Programmer's Guide (tiles, memory, workers), `tools/calc_ipu_utilization.py` of graphcore/PopRT
-(clocks of M2000, Bow-2000 and C600), and the cycle estimators of graphcore/poplibs (rates).
+The figures are those of section 1.1 of the project's IPU performance notes, which name the public sources:
+Graphcore's data sheets and IPU Programmer's Guide (tiles, memory, workers), `tools/calc_ipu_utilization.py`
+of graphcore/PopRT (clocks of M2000, Bow-2000 and C600), and the cycle estimators of graphcore/poplibs
+(rates).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class Target:
     """What a program is compiled for. Rates are per tile and cycle."""
 
     name: str
-    """The spelling of `ipuVersion` in Poplar: ipu1 (Mk1 GC2), ipu2 (Mk2 GC200), ipu21 (C600); and bow, an ipu2 with
-    another clock."""
+    """The spelling of `ipuVersion` in Poplar: ipu1 (Mk1 GC2), ipu2 (Mk2 GC200), ipu21 (C600); and bow, an
+    ipu2 with another clock."""
     ipu_version: int
     """The integer that PopEF metadata carries: 1, 2 or 21."""
     tiles_per_ipu: int
@@ -84,7 +85,8 @@ MOST_IPUS = 65_536
 
 
 def find_target(name: str, num_ipus: int = 1) -> Target:
-    """The target of that name; LoadError lists the known ones, and refuses a number of chips that no machine has."""
+    """The target of that name; LoadError lists the known ones, and refuses a number of chips that no machine
+    has."""
     if not 1 <= num_ipus <= MOST_IPUS:
         raise LoadError(f"IPU target {name!r}: expected 1 to {MOST_IPUS} IPUs, found {num_ipus}")
     try:

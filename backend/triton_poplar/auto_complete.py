@@ -22,9 +22,10 @@ _SCHEDULERS = ("dynamic_batching", "sequence_batching", "ensemble_scheduling")
 def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str, Any]:
     """The entries that `config` (Triton's JSON form) lacks: max_batch_size, dynamic_batching, input, output.
 
-    With neither inputs nor outputs given, a model with a compiled batch of rows that are proven to be independent gets a
-    max_batch_size unless it has one, and an empty dynamic_batching unless it names a scheduler. Where they are not, or lie
-    along another axis than the first, dims hold the batch. Raises ModelConfigError when the model's files are not right.
+    With neither inputs nor outputs given, a model with a compiled batch of rows that are proven to be
+    independent gets a max_batch_size unless it has one, and an empty dynamic_batching unless it names a
+    scheduler. Where they are not, or lie along another axis than the first, dims hold the batch. Raises
+    ModelConfigError when the model's files are not right.
     """
     state = ModelState(config, version_folder)
     untouched = not config.get("input") and not config.get("output")

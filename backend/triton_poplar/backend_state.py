@@ -1,8 +1,9 @@
-"""BackendState: what all models of a server share: the backend's options, and the simulated machine that they describe.
+"""BackendState: what all models of a server share: the backend's options, and the simulated machine that they
+describe.
 
-Triton hands the options of `--backend-config=poplar,KEY=VALUE` to native backends only, so they are read from the server's
-command line; where that cannot be read, and for options that are not on it, environment variables count: `POPLAR_` and the
-name in capitals.
+Triton hands the options of `--backend-config=poplar,KEY=VALUE` to native backends only, so they are read from
+the server's command line; where that cannot be read, and for options that are not on it, environment
+variables count: `POPLAR_` and the name in capitals.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ class BackendState:
 
     def __init__(self, command_line: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
-        given = {p.name: environ[variable] for p in BACKEND_OPTIONS if (variable := environment_variable(p.name)) in environ}
+        given = {
+            p.name: environ[variable]
+            for p in BACKEND_OPTIONS
+            if (variable := environment_variable(p.name)) in environ
+        }
         self.options: BackendOptions = parse_backend_options({**given, **find_options(command_line)})
 
     @staticmethod
@@ -46,7 +51,8 @@ def read_command_line(pid: int) -> list[str]:
 
 
 def find_options(command_line: Sequence[str]) -> dict[str, str]:
-    """The poplar options in a server's arguments, in both spellings of the flag; the last of a name counts."""
+    """The poplar options in a server's arguments, in both spellings of the flag; the last of a name
+    counts."""
     found = {}
     for index, argument in enumerate(command_line):
         value = argument.removeprefix(f"{_FLAG}=")

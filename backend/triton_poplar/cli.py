@@ -31,10 +31,13 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage, 130 interrupted before the server was ready."""
+    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage, 130 interrupted before the server was
+    ready."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     words = list(sys.argv[1:] if arguments is None else arguments)
-    own, triton_options = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    own, triton_options = (
+        (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    )
     parser = _parser()
     parser.set_defaults(triton_options=triton_options, own_process=arguments is None)
     return run(parser, own, (ServerError, RecipeError, ModelConfigError, ModelRuntimeError, SimIpuError))
@@ -45,12 +48,18 @@ def _serve(options: argparse.Namespace) -> int:
     with _server(options, log=None) as server:
         failed = _failed_models(server)
         name = escape(_first_model(options.model_repository, failed))
-        print(f"\nHTTP     http://{server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}")
-        print(f"Try: curl -s http://{server.http_url}/v2/models/{name}\nCtrl-C stops the server.\n", flush=True)
+        print(
+            f"\nHTTP     http://{server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}"
+        )
+        print(
+            f"Try: curl -s http://{server.http_url}/v2/models/{name}\nCtrl-C stops the server.\n", flush=True
+        )
         try:
             while server.poll() is None:
                 time.sleep(0.5)
-            print(f"poplar-triton: error: tritonserver ended by itself, status {server.poll()}", file=sys.stderr)
+            print(
+                f"poplar-triton: error: tritonserver ended by itself, status {server.poll()}", file=sys.stderr
+            )
             return 1
         except KeyboardInterrupt:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -70,7 +79,9 @@ def _failed_models(server: TritonServer) -> Collection[str]:
         print_line(f"poplar-triton: warning: {error}; see its output", stderr=True)
         return ()
     for model, reason in sorted(failed.items()):
-        print_line(f"poplar-triton: model {model!r} is not served: {reason.partition(chr(10))[0]}", stderr=True)
+        print_line(
+            f"poplar-triton: model {model!r} is not served: {reason.partition(chr(10))[0]}", stderr=True
+        )
     return failed
 
 
@@ -98,7 +109,8 @@ def _demo(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     if not read_recipes(options.model_repository):
         raise RecipeError(
-            f"{options.model_repository}: expected model folders with a recipe.json, found none; nothing to build"
+            f"{options.model_repository}: expected model folders with a recipe.json, found none; nothing to "
+            "build"
         )
     build(options.model_repository, force=options.force, only=options.only or None, console=make_console())
     return 0
@@ -176,18 +188,33 @@ def _parser() -> Parser:
     )
     _add_server_options(serve, (8000, 8001, 8002))
     examples: tuple[str, ...] = ("poplar-triton demo model_repository",)
-    demo = _add(commands, "demo", _demo, "serve the example models, ask them and compare with ONNX Runtime", examples)
+    demo = _add(
+        commands, "demo", _demo, "serve the example models, ask them and compare with ONNX Runtime", examples
+    )
     _add_server_options(demo, (0, 0, 0))
-    examples = ("poplar-triton build model_repository", "poplar-triton build model_repository --only magika --force")
-    make = _add(commands, "build", _build, "compile the models of a repository that have a recipe.json", examples)
+    examples = (
+        "poplar-triton build model_repository",
+        "poplar-triton build model_repository --only magika --force",
+    )
+    make = _add(
+        commands, "build", _build, "compile the models of a repository that have a recipe.json", examples
+    )
     make.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
     make.add_argument("--only", nargs="+", default=[], metavar="MODEL", help="these models only")
     make.add_argument("--force", action="store_true", help="compile again what is up to date")
     text = "what a model would take on the chip: time, memory, where they go (modelled)"
-    profile_command.add_arguments(_add(commands, "profile", supervised(profile_command.run), text, profile_command.EXAMPLES))
+    profile_command.add_arguments(
+        _add(commands, "profile", supervised(profile_command.run), text, profile_command.EXAMPLES)
+    )
     examples = ("poplar-triton install /opt/tritonserver/backends",)
     put = _add(commands, "install", _install, "put the backend into an existing Triton server", examples)
-    put.add_path("backends_dir", folder=True, type=Path, metavar="BACKENDS_DIR", help="such as /opt/tritonserver/backends")
+    put.add_path(
+        "backends_dir",
+        folder=True,
+        type=Path,
+        metavar="BACKENDS_DIR",
+        help="such as /opt/tritonserver/backends",
+    )
     text = "what this machine lacks for the embedded server, and how to get it"
     look = _add(commands, "doctor", _doctor, text, ("poplar-triton doctor", "poplar-triton doctor --json"))
     look.add_argument("--json", action="store_true", help="machine-readable")
@@ -203,7 +230,9 @@ def _add(
     epilog: str | None = None,
 ) -> Parser:
     described = text[0].upper() + text[1:] + "."
-    command: Parser = commands.add_parser(name, help=text, description=described, examples=examples, epilog=epilog)
+    command: Parser = commands.add_parser(
+        name, help=text, description=described, examples=examples, epilog=epilog
+    )
     command.set_defaults(run=run)
     return command
 
@@ -213,7 +242,11 @@ def _add_server_options(parser: Parser, ports: tuple[int, int, int]) -> None:
     port_type = whole_number(0, 65535)
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         parser.add_argument(
-            f"--{name}-port", type=port_type, default=port, metavar="N", help="0: any free one (default: %(default)s)"
+            f"--{name}-port",
+            type=port_type,
+            default=port,
+            metavar="N",
+            help="0: any free one (default: %(default)s)",
         )
 
 

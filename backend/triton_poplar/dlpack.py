@@ -1,8 +1,8 @@
 """numpy arrays as DLPack capsules that Triton's stub can take.
 
-Two reasons to make them by hand: the stub's own numpy binding reads arrays of numpy 2 wrongly, and a capsule that numpy made
-crashes the stub, which renames it before numpy's destructor looks. A capsule from here has no destructor; the consumer
-calls the deleter in it, which releases the array.
+Two reasons to make them by hand: the stub's own numpy binding reads arrays of numpy 2 wrongly, and a capsule
+that numpy made crashes the stub, which renames it before numpy's destructor looks. A capsule from here has no
+destructor; the consumer calls the deleter in it, which releases the array.
 """
 
 from __future__ import annotations

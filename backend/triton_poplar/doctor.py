@@ -55,7 +55,9 @@ def _examine_system() -> Finding:
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return Finding(subject, found, "the embedded Triton server needs Linux on x86_64")
     if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
-        return Finding(subject, found, "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer")
+        return Finding(
+            subject, found, "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer"
+        )
     return Finding(subject, found)
 
 
@@ -69,7 +71,8 @@ def _examine_server() -> Finding:
 
 
 def _examine_libpython() -> Finding:
-    """The stub links libpython (its 3.13 build brings its own); without it the server would hang at the first load."""
+    """The stub links libpython (its 3.13 build brings its own); without it the server would hang at the first
+    load."""
     subject = "libpython"
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     try:
@@ -97,14 +100,19 @@ def _examine_libpython() -> Finding:
 
 def _libpython_remedy() -> str:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by pyenv needs --enable-shared"
+    return (
+        f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by "
+        "pyenv needs --enable-shared"
+    )
 
 
 def _examine_shared_memory() -> Finding:
     try:
         status = os.statvfs(SHARED_MEMORY)
     except OSError as error:
-        return Finding(str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there")
+        return Finding(
+            str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there"
+        )
     free = status.f_bavail * status.f_frsize // 2**20
     remedy = "" if free >= 64 else "give it at least 64 MiB (docker: --shm-size=1g)"
     return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)

@@ -12,13 +12,13 @@ from triton_poplar.server import backend_file
 def install(backends: Path) -> Path:
     """Copy model.py to `backends`/poplar, replacing an earlier one, and return the file.
 
-    The server's own Python runs it, so this project must be installed there. Raises ServerError unless `backends` holds the
-    generic python backend that Python-based backends run on.
+    The server's own Python runs it, so this project must be installed there. Raises ServerError unless
+    `backends` holds the generic python backend that Python-based backends run on.
     """
     if not (backends / "python" / "libtriton_python.so").is_file():
         raise ServerError(
-            f"{backends} holds no python/libtriton_python.so; name the backend directory of a Triton server with the Python "
-            "backend, in NVIDIA's images /opt/tritonserver/backends"
+            f"{backends} holds no python/libtriton_python.so; name the backend directory of a Triton server "
+            "with the Python backend, in NVIDIA's images /opt/tritonserver/backends"
         )
     file = backends / "poplar" / "model.py"
     file.parent.mkdir(exist_ok=True)

@@ -1,4 +1,5 @@
-"""ModelInstanceState: one instance of a model: its session, its queues, and the way of requests through them."""
+"""ModelInstanceState: one instance of a model: its session, its queues, and the way of requests through
+them."""
 
 from __future__ import annotations
 
@@ -24,13 +25,16 @@ from triton_poplar.statistics import Statistics
 class ModelInstanceState:
     """Answers requests of one model, joined into compiled batches. One thread calls `execute`, or `submit`.
 
-    Without `respond` execution is synchronous: `execute` runs its requests in the calling thread and returns when all have
-    their answer. With it the instance has a session thread: `submit` hands requests over, and each is passed to `respond`
-    once, in the order in which they came, when it has its outputs or an error. What waits is bounded: `submit` blocks while
-    a whole run's rows wait already, so that Triton's batcher goes on filling batches.
+    Without `respond` execution is synchronous: `execute` runs its requests in the calling thread and returns
+    when all have their answer. With it the instance has a session thread: `submit` hands requests over, and
+    each is passed to `respond` once, in the order in which they came, when it has its outputs or an error.
+    What waits is bounded: `submit` blocks while a whole run's rows wait already, so that Triton's batcher
+    goes on filling batches.
     """
 
-    def __init__(self, model_state: ModelState, name: str, respond: Callable[[Request], None] | None = None) -> None:
+    def __init__(
+        self, model_state: ModelState, name: str, respond: Callable[[Request], None] | None = None
+    ) -> None:
         self.model_state = model_state
         self.name = name
         self.instance_id = model_state.instance_id(name)
@@ -43,7 +47,9 @@ class ModelInstanceState:
         self._failures = RareWarnings(name)
         self.session = _open(model_state)
         session = self.session
-        self.statistics = Statistics(session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds)
+        self.statistics = Statistics(
+            session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds
+        )
         self.session.observer = self.statistics.add_run if self.trace is None else self._trace_run
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         self._pipeline = Pipeline(self.session, timeout_ns=model_state.parameters.timeout_ns)
@@ -66,14 +72,20 @@ class ModelInstanceState:
 
     def add_values_to_graph(self, batch_size: int, execution_ns: int) -> None:
         """Add what a collection of requests took to the PVTI graphs."""
-        for name, unit, value in (("batch size", "rows", float(batch_size)), ("execution", "ms", execution_ns / 1e6)):
+        for name, unit, value in (
+            ("batch size", "rows", float(batch_size)),
+            ("execution", "ms", execution_ns / 1e6),
+        ):
             graph = self.get_graph(name, unit)
             if graph is not None:
                 graph.addSeries(self.name).add(value)
 
-    def enqueue_request(self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None) -> None:
+    def enqueue_request(
+        self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None
+    ) -> None:
         """Put a request's rows into the input queues, by anchor. Call with `queues_mutex` held, then
-        `set_request_outputs` once. `callback` is called when its first row is read, again if it must be run again."""
+        `set_request_outputs` once. `callback` is called when its first row is read, again if it must be run
+        again."""
         self._pipeline.enqueue_request(inputs, batch_size, callback)
 
     def set_request_outputs(
@@ -83,8 +95,8 @@ class ModelInstanceState:
         callback: Callable[[Exception | None], None],
         request: Request | None = None,
     ) -> None:
-        """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is called once:
-        after the last row of the last output is written, or with the error that came instead."""
+        """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is
+        called once: after the last row of the last output is written, or with the error that came instead."""
         self._pipeline.set_request_outputs(outputs, batch_size, callback, (request, callback))
 
     def execute(self, requests: Sequence[Request]) -> None:
@@ -102,7 +114,8 @@ class ModelInstanceState:
         self._report(requests, arrived_ns)
 
     def _compute(self, requests: Sequence[Request], ready_ns: int) -> None:
-        """Run the rows of all requests; when values are refused, each request alone, so that only those fail that must."""
+        """Run the rows of all requests; when values are refused, each request alone, so that only those fail
+        that must."""
         try:
             if len(requests) == 1:
                 requests[0].finish(self.session.compute(requests[0].inputs, ready_ns))
@@ -127,7 +140,8 @@ class ModelInstanceState:
             start = end
 
     def _accepts(self, request: Request) -> bool:
-        """Whether a request is to be run; one that would have to be split where that changes its answer gets its error."""
+        """Whether a request is to be run; one that would have to be split where that changes its answer gets
+        its error."""
         if request.error is None:
             try:
                 self.session.check_rows(request.batch_size)
@@ -136,7 +150,8 @@ class ModelInstanceState:
         return request.error is None
 
     def submit(self, requests: Sequence[Request]) -> None:
-        """Hand requests over to the session thread. Nothing is raised: what goes wrong is a request's answer."""
+        """Hand requests over to the session thread. Nothing is raised: what goes wrong is a request's
+        answer."""
         collection = RequestCollection(self, requests)
         delay_seconds = self._delay_seconds
         for request in requests:
@@ -150,12 +165,14 @@ class ModelInstanceState:
                 self._answer(request, collection)
 
     def withdraw_cancelled(self, is_cancelled: Callable[[Request], bool]) -> None:
-        """Give the places of waiting requests that nobody wants any more to others; they are answered all the same."""
+        """Give the places of waiting requests that nobody wants any more to others; they are answered all the
+        same."""
         for _, done in self._pipeline.withdraw(lambda owner: owner[0] is not None and is_cancelled(owner[0])):
             done(CancelledError("the client cancelled it while it waited"))
 
     def close(self) -> None:
-        """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace written."""
+        """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace
+        written."""
         self._pipeline.stop()
         self.session.unloadFromDevice()
         self._failures.close()
@@ -179,13 +196,17 @@ class ModelInstanceState:
             raise
 
     def _fail(self, request: Request, error: Exception) -> None:
-        """Answer with what went wrong, and tell the log, unless it is only that nobody wants the answer any more."""
+        """Answer with what went wrong, and tell the log, unless it is only that nobody wants the answer any
+        more."""
         request.fail_run(error)
         if not isinstance(error, (CancelledError, StoppedError)):
             self._failures.warn(request.error)
 
     def _enqueue(self, request: Request, collection: RequestCollection) -> None:
-        slots = {t.anchor: OutputSlot() if request.wants(name) else None for name, t in self.model_state.outputs.items()}
+        slots = {
+            t.anchor: OutputSlot() if request.wants(name) else None
+            for name, t in self.model_state.outputs.items()
+        }
 
         def started() -> None:
             """The first row is read: the request leaves its place to another; once only."""
@@ -198,7 +219,9 @@ class ModelInstanceState:
                 self._free(request.batch_size)
             if error is not None:
                 self._fail(request, error)
-            request.finish({anchor: slot.array for anchor, slot in slots.items() if slot and slot.array is not None})
+            request.finish(
+                {anchor: slot.array for anchor, slot in slots.items() if slot and slot.array is not None}
+            )
             self._answer(request, collection)
 
         with self.queues_mutex:
@@ -240,7 +263,9 @@ class ModelInstanceState:
             "IPU seconds (modelled)": self.session.seconds,
             "IPU and host seconds (modelled)": self.session.modelled_seconds,
         }
-        self.trace.add_slice("run", start_ns, end_ns, {"rows": rows, **modelled, "CPU late by seconds": lateness_ns / 1e9})
+        self.trace.add_slice(
+            "run", start_ns, end_ns, {"rows": rows, **modelled, "CPU late by seconds": lateness_ns / 1e9}
+        )
 
     def _report(self, requests: Sequence[Request], arrived_ns: int) -> None:
         """What a call's requests took, once the last is answered."""

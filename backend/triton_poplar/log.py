@@ -1,4 +1,5 @@
-"""What the backend writes to the server's log: each message in one line, whatever names are in it, and few of a kind."""
+"""What the backend writes to the server's log: each message in one line, whatever names are in it, and few of
+a kind."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def log_to_stderr() -> None:
 
 
 class RareWarnings:
-    """Warnings under one name, at most one in `REST_SECONDS`: the next, or `close`, says how many there were besides."""
+    """Warnings under one name, at most one in `REST_SECONDS`: the next, or `close`, says how many there were
+    besides."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -47,7 +49,9 @@ class RareWarnings:
                 return
             self._quiet_until = now + REST_SECONDS
             untold, self._untold = self._untold, 0
-        _log.warning("%s: %s%s", self._name, text, f" (and {untold} more since the last such line)" if untold else "")
+        _log.warning(
+            "%s: %s%s", self._name, text, f" (and {untold} more since the last such line)" if untold else ""
+        )
 
     def close(self) -> None:
         """Say how many were counted since the last line."""

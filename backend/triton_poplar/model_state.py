@@ -1,6 +1,8 @@
-"""ModelState: one model of the repository: its configuration, files, tensors. Shared by nothing: each instance is a process.
+"""ModelState: one model of the repository: its configuration, files, tensors. Shared by nothing: each
+instance is a process.
 
-Only headers and metadata are read here, in pure Python: Triton runs this in a process whose death would hang the server.
+Only headers and metadata are read here, in pure Python: Triton runs this in a process whose death would hang
+the server.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, rea
 class ModelState:
     """A model's files and parameters, read and checked.
 
-    `config` is Triton's model configuration (JSON form), `version_folder` the folder of the version that is loaded.
-    Raises ModelConfigError naming what is wrong, where, what was expected and found.
+    `config` is Triton's model configuration (JSON form), `version_folder` the folder of the version that is
+    loaded. Raises ModelConfigError naming what is wrong, where, what was expected and found.
     """
 
-    def __init__(self, config: Mapping[str, Any], version_folder: Path, backend: BackendState | None = None) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], version_folder: Path, backend: BackendState | None = None
+    ) -> None:
         self.backend = backend or BackendState()
         self.name = str(config.get("name") or version_folder.parent.name)
         self.version = version_folder.name
@@ -33,7 +37,9 @@ class ModelState:
         self.parameters: Parameters = parse_parameters(config)
         self.executable_files = self._find("executable_path", "executable.popef", required=True)
         self.weights_files = self._find("weights_path", "weights.popef", required=False)
-        self.name_map_file = next(iter(self._find("name_map_file_path", "name_map.json", required=False)), None)
+        self.name_map_file = next(
+            iter(self._find("name_map_file_path", "name_map.json", required=False)), None
+        )
         self.graph_file = next(iter(self._find("sim_graph_path", "", required=False)), None)
         self.max_batch_size = int(config.get("max_batch_size", 0))
         self._config = config
@@ -44,8 +50,8 @@ class ModelState:
         """ValidateModelConfig of the guide: afterwards config.pbtxt and PopEF agree."""
         if self._config.get("model_transaction_policy", {}).get("decoupled"):
             raise ModelConfigError(
-                f"model {self.name!r}: config.pbtxt says decoupled: true, but every request has exactly one answer; leave "
-                "model_transaction_policy out"
+                f"model {self.name!r}: config.pbtxt says decoupled: true, but every request has exactly one "
+                "answer; leave model_transaction_policy out"
             )
         batch = self.total_batch_size if self.holds_batch else 0
         check_config_tensors("input", self._config.get("input", []), self.inputs, batch, self.wraps_rows)
@@ -80,7 +86,8 @@ class ModelState:
         return sum(_count(group) for group in self._instance_groups) or 1
 
     def instance_id(self, instance_name: str) -> int:
-        """The number of an instance, counted through the instance groups; Triton names them GROUP_0, GROUP_1 and so on."""
+        """The number of an instance, counted through the instance groups; Triton names them GROUP_0, GROUP_1
+        and so on."""
         before = 0
         for group in self._instance_groups:
             name, _, number = instance_name.rpartition("_")
@@ -90,13 +97,15 @@ class ModelState:
         return 0
 
     def execution_delay_seconds(self, instance_id: int) -> float:
-        """For tests: how long an instance waits before it processes the requests of a call. ModelConfigError for over a day."""
+        """For tests: how long an instance waits before it processes the requests of a call. ModelConfigError
+        for over a day."""
         multiplier = max(self.parameters.instance_wise_delay_multiplier * instance_id, 1)
         seconds = multiplier * self.parameters.execute_delay_ms / 1000
         if seconds > MOST_DELAY_SECONDS:
             raise ModelConfigError(
-                f"model {self.name!r}: parameters execute_delay_ms and instance_wise_delay_multiplier: expected a wait of at "
-                f"most {MOST_DELAY_SECONDS} s for each instance, found {seconds:g} s for instance {instance_id}; lower one"
+                f"model {self.name!r}: parameters execute_delay_ms and instance_wise_delay_multiplier: "
+                f"expected a wait of at most {MOST_DELAY_SECONDS} s for each instance, found {seconds:g} s "
+                f"for instance {instance_id}; lower one"
             )
         return seconds
 
@@ -117,8 +126,8 @@ class ModelState:
         outputs = popef.user_anchors(metadata, popef.TensorType.OUTPUT)
         if not inputs or not outputs:
             raise ModelConfigError(
-                f"{self.executable_files[0]} has {len(inputs)} input and {len(outputs)} output anchors for its main program; "
-                "a served model needs at least one of each"
+                f"{self.executable_files[0]} has {len(inputs)} input and {len(outputs)} output anchors for "
+                "its main program; a served model needs at least one of each"
             )
         self.names = read_name_map(self.name_map_file, [*inputs, *outputs])
         shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in (*inputs, *outputs)}
@@ -131,21 +140,27 @@ class ModelState:
         self.total_batch_size = self.batch_size * replicas * iterations
         """Rows that one run has place for; 0 without a batch."""
         self.wraps_rows = not self.max_batch_size and not self.batch_size
-        """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a batch."""
+        """Whether a request is one row without a batch dimension: max_batch_size 0 and a model without a
+        batch."""
         self.inputs = self._index(inputs, shapes)
         self.outputs = self._index(outputs, shapes)
 
     def _index(self, anchors: list[popef.Anchor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
         tensors = {}
         for anchor in anchors:
-            friendly, shape, axis = self.names[anchor.name()], shapes[anchor.name()], self.rows.axis(anchor.name())
+            friendly, shape, axis = (
+                self.names[anchor.name()],
+                shapes[anchor.name()],
+                self.rows.axis(anchor.name()),
+            )
             if self.batch_size:
                 shape = (*shape[:axis], *shape[axis + 1 :])
             tensors[friendly] = make_tensor(anchor, friendly, shape, axis)
         return tensors
 
     def _find(self, parameter: str, default: str, *, required: bool) -> list[Path]:
-        """The files that a parameter names, commas between them, or the one of the default name, if there is one."""
+        """The files that a parameter names, commas between them, or the one of the default name, if there is
+        one."""
         given = getattr(self.parameters, parameter)
         if not given:
             file = self._find_file(default) if default else None

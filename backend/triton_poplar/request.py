@@ -1,4 +1,5 @@
-"""Requests: what a client sent, checked against the model, and the answer it gets. Nothing of Triton in here."""
+"""Requests: what a client sent, checked against the model, and the answer it gets. Nothing of Triton in
+here."""
 
 from __future__ import annotations
 
@@ -19,15 +20,28 @@ Array = npt.NDArray[Any]
 
 
 class Request:
-    """One request on its way: checked inputs by anchor, memory for the outputs asked for, or the error to answer.
+    """One request on its way: checked inputs by anchor, memory for the outputs asked for, or the error to
+    answer.
 
-    `inputs` maps friendly names to arrays, batch first where the model has one. `requested` are the outputs asked for;
-    none means all. `reply` is the caller's own, to know the request by when its answer is ready.
+    `inputs` maps friendly names to arrays, batch first where the model has one. `requested` are the outputs
+    asked for; none means all. `reply` is the caller's own, to know the request by when its answer is ready.
     """
 
-    __slots__ = ("_outputs", "_requested", "_state", "batch_size", "error", "error_kind", "inputs", "reply", "started_ns")
+    __slots__ = (
+        "_outputs",
+        "_requested",
+        "_state",
+        "batch_size",
+        "error",
+        "error_kind",
+        "inputs",
+        "reply",
+        "started_ns",
+    )
 
-    def __init__(self, state: ModelState, inputs: Mapping[str, Array], requested: Collection[str], reply: Any = None) -> None:
+    def __init__(
+        self, state: ModelState, inputs: Mapping[str, Array], requested: Collection[str], reply: Any = None
+    ) -> None:
         self._state = state
         self.reply = reply
         self.error: RequestError | None = None
@@ -55,7 +69,9 @@ class Request:
     def fail_run(self, error: Exception) -> None:
         """Answer with what went wrong in a run."""
         code, kind = _classify(error)
-        self.fail(RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind)
+        self.fail(
+            RequestError(f"model {self._state.name!r} could not compute the request: {error}", code), kind
+        )
 
     def wants(self, output: str) -> bool:
         """Whether an output, by its friendly name, is asked for."""
@@ -90,17 +106,21 @@ class Request:
             array = _to_rows(inputs[name], tensor, state)
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:
                 raise RequestError(
-                    f"input {name!r}: expected {tensor.dtype.name} of shape {['batch', *tensor.shape]}, found "
-                    f"{array.dtype.name} of shape {list(array.shape)}"
+                    f"input {name!r}: expected {tensor.dtype.name} of shape {['batch', *tensor.shape]}, "
+                    f"found {array.dtype.name} of shape {list(array.shape)}"
                 )
             rows = len(array)
             if self.batch_size not in (0, rows) or not rows:
-                raise RequestError(f"input {name!r} has batch size {rows}, expected {self.batch_size or 'at least 1'}")
+                raise RequestError(
+                    f"input {name!r} has batch size {rows}, expected {self.batch_size or 'at least 1'}"
+                )
             self.batch_size = rows
             self.inputs[tensor.anchor] = array
         for name in requested:
             if name not in state.outputs:
-                raise RequestError(f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}")
+                raise RequestError(
+                    f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}"
+                )
 
 
 def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
@@ -113,10 +133,15 @@ def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
 
 
 def _from_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:
-    """An output as the client wants it, of its rows; no copy but where rows do not lie along the leading axis."""
+    """An output as the client wants it, of its rows; no copy but where rows do not lie along the leading
+    axis."""
     if state.wraps_rows:
         return array[0] if tensor.shape else array
-    return np.ascontiguousarray(np.moveaxis(array, 0, tensor.batch_axis)) if tensor.batch_axis and state.holds_batch else array
+    return (
+        np.ascontiguousarray(np.moveaxis(array, 0, tensor.batch_axis))
+        if tensor.batch_axis and state.holds_batch
+        else array
+    )
 
 
 class CancelledError(Exception):

@@ -1,8 +1,10 @@
-"""Starts the tritonserver that the PyPI wheel nvidia-pytriton carries, on our backend, and stops it without a trace.
+"""Starts the tritonserver that the PyPI wheel nvidia-pytriton carries, on our backend, and stops it without a
+trace.
 
-The server hangs silently when the stub process of a Python backend cannot start, so everything that the stub needs is
-checked first (`triton_poplar.doctor`). Layout and environment: the backend directory is made of links in a temporary folder;
-stub and utilities beside model.py take priority over those of the generic python backend.
+The server hangs silently when the stub process of a Python backend cannot start, so everything that the stub
+needs is checked first (`triton_poplar.doctor`). Layout and environment: the backend directory is made of
+links in a temporary folder; stub and utilities beside model.py take priority over those of the generic python
+backend.
 """
 
 from __future__ import annotations
@@ -62,12 +64,15 @@ def find_stub(triton: Path) -> Path:
     stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
         known = sorted(folder.name for folder in stub.parent.parent.glob("3.*"))
-        raise ServerError(f"the embedded Triton server has no stub for Python {version}; it has {', '.join(known)}")
+        raise ServerError(
+            f"the embedded Triton server has no stub for Python {version}; it has {', '.join(known)}"
+        )
     return stub
 
 
 def backend_file() -> Path:
-    """The backend's model.py: inside the installed package, or beside it in a source tree. ServerError if it is gone."""
+    """The backend's model.py: inside the installed package, or beside it in a source tree. ServerError if it
+    is gone."""
     package = Path(__file__).resolve().parent
     candidates = (package / "backend" / "model.py", package.parent / "poplar" / "model.py")
     for candidate in candidates:
@@ -77,8 +82,8 @@ def backend_file() -> Path:
 
 
 def make_environment(interpreter_folder: Path, triton: Path) -> dict[str, str]:
-    """The server's environment: the stub takes the first python3 on PATH and that interpreter's libpython; the copied
-    library of the python backend no longer finds the wheel's libraries by itself."""
+    """The server's environment: the stub takes the first python3 on PATH and that interpreter's libpython;
+    the copied library of the python backend no longer finds the wheel's libraries by itself."""
     environment = dict(os.environ)
     environment["PATH"] = f"{interpreter_folder}{os.pathsep}{environment.get('PATH', '')}"
     library = sysconfig.get_config_var("LIBDIR")
@@ -106,7 +111,9 @@ def choose_port(port: int, what: str) -> int:
         except OverflowError as error:
             raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
         except OSError as error:
-            raise ServerError(f"{what} port {port} is not free ({error.strerror}); choose another one") from error
+            raise ServerError(
+                f"{what} port {port} is not free ({error.strerror}); choose another one"
+            ) from error
         return int(probe.getsockname()[1])
 
 
@@ -116,16 +123,20 @@ def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
         raise ServerError(f"model repository {repository}: no such folder")
     folders = [entry for entry in repository.iterdir() if entry.is_dir()]
     if (repository / MODEL_FILE).is_file() or any(folder.name.isdecimal() for folder in folders):
-        raise ServerError(f"{repository} looks like a model folder; serve its parent, {repository.resolve().parent}")
+        raise ServerError(
+            f"{repository} looks like a model folder; serve its parent, {repository.resolve().parent}"
+        )
     if not may_be_empty and not any(_is_model_folder(folder) for folder in folders):
         raise ServerError(
-            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder such as 1, found none; "
-            "`poprt --triton_model_dir` writes one"
+            f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder such as "
+            "1, found none; `poprt --triton_model_dir` writes one"
         )
 
 
 def _is_model_folder(folder: Path) -> bool:
-    return (folder / MODEL_FILE).is_file() or any(entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir())
+    return (folder / MODEL_FILE).is_file() or any(
+        entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
+    )
 
 
 class TritonServer:
@@ -133,8 +144,9 @@ class TritonServer:
 
     Ready means that every model is loaded or has failed to load; the others are served.
 
-    `model_repository` is a folder of model folders; ports of 0 mean any free one; `options` go to tritonserver as they are;
-    `log` is a file for its output (None: stderr). Listens on 127.0.0.1 unless `options` say otherwise.
+    `model_repository` is a folder of model folders; ports of 0 mean any free one; `options` go to
+    tritonserver as they are; `log` is a file for its output (None: stderr). Listens on 127.0.0.1 unless
+    `options` say otherwise.
     """
 
     def __init__(
@@ -168,7 +180,9 @@ class TritonServer:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.exit_status = self._stop()
         for segment in SHARED_MEMORY.glob(f"{self._prefix}*"):
             segment.unlink(missing_ok=True)
@@ -207,14 +221,17 @@ class TritonServer:
         return False
 
     def failed_models(self) -> dict[str, str]:
-        """The models that did not load, and Triton's reason for each. ServerError where the server does not tell."""
+        """The models that did not load, and Triton's reason for each. ServerError where the server does not
+        tell."""
         request = urllib.request.Request(f"http://{self.http_url}/v2/repository/index", b"{}")
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  of our own server
                 index = json.load(answer)
         except (OSError, ValueError) as error:
             raise ServerError(f"tritonserver does not say which models it serves ({error})") from error
-        return {model["name"]: model.get("reason", "") for model in index if model.get("state") == "UNAVAILABLE"}
+        return {
+            model["name"]: model.get("reason", "") for model in index if model.get("state") == "UNAVAILABLE"
+        }
 
     def _find_option(self, name: str) -> str | None:
         """The last value that `options` have for a name, in both spellings."""
@@ -271,8 +288,8 @@ class TritonServer:
         return backends
 
     def _wait_until_ready(self) -> None:
-        """tritonserver listens once it has tried to load every model. One whose start has failed listens as well, but
-        is not live; one that does not let us ask is up."""
+        """tritonserver listens once it has tried to load every model. One whose start has failed listens as
+        well, but is not live; one that does not let us ask is up."""
         assert self._output is not None
         deadline = time.monotonic() + START_SECONDS
         end = math.inf
@@ -316,7 +333,9 @@ class TritonServer:
             self._stop()  # until it has all been read
         text = f"tritonserver {what}: {self._output.reason or 'it does not say why'}"
         self._stop()
-        return ServerError(text if self._log is None else f"{text}; see {self._log}", self._output.unseen_lines)
+        return ServerError(
+            text if self._log is None else f"{text}; see {self._log}", self._output.unseen_lines
+        )
 
     def _stop(self) -> int | None:
         """SIGINT, and after a while SIGKILL to the whole process group: no server, stub or child stays."""

@@ -22,7 +22,8 @@ _FATAL = re.compile(r"error: (.*)")
 """What tritonserver's main says before it exits."""
 _PROGRAM = re.compile(r"^\S*/tritonserver: ")
 _USAGE = "Usage: tritonserver"
-"""Begins hundreds of lines, indented but for titles, after or before which other lines name the wrong option."""
+"""Begins hundreds of lines, indented but for titles, after or before which other lines name the wrong
+option."""
 
 
 class ServerOutput:
@@ -49,7 +50,8 @@ class ServerOutput:
 
     @property
     def reason(self) -> str:
-        """Triton's words for what is wrong: with the call, or fatal, or else the last error that it logged; "" for none."""
+        """Triton's words for what is wrong: with the call, or fatal, or else the last error that it logged;
+        "" for none."""
         return _PROGRAM.sub("", " ".join(self._wrong_call or ())) or self._fatal or self._error
 
     @property

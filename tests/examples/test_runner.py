@@ -1,4 +1,5 @@
-"""The demo's runner passes only when all is equal; ONNX Runtime behind Triton's client interface plays the server."""
+"""The demo's runner passes only when all is equal; ONNX Runtime behind Triton's client interface plays the
+server."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Client:
 
     def infer(self, model, inputs):
         # Bytes as they go over the wire, so that a wrong cast shows.
-        (image,) = (np.frombuffer(tensor._get_binary_data(), np.float16).reshape(tensor.shape()) for tensor in inputs)
+        (image,) = (
+            np.frombuffer(tensor._get_binary_data(), np.float16).reshape(tensor.shape()) for tensor in inputs
+        )
         case = Case("", {"image": image.astype(np.float32)}, ())
         scores = self._change(self._reference.run(case)["scores"].astype(np.float16))
 
@@ -45,7 +48,9 @@ def show(example, reference, monkeypatch, change=lambda scores: scores, inputs=(
     server = runner.Server(example.model, dict.fromkeys(inputs, "FP16"), {"scores": "FP16"}, client, client)
     screen = io.StringIO()
     console = Console(file=screen, width=160)
-    equal = runner.show(example, server, reference("document_orientation"), console, lambda model, rows: rows * 1e-6)
+    equal = runner.show(
+        example, server, reference("document_orientation"), console, lambda model, rows: rows * 1e-6
+    )
     return equal, screen.getvalue()
 
 

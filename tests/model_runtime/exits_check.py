@@ -1,4 +1,5 @@
-"""Run the exit scripts many times over, as forks and as interpreters of their own: python tests/model_runtime/exits_check.py.
+"""Run the exit scripts many times over, as forks and as interpreters of their own: python
+tests/model_runtime/exits_check.py.
 
 Every one must end as it should; a hang that comes once in a hundred times shows here only.
 """
@@ -77,7 +78,8 @@ def main() -> int:
             failed += len(faults)
             seconds = time.monotonic() - began
             print(
-                f"{way}: {arguments.count - len(faults)} of {arguments.count} ended as they should, {seconds:.0f} s",
+                f"{way}: {arguments.count - len(faults)} of {arguments.count} ended as they should, "
+                f"{seconds:.0f} s",
                 *faults,
                 sep="\n  ",
             )

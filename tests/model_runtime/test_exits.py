@@ -11,7 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exit_scripts import SCRIPTS, Zygote, run_script
-from model_runtime import ModelRunner, ModelRunnerConfig, Pipeline, Session, SessionConfig, StoppedError, exits
+from model_runtime import (
+    ModelRunner,
+    ModelRunnerConfig,
+    Pipeline,
+    Session,
+    SessionConfig,
+    StoppedError,
+    exits,
+)
 from sample_models import loop_model, write_handmade
 from simipu import RunCancelledError
 from simipu.watchdog import WATCHDOG
@@ -83,7 +91,9 @@ def held_by_another_thread(lock):
 
 def test_runners_that_are_dropped_leave_no_thread(linear_file):
     x = {"x": np.ones((4, 4), np.float32)}
-    config = ModelRunnerConfig(num_threads=1)  # ONNX Runtime's own threads are not Python's, but would be many
+    config = ModelRunnerConfig(
+        num_threads=1
+    )  # ONNX Runtime's own threads are not Python's, but would be many
     ModelRunner(linear_file, config).execute(x)
     threads = threading.active_count() - 1
     for index in range(50):
@@ -116,7 +126,8 @@ def test_a_runner_lives_as_long_as_somebody_holds_its_result(linear_file):
 
 
 def test_dropping_a_runner_waits_for_nothing(loop_file):
-    """Not for the run in flight, and not for the lock of its queues, which a thread may hold that goes on when we return."""
+    """Not for the run in flight, and not for the lock of its queues, which a thread may hold that goes on
+    when we return."""
     runner = ModelRunner(loop_file)
     runner.executeAsync({"turns": np.array(10**9, np.int64)})
     with held_by_another_thread(runner._pipeline.queues.lock):

@@ -18,7 +18,8 @@ from model_runtime.pvti import Options, Trace
 
 @pytest.fixture
 def make_trace(tmp_path):
-    """Makes traces that write below `tmp_path`, now or at the end of the test rather than of the interpreter."""
+    """Makes traces that write below `tmp_path`, now or at the end of the test rather than of the
+    interpreter."""
     made = []
 
     def make(name="mnist_0", capacity=100, **options):
@@ -58,7 +59,15 @@ def test_a_slice_has_its_times_in_microseconds_to_the_nanosecond(make_trace):
     trace = make_trace()
     trace.add_slice("run", 1_234_567, 1_300_000, {"rows": 3})
     pid, tid = os.getpid(), threading.get_native_id()
-    expected = {"ph": "X", "name": "run", "pid": pid, "tid": tid, "ts": 1234.567, "dur": 65.433, "args": {"rows": 3}}
+    expected = {
+        "ph": "X",
+        "name": "run",
+        "pid": pid,
+        "tid": tid,
+        "ts": 1234.567,
+        "dur": 65.433,
+        "args": {"rows": 3},
+    }
     assert written(trace, "X") == [expected]
 
 
@@ -90,7 +99,13 @@ def test_an_instant_has_the_scope_of_its_thread(make_trace):
     trace.instant("timeout")
     (event,) = written(trace, "i")
     assert before_us <= event.pop("ts") <= time.perf_counter_ns() / 1000
-    assert event == {"ph": "i", "name": "timeout", "pid": os.getpid(), "tid": threading.get_native_id(), "s": "t"}
+    assert event == {
+        "ph": "i",
+        "name": "timeout",
+        "pid": os.getpid(),
+        "tid": threading.get_native_id(),
+        "s": "t",
+    }
 
 
 def test_the_values_of_a_series_are_counters_named_by_graph_and_unit(make_trace):
@@ -101,7 +116,14 @@ def test_the_values_of_a_series_are_counters_named_by_graph_and_unit(make_trace)
     trace.graph("queue").addSeries("rows").add(np.int64(7))
     first, second, third = written(trace, "C")
     pid, tid = os.getpid(), threading.get_native_id()
-    assert first == {"ph": "C", "name": "time (ms)", "pid": pid, "tid": tid, "ts": 2.0, "args": {"compute": 1.5}}
+    assert first == {
+        "ph": "C",
+        "name": "time (ms)",
+        "pid": pid,
+        "tid": tid,
+        "ts": 2.0,
+        "args": {"compute": 1.5},
+    }
     assert second["args"] == {"compute": 0.25}
     assert first["ts"] < second["ts"] <= third["ts"]
     assert (third["name"], third["args"]) == ("queue", {"rows": 7.0})
@@ -126,17 +148,30 @@ def test_a_value_that_json_lacks_leaves_a_gap_in_the_graph(make_trace, value):
 
 def test_arguments_that_json_lacks_become_text(make_trace):
     trace = make_trace()
-    with trace.tracepoint("run", good=True, ratio=0.5, none=None, nan=float("nan"), shape=(1, 2), text="\u00e9\ud800\n"):
+    with trace.tracepoint(
+        "run", good=True, ratio=0.5, none=None, nan=float("nan"), shape=(1, 2), text="\u00e9\ud800\n"
+    ):
         pass
     (event,) = written(trace, "X")
-    expected = {"good": True, "ratio": 0.5, "none": "None", "nan": "nan", "shape": "(1, 2)", "text": "\u00e9\ud800\n"}
+    expected = {
+        "good": True,
+        "ratio": 0.5,
+        "none": "None",
+        "nan": "nan",
+        "shape": "(1, 2)",
+        "text": "\u00e9\ud800\n",
+    }
     assert event["args"] == expected
 
 
 def test_a_trace_without_events_is_valid_and_named(make_trace):
     document = read(make_trace('a "model"').write())
     assert document["displayTimeUnit"] == "ns"
-    assert document["otherData"] == {"name": 'a "model"', "clock": "time.perf_counter_ns", "dropped_events": 0}
+    assert document["otherData"] == {
+        "name": 'a "model"',
+        "clock": "time.perf_counter_ns",
+        "dropped_events": 0,
+    }
     pid = os.getpid()
     assert document["traceEvents"] == [
         {"ph": "M", "name": "process_name", "pid": pid, "tid": pid, "args": {"name": 'a "model"'}}
@@ -162,12 +197,16 @@ def test_every_thread_has_its_own_number_and_name(make_trace):
             pass
         together.wait(timeout=10)
 
-    threads = [threading.Thread(target=work, args=(f"work {index}",), name=f"worker {index}") for index in range(3)]
+    threads = [
+        threading.Thread(target=work, args=(f"work {index}",), name=f"worker {index}") for index in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    named = {event["tid"]: event["args"]["name"] for event in written(trace, "M") if event["name"] == "thread_name"}
+    named = {
+        event["tid"]: event["args"]["name"] for event in written(trace, "M") if event["name"] == "thread_name"
+    }
     assert named == {thread.native_id: thread.name for thread in threads}
     assert {event["name"]: event["tid"] for event in written(trace, "X")} == {
         f"work {index}": thread.native_id for index, thread in enumerate(threads)
@@ -192,7 +231,9 @@ def test_nothing_is_lost_when_threads_record_while_another_writes(make_trace):
     assert read(trace.write())["otherData"]["dropped_events"] == 0
 
 
-@pytest.mark.parametrize("text", [None, "", " ", '{"enable":"false"}', '{"enable":false}', '{"enable":"False"}'])
+@pytest.mark.parametrize(
+    "text", [None, "", " ", '{"enable":"false"}', '{"enable":false}', '{"enable":"False"}']
+)
 def test_nothing_is_traced_unless_the_options_ask_for_it(text, caplog):
     assert Trace.from_environment("mnist", {} if text is None else {"PVTI_OPTIONS": text}) is None
     assert not warnings(caplog)
@@ -207,7 +248,16 @@ def test_tracing_is_on_where_the_options_say_so_or_do_not_say(switch, tmp_path, 
     assert not warnings(caplog)
 
 
-MALFORMED = ["true", "[]", "{", '{"enable":"yes"}', '{"enable":1}', '{"directory":1}', '{"file":false}', "[" * 100_000]
+MALFORMED = [
+    "true",
+    "[]",
+    "{",
+    '{"enable":"yes"}',
+    '{"enable":1}',
+    '{"directory":1}',
+    '{"file":false}',
+    "[" * 100_000,
+]
 
 
 @pytest.mark.parametrize("text", MALFORMED, ids=lambda text: text[:20])
@@ -227,7 +277,9 @@ def test_unknown_options_warn_and_are_ignored(tmp_path, caplog):
     assert "'channels', 'colour'" in warning
 
 
-def test_the_file_is_named_by_trace_time_and_process_in_the_working_directory(tmp_path, monkeypatch, make_trace):
+def test_the_file_is_named_by_trace_time_and_process_in_the_working_directory(
+    tmp_path, monkeypatch, make_trace
+):
     monkeypatch.chdir(tmp_path)
     trace = make_trace("../my model:0", directory="")
     (tmp_path / "elsewhere").mkdir()
@@ -238,7 +290,8 @@ def test_the_file_is_named_by_trace_time_and_process_in_the_working_directory(tm
 
 
 @pytest.mark.parametrize(
-    ("file", "expected"), [("run.json", "run_m.json"), ("a/b.c.json", "a/b.c_m.json"), ("run", "run_m"), (".", "_m")]
+    ("file", "expected"),
+    [("run.json", "run_m.json"), ("a/b.c.json", "a/b.c_m.json"), ("run", "run_m"), (".", "_m")],
 )
 def test_the_file_option_gets_the_name_of_the_trace_before_its_suffix(make_trace, tmp_path, file, expected):
     assert make_trace("m", file=file).write() == tmp_path / expected
@@ -280,7 +333,9 @@ def test_the_file_has_the_permissions_of_any_new_file(make_trace, tmp_path):
     assert make_trace().write().stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-@pytest.mark.parametrize("options", [{"directory": "/dev/null/reports"}, {"file": "a\0b"}, {"file": "f" * 300}])
+@pytest.mark.parametrize(
+    "options", [{"directory": "/dev/null/reports"}, {"file": "a\0b"}, {"file": "f" * 300}]
+)
 def test_a_file_that_cannot_be_written_is_a_warning(make_trace, tmp_path, caplog, options):
     trace = make_trace(**options)
     trace.instant("one")
@@ -308,7 +363,9 @@ with trace.tracepoint("run"):
 
 
 def test_leaving_the_interpreter_writes_the_trace(tmp_path):
-    run_python(RECORD, PVTI_OPTIONS=json.dumps({"enable": "true", "directory": str(tmp_path), "file": "run.json"}))
+    run_python(
+        RECORD, PVTI_OPTIONS=json.dumps({"enable": "true", "directory": str(tmp_path), "file": "run.json"})
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["run_mnist.json"]
     assert "run" in [event["name"] for event in read(tmp_path / "run_mnist.json")["traceEvents"]]
 
@@ -330,6 +387,9 @@ def test_nothing_holds_a_closed_trace(tmp_path):
 
 def test_a_forked_process_leaves_the_file_of_its_parent_alone(tmp_path):
     # Only os._exit: a fork that leaves as usual hangs in onnxruntime, with or without a trace.
-    fork = "import os\nchild = os.fork()\nif not child: trace.close(); os._exit(0)\nos.waitpid(child, 0)\nos._exit(0)"
+    fork = (
+        "import os\nchild = os.fork()\nif not child: trace.close(); "
+        "os._exit(0)\nos.waitpid(child, 0)\nos._exit(0)"
+    )
     run_python(RECORD + fork, PVTI_OPTIONS=json.dumps({"directory": str(tmp_path)}))
     assert list(tmp_path.iterdir()) == []

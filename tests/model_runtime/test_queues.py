@@ -83,7 +83,9 @@ def test_a_start_callback_comes_once_with_the_first_row():
     assert started == [1]
 
 
-@pytest.mark.parametrize("data", [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), np.zeros((0, 2), np.float32)])
+@pytest.mark.parametrize(
+    "data", [np.zeros((2, 3), np.float32), np.zeros((2, 2), np.float64), np.zeros((0, 2), np.float32)]
+)
 def test_rows_of_another_shape_or_type_or_none_are_refused(data):
     with pytest.raises(ModelRuntimeError, match="input 'x': expected float32 rows of shape"):
         make_queues().inputQueue("x").enqueue(data)

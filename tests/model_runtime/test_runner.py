@@ -63,7 +63,10 @@ def test_asynchronous_requests_answer_when_they_are_looked_at(file):
 
 
 def test_threads_share_a_runner(file):
-    with ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000)) as runner, ThreadPoolExecutor(8) as pool:
+    with (
+        ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=1_000_000)) as runner,
+        ThreadPoolExecutor(8) as pool,
+    ):
         sizes = [1 + index % 9 for index in range(100)]
         answers = pool.map(lambda index: runner.execute({"x": x(sizes[index], index)})["z"], range(100))
         for index, z in enumerate(answers):
@@ -87,7 +90,11 @@ def test_descriptions_are_those_of_one_batch(file):
         ({"x": x(4).astype(np.float64)}, None, "expected float32 rows of shape"),
         ({"x": np.ones((4, 5), np.float32)}, None, r"found float32 of shape \(4, 5\)"),
         ({"x": x(4)}, {"q": x(4)}, "output 'q' is not known; the model's outputs are y, z"),
-        ({"x": x(4)}, {"z": x(8)}, r"output 'z': expected float32 of shape \(4, 4\), found float32 of shape \(8, 4\)"),
+        (
+            {"x": x(4)},
+            {"z": x(8)},
+            r"output 'z': expected float32 of shape \(4, 4\), found float32 of shape \(8, 4\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(file, inputs, outputs, reason):
@@ -100,8 +107,16 @@ def test_what_does_not_fit_is_named(file, inputs, outputs, reason):
 def test_defaults_are_the_real_ones():
     config = ModelRunnerConfig()
     assert (config.timeout_ns, config.thread_safe, config.validate_io_params) == (10_000_000, True, True)
-    assert (config.check_package_hash, config.batching_dim, config.ring_buffer_size_multiplier) == (True, 0xFFFFFFFF, 2)
-    assert (config.auto_reset, config.flush_on_waiting_outputs, config.is_batch_size_timeout_enabled) == (False, False, False)
+    assert (config.check_package_hash, config.batching_dim, config.ring_buffer_size_multiplier) == (
+        True,
+        0xFFFFFFFF,
+        2,
+    )
+    assert (config.auto_reset, config.flush_on_waiting_outputs, config.is_batch_size_timeout_enabled) == (
+        False,
+        False,
+        False,
+    )
     assert config.request_tracepoints_buffer_size == 1000
 
 
@@ -109,7 +124,12 @@ def test_the_shortest_timeout_counts():
     assert ModelRunnerConfig(timeout_ns=0).flush_after_ns() == 0
     assert ModelRunnerConfig(timeout_ns=5).flush_after_ns() == 5
     assert ModelRunnerConfig(timeout_ns=5, batch_size_timeout_ns=3).flush_after_ns() == 5
-    assert ModelRunnerConfig(timeout_ns=5, batch_size_timeout_ns=3, is_batch_size_timeout_enabled=True).flush_after_ns() == 3
+    assert (
+        ModelRunnerConfig(
+            timeout_ns=5, batch_size_timeout_ns=3, is_batch_size_timeout_enabled=True
+        ).flush_after_ns()
+        == 3
+    )
 
 
 def test_other_batching_dimensions_are_refused(file):
@@ -183,7 +203,10 @@ def test_a_model_without_batch_takes_whole_tensors(compile_popef):
     from sample_models import make_model
 
     model = make_model(
-        [helper.make_node("Neg", ["state"], ["next"]), helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0)],
+        [
+            helper.make_node("Neg", ["state"], ["next"]),
+            helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0),
+        ],
         {"state": (TensorProto.FLOAT, [2, 3])},
         {"next": (TensorProto.FLOAT, [2, 3]), "total": (TensorProto.FLOAT, [])},
         {},
@@ -200,7 +223,9 @@ def wait_configs():
         DeviceWaitConfig(),
         DeviceWaitConfig(DeviceWaitStrategy.NO_WAIT),
         DeviceWaitConfig(
-            DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timeout=timedelta(milliseconds=20), sleepTime=timedelta(milliseconds=5)
+            DeviceWaitStrategy.WAIT_WITH_TIMEOUT,
+            timeout=timedelta(milliseconds=20),
+            sleepTime=timedelta(milliseconds=5),
         ),
         DeviceWaitConfig(timeout=0.02, sleepTime=0.005),
     ]
@@ -210,7 +235,9 @@ def wait_configs():
 def test_a_machine_without_a_free_ipu_says_so(wait):
     machine = DeviceManager(num_ipus=1)
     held = machine.getDevice(1)
-    with pytest.raises(ModelRuntimeError, match=r"No IPU can be attached: 1 of ipu2 wanted, .* has 1, of which 1"):
+    with pytest.raises(
+        ModelRuntimeError, match=r"No IPU can be attached: 1 of ipu2 wanted, .* has 1, of which 1"
+    ):
         machine.getDevice(1, {}, wait)
     del held
     assert machine.getDevice(1, {}, wait).numIpus() == 1
@@ -260,7 +287,9 @@ def test_a_runner_takes_the_device_it_is_given(file):
     with ModelRunner(file, ModelRunnerConfig(replica_to_device={0: device})) as runner:
         assert runner.session.device is device
     small = DeviceManager().createSmallIpuModelDevice(1, "ipu2")
-    with pytest.raises(LoadError, match=r"compiled for 1 x ipu2 of 1472 tiles, but device .* is 1 x ipu2 of 4 tiles"):
+    with pytest.raises(
+        LoadError, match=r"compiled for 1 x ipu2 of 1472 tiles, but device .* is 1 x ipu2 of 4 tiles"
+    ):
         ModelRunner(file, ModelRunnerConfig(replica_to_device={0: small}))
 
 
@@ -283,7 +312,9 @@ def test_requests_whose_rows_depend_on_their_neighbours_run_alone(compile_popef)
 
 def test_whoever_wants_them_joined_gets_them_joined(compile_popef):
     file = compile_popef(loudness_model())
-    with ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=0, join_dependent_rows=True)) as runner:
+    with ModelRunner(
+        file, ModelRunnerConfig(batching_dim=0, timeout_ns=0, join_dependent_rows=True)
+    ) as runner:
         loud, quiet = runner.executeAsync({"x": x(3, 100)}), runner.executeAsync({"x": x(1)})
         loud.wait(10)
         assert quiet.wait(10)["y"][0, 0] == np.float32(0.01)

@@ -66,12 +66,27 @@ def rewrite(path, metadata, payload):
     ("change", "reason"),
     [
         (lambda m: m.anchors()[0].setHandle("h2d_q"), "handle 'h2d_q', which is no host_to_device stream"),
-        (lambda m: m.anchors()[0].setTensorInfo(popef.TensorInfo(shape=(4, 5))), r"shape \(4, 5\) in the metadata"),
+        (
+            lambda m: m.anchors()[0].setTensorInfo(popef.TensorInfo(shape=(4, 5))),
+            r"shape \(4, 5\) in the metadata",
+        ),
         (lambda m: m.setAnchors(m.anchors()[1:]), "stream 'h2d_x' of executable .* has no anchor"),
-        (lambda m: m.setProgramFlow(popef.ProgramFlow(load=[0], main=[7], save=[])), "has no program 7; it has 0"),
-        (lambda m: m.setProgramFlow(popef.ProgramFlow(load=[], main=[0], save=[])), "which is no main program"),
-        (lambda m: m.setReplicationFactor(2), "replication factor 2: expected isPerReplica and the replicas as leading"),
-        (lambda m: m.setIpuVersion(7), "IPU version 7 is not known; simulated versions are 1 .ipu1., 2 .ipu2., 21 .ipu21."),
+        (
+            lambda m: m.setProgramFlow(popef.ProgramFlow(load=[0], main=[7], save=[])),
+            "has no program 7; it has 0",
+        ),
+        (
+            lambda m: m.setProgramFlow(popef.ProgramFlow(load=[], main=[0], save=[])),
+            "which is no main program",
+        ),
+        (
+            lambda m: m.setReplicationFactor(2),
+            "replication factor 2: expected isPerReplica and the replicas as leading",
+        ),
+        (
+            lambda m: m.setIpuVersion(7),
+            "IPU version 7 is not known; simulated versions are 1 .ipu1., 2 .ipu2., 21 .ipu21.",
+        ),
     ],
 )
 def test_metadata_of_another_executable_is_refused(linear, compile_popef, open_model, change, reason):
@@ -173,7 +188,12 @@ def test_predicates_choose_what_is_connected(linear, compile_popef):
 
 
 def test_the_usual_predicates_accept_what_they_say():
-    from model_runtime.predicate_factory import anchor_callbacks, orBind, predProgramFlowMain, predProgramNotAssigned
+    from model_runtime.predicate_factory import (
+        anchor_callbacks,
+        orBind,
+        predProgramFlowMain,
+        predProgramNotAssigned,
+    )
 
     accept, reject = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
     flow = popef.ProgramFlow(load=[0], main=[5], save=[])
@@ -236,7 +256,9 @@ def test_a_stopped_session_runs_nothing(linear, compile_popef):
     assert session.runMainPrograms() == 0
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"target.hostSyncTimeout":"soon"}', '{"target.hostSyncTimeout":"-1"}', "{"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"target.hostSyncTimeout":"soon"}', '{"target.hostSyncTimeout":"-1"}', "{"]
+)
 def test_bad_runtime_options_are_logged_and_the_default_counts(text, caplog):
     assert host_sync_timeout_seconds({"POPLAR_RUNTIME_OPTIONS": text}) == 300
     assert "POPLAR_RUNTIME_OPTIONS: expected a JSON object" in caplog.text

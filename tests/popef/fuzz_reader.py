@@ -1,6 +1,8 @@
-"""Search for bytes that break popef's promises, led by coverage: python tests/popef/fuzz_reader.py --seconds 60.
+"""Search for bytes that break popef's promises, led by coverage: python tests/popef/fuzz_reader.py --seconds
+60.
 
-The promises are `check` in tests/support/popef_fuzzing.py. A file that breaks one is left as crash-* in the current folder.
+The promises are `check` in tests/support/popef_fuzzing.py. A file that breaks one is left as crash-* in the
+current folder.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def main() -> None:
     """Search for as long as the arguments say; the exit status is not 0 when something was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--seconds", type=int, default=60, help="how long to search")
-    parser.add_argument("--corpus", type=Path, default=CORPUS, help="folder of files to begin with, and to keep new ones in")
+    parser.add_argument(
+        "--corpus", type=Path, default=CORPUS, help="folder of files to begin with, and to keep new ones in"
+    )
     arguments = parser.parse_args()
     logging.getLogger("popef").setLevel(logging.CRITICAL)
     arguments.corpus.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""popef and the reference Cap'n Proto library read the same values, whoever wrote them: either of them, or the tests' builder.
+"""popef and the reference Cap'n Proto library read the same values, whoever wrote them: either of them, or
+the tests' builder.
 
 POPEF_EXAMPLES=10000 generates that many files and messages for each test instead of a few hundred.
 """
@@ -41,23 +42,30 @@ from popef.record import RECORDS
 
 FORGIVEN_REFUSALS = {
     popef.Rule.SHAPE: "a negative size is an integer to the reference, but no tensor to PopEF",
-    popef.Rule.FAR_POINTER: "the reference takes a double-far landing pad whose first word is itself marked double, where "
+    popef.Rule.FAR_POINTER: "the reference takes a double-far landing pad whose first word is itself "
+    "marked double, where "
     "popef asks for the single far pointer that the specification describes",
     popef.Rule.POINTER_BOUNDS: "the reference does not look where structures and lists of no words stand",
-    popef.Rule.STRUCT_LIST: "the reference reads elements narrower than a word as structures; no list of PopEF can have grown "
+    popef.Rule.STRUCT_LIST: "the reference reads elements narrower than a word as structures; "
+    "no list of PopEF can have grown "
     "that way, since the first field of none is that narrow",
 }
-"""Why popef may refuse a damaged message that the reference reads; LimitError is the other reason: its budget is smaller.
+"""Why popef may refuse a damaged message that the reference reads; LimitError is the other reason: its budget
+is smaller.
 
 In an inferred field the reasons of both tables make one of the two ignore the field instead.
 """
 
 FORGIVEN_VALUES = {
-    "Message contained list with incompatible element type": "popef takes integers of any width, and an empty list of "
+    "Message contained list with incompatible element type": "popef takes integers of any width, and "
+    "an empty list of "
     "anything where integers are expected",
-    "Found bit list where struct list was expected": "popef takes an empty list of bits where integers are expected",
-    "Expected a primitive list, but got a list of pointer-only structs": "popef takes an empty list of any structures",
-    "pointer to unknown segment": "to the reference a segment without words is none, even for what takes no words",
+    "Found bit list where struct list was expected": "popef takes an empty list of bits where "
+    "integers are expected",
+    "Expected a primitive list, but got a list of pointer-only structs": "popef takes an empty list "
+    "of any structures",
+    "pointer to unknown segment": "to the reference a segment without words is none, even for what "
+    "takes no words",
 }
 """Why popef may read a damaged message that the reference refuses, by what the reference says."""
 
@@ -76,7 +84,9 @@ def structures(draw: st.DrawFn, bits: int = 64) -> tuple[str, Plain]:
 
 def ours(name: str, message: bytes) -> Plain:
     """What popef reads."""
-    record, _ = decode_message(lambda at, size: message[at : at + size], 0, len(message), "test", popef.Limits(), RECORDS[name])
+    record, _ = decode_message(
+        lambda at, size: message[at : at + size], 0, len(message), "test", popef.Limits(), RECORDS[name]
+    )
     return to_plain(record)
 
 
@@ -105,7 +115,9 @@ def _each(value: Any) -> Any:
 
 @many
 @given(structures(), FIRST_SEGMENT_WORDS)
-def test_popef_reads_what_the_reference_writes_in_any_number_of_segments(structure: tuple[str, Plain], words: int) -> None:
+def test_popef_reads_what_the_reference_writes_in_any_number_of_segments(
+    structure: tuple[str, Plain], words: int
+) -> None:
     name, values = structure
     message = PLAIN.write(name, values, words)
     assert ours(name, message) == PLAIN.read(name, message) == values
@@ -136,7 +148,10 @@ def test_both_read_integer_lists_of_narrow_elements(bits: int) -> None:
     @given(structures(bits), SEEDS, FIRST_SEGMENT_WORDS)
     def check(structure: tuple[str, Plain], seed: int, words: int) -> None:
         name, values = structure
-        for message in (scatter(PLAIN.shapes[name], values, seed, bits), NARROW[bits].write(name, values, words)):
+        for message in (
+            scatter(PLAIN.shapes[name], values, seed, bits),
+            NARROW[bits].write(name, values, words),
+        ):
             assert ours(name, message) == NARROW[bits].read(name, message) == values
 
     check()
@@ -152,7 +167,11 @@ def test_the_builder_makes_every_form_it_promises() -> None:
     seen: Counter[str] = Counter()
     option = {"name": "n", "value": ""}
     anchor = PLAIN.shapes["Metadata"].fields[3].struct.default | {"type": 2}
-    values = PLAIN.shapes["Metadata"].default | {"anchors": [anchor], "engineOptions": [option], "programFlow": FLOW}
+    values = PLAIN.shapes["Metadata"].default | {
+        "anchors": [anchor],
+        "engineOptions": [option],
+        "programFlow": FLOW,
+    }
     for seed in range(200):
         message = scatter(PLAIN.shapes["Metadata"], values, seed, 64, seen)
         assert ours("Metadata", message) == PLAIN.read("Metadata", message) == values
@@ -198,7 +217,12 @@ def test_unset_fields_of_the_reference_read_as_defaults() -> None:
 def test_unknown_enumerants_keep_their_ordinals() -> None:
     message = PLAIN.write("TensorDataInfo", {"tensorInfo": {"dataType": 99}})
     info, _ = decode_message(
-        lambda at, size: message[at : at + size], 0, len(message), "test", popef.Limits(), popef.TensorDataInfo
+        lambda at, size: message[at : at + size],
+        0,
+        len(message),
+        "test",
+        popef.Limits(),
+        popef.TensorDataInfo,
     )
     assert (int(info.tensorInfo.dataType), info.tensorInfo.dataType.name) == (99, "UNKNOWN_99")
     assert PLAIN.read("TensorDataInfo", message)["tensorInfo"]["dataType"] == 99
@@ -206,7 +230,8 @@ def test_unknown_enumerants_keep_their_ordinals() -> None:
 
 @pytest.mark.parametrize("code", [2, 3, 4])
 def test_narrow_elements_are_no_structures(code: int) -> None:
-    """The reference reads a byte as a structure whose 16-bit field is not there; popef once read the field all the same."""
+    """The reference reads a byte as a structure whose 16-bit field is not there; popef once read the field
+    all the same."""
     message = metadata_with_pointer(1, IntsNode(code, [2]))
     assert PLAIN.read("Metadata", message)["anchors"][0]["type"] == (0 if code == 2 else 2)
     with pytest.raises(popef.FormatError, match="struct-list"):
@@ -311,7 +336,9 @@ def _without_ignored(theirs: Any, found: Any) -> Any:
     """What the reference read, but inferred fields as popef read them where either of the two ignored one."""
     if isinstance(theirs, dict):
         return {
-            name: found[name] if name in INFERRED and not (value and found[name]) else _without_ignored(value, found[name])
+            name: found[name]
+            if name in INFERRED and not (value and found[name])
+            else _without_ignored(value, found[name])
             for name, value in theirs.items()
         }
     if isinstance(theirs, list) and len(theirs) == len(found):

@@ -17,7 +17,13 @@ import popef
 def run(module: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", module, *map(str, arguments)]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=60, env=os.environ | environment, errors="replace"
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env=os.environ | environment,
+        errors="replace",
     )
 
 
@@ -57,7 +63,9 @@ def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(path:
     with popef.Reader() as reader:
         reader.parseFile(path)
         words = sum(blob.payload_start - blob.start for blob in reader.blobs()) // 8
-    lines = [line for line in text.splitlines() if not line.startswith("blob ") and "bytes of payload" not in line]
+    lines = [
+        line for line in text.splitlines() if not line.startswith("blob ") and "bytes of payload" not in line
+    ]
     assert len(lines) == words
     assert "Metadata.anchors[0].tensorInfo.shape[1] = 3" in text
     assert "Metadata.programsMap[2].name: 'main'" in text
@@ -109,7 +117,12 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
     for arguments in ([file], ["--json", file], ["--words", file]):
         assert "\x1b" not in run("popef.dump", *arguments).stdout
     for command in ("verify", "extract"):
-        assert "\x1b" not in run("popef.cli", command, file, *(["-o", tmp_path / "out"] if command == "extract" else [])).stdout
+        assert (
+            "\x1b"
+            not in run(
+                "popef.cli", command, file, *(["-o", tmp_path / "out"] if command == "extract" else [])
+            ).stdout
+        )
 
 
 def test_verify_gives_a_line_for_each_finding_and_a_status(path: Path) -> None:
@@ -131,11 +144,15 @@ def test_extract_writes_arrays_executables_and_metadata(path: Path, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     written = sorted(os.listdir(tmp_path / "out"))
     assert written == ["000-exe.json", "001-exe.executable", "002-popart.opaque", "003-w.npy", "004-w.npy"]
-    np.testing.assert_array_equal(np.load(tmp_path / "out/003-w.npy"), np.arange(6, dtype=np.int16).reshape(2, 3))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "out/003-w.npy"), np.arange(6, dtype=np.int16).reshape(2, 3)
+    )
     assert np.load(tmp_path / "out/004-w.npy").shape == (2, 2, 3)
     assert (tmp_path / "out/001-exe.executable").read_bytes() == b"IPU code " * 30
     assert json.loads((tmp_path / "out/000-exe.json").read_text())["executable"] == "exe"
-    assert run("popef.cli", "extract", path, "-o", tmp_path / "out").returncode == 1, "nothing is overwritten unasked"
+    assert run("popef.cli", "extract", path, "-o", tmp_path / "out").returncode == 1, (
+        "nothing is overwritten unasked"
+    )
     assert run("popef.cli", "extract", path, "-o", tmp_path / "out", "--overwrite").returncode == 0
 
 
@@ -225,7 +242,9 @@ def test_the_environment_says_what_is_logged_and_where(path: Path, tmp_path: Pat
 
     def python(**environment: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", code]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=os.environ | environment)
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60, env=os.environ | environment
+        )
 
     assert python().stderr == ""
     assert "[popef:cpp] [debug] Read header: " in python(POPEF_LOG_LEVEL="DEBUG").stderr
@@ -236,4 +255,7 @@ def test_the_environment_says_what_is_logged_and_where(path: Path, tmp_path: Pat
     assert "Read FeedData" in log.read_text()
     assert python(POPEF_LOG_LEVEL="WARN").stderr == ""
     assert "expected one of OFF, ERR" in python(POPEF_LOG_LEVEL="LOUD").stderr
-    assert "logging to stderr" in python(POPEF_LOG_LEVEL="INFO", POPEF_LOG_DEST=str(tmp_path / "no/where")).stderr
+    assert (
+        "logging to stderr"
+        in python(POPEF_LOG_LEVEL="INFO", POPEF_LOG_DEST=str(tmp_path / "no/where")).stderr
+    )

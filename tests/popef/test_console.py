@@ -46,11 +46,20 @@ class ChildError(Exception):
     [
         (PopefError(f"name {ESCAPE}"), r"tool: error: name \x1b[31mred\nnext"),
         (LookupError("wanted"), "tool: error: wanted"),
-        (MemoryError(), "tool: error: not enough memory: the system gave no more; give it more, or less to do"),
-        (RecursionError("too deep"), "tool: error: the input is nested deeper than can be followed (too deep)"),
+        (
+            MemoryError(),
+            "tool: error: not enough memory: the system gave no more; give it more, or less to do",
+        ),
+        (
+            RecursionError("too deep"),
+            "tool: error: the input is nested deeper than can be followed (too deep)",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "tool: error: No space left on device"),
         (OSError("made up"), "tool: error: made up"),
-        (FileNotFoundError(2, "No such file", f"/tmp/{ESCAPE}"), r"tool: error: /tmp/\x1b[31mred\nnext: No such file"),
+        (
+            FileNotFoundError(2, "No such file", f"/tmp/{ESCAPE}"),
+            r"tool: error: /tmp/\x1b[31mred\nnext: No such file",
+        ),
     ],
 )
 def test_what_is_expected_is_one_line_without_control_characters(error, said, capsys):
@@ -63,7 +72,8 @@ def test_a_defect_is_one_line_as_well_and_says_how_to_report_it(capsys, monkeypa
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("tool: error: KeyError: ")
     assert line.endswith(
-        "this is a defect of ours: please report it, with what the same call prints under POPLAR_TRITON_TRACEBACK=1"
+        "this is a defect of ours: please report it, with what the same call prints under "
+        "POPLAR_TRITON_TRACEBACK=1"
     )
     monkeypatch.setenv("POPLAR_TRITON_TRACEBACK", "1")
     assert call(fail(ValueError(ESCAPE))) == 1
@@ -113,7 +123,10 @@ def test_an_error_that_names_no_file_is_about_the_one_that_is_written(capsys):
     [
         (("--counts", "1"), "unrecognized arguments: --counts"),
         (("--cou", "1"), "unrecognized arguments: --cou"),
-        (("--count", ESCAPE), r"argument --count: expected a whole number of at least 1, found '\x1b[31mred\nnext'"),
+        (
+            ("--count", ESCAPE),
+            r"argument --count: expected a whole number of at least 1, found '\x1b[31mred\nnext'",
+        ),
         ((f"--{ESCAPE}",), r"unrecognized arguments: --\x1b[31mred\nnext"),
     ],
 )
@@ -154,12 +167,19 @@ def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path
     read, write = os.pipe()
     os.close(read)
     for arguments in ([str(file)], ["--help"]):
-        done = subprocess.run([*dump, *arguments], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60)
+        done = subprocess.run(
+            [*dump, *arguments], stdout=write, stderr=subprocess.PIPE, check=False, timeout=60
+        )
         assert (done.returncode, done.stderr) == (0, b"")
     os.close(write)
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([*dump, str(file)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (1, b"popef_dump: error: standard output: No space left on device\n")
+        done = subprocess.run(
+            [*dump, str(file)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"popef_dump: error: standard output: No space left on device\n",
+    )
 
 
 def test_a_terminal_without_unicode_is_no_traceback(tmp_path):

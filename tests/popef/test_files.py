@@ -108,7 +108,11 @@ def test_compressed_executables_are_inflated(tmp_path, compressor):
 
 def raw_executable(payload, uncompressed):
     body = encode(Executable(name="e", uncompressedSize=uncompressed))
-    return encode(BlobHeader(type=BlobType.POPLAR_EXECUTABLE, size=48 + len(body) + len(payload))) + body + payload
+    return (
+        encode(BlobHeader(type=BlobType.POPLAR_EXECUTABLE, size=48 + len(body) + len(payload)))
+        + body
+        + payload
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +197,9 @@ def test_ambiguity_is_an_error_that_lists_the_candidates(tmp_path):
     assert build(a, b, name="second").metadata.executable() == "second"
     with pytest.raises(popef.PopefError, match="called 'third', got 0 among 'first', 'second'"):
         build(a, b, name="third")
-    with pytest.raises(popef.PopefError, match="'lonely': expected one metadata blob for it, got 0 among those for none"):
+    with pytest.raises(
+        popef.PopefError, match="'lonely': expected one metadata blob for it, got 0 among those for none"
+    ):
         build(write("c", "lonely", None))
     with pytest.raises(popef.PopefError, match="expected one executable, got 0 among none"):
         build(write("d", None, "first"))
@@ -368,9 +374,17 @@ def test_lists_of_integers_of_any_width_are_read(code, width):
     numbers = [1, 0, 127]
     data = b"".join(number.to_bytes(width, "little") for number in numbers)
     data += bytes(-len(data) % 8)
-    words = [3 << 48, 1 | 2 << 2 | code << 32 | len(numbers) << 35, 0, 0, *struct.unpack(f"<{len(data) // 8}Q", data)]
+    words = [
+        3 << 48,
+        1 | 2 << 2 | code << 32 | len(numbers) << 35,
+        0,
+        0,
+        *struct.unpack(f"<{len(data) // 8}Q", data),
+    ]
     message = header_message(*words)
-    values, _ = decode_message(lambda at, size: message[at : at + size], 0, len(message), "test", Limits(), ProgramFlow)
+    values, _ = decode_message(
+        lambda at, size: message[at : at + size], 0, len(message), "test", Limits(), ProgramFlow
+    )
     assert values == popef.ProgramFlow(load=numbers)
 
 
@@ -441,7 +455,9 @@ def test_all_models_of_a_file_are_found(tmp_path):
         for name in ("first", "second"):
             writer.writeMetadata(popef.Metadata(executable=name, anchors=[popef.Anchor(name=f"{name} w")]))
             writer.createExecutable(name).write(b"x")
-            with writer.createTensorData(popef.TensorDataInfo(name=f"{name} w", tensorInfo=info((1,)))) as blob:
+            with writer.createTensorData(
+                popef.TensorDataInfo(name=f"{name} w", tensorInfo=info((1,)))
+            ) as blob:
                 blob.write(bytes(4))
     with popef.Reader() as reader:
         reader.parseFile(path)
@@ -469,7 +485,9 @@ def test_one_model_may_stand_in_several_files(tmp_path):
         write("weights", weights),
     ]
     assert [tensor.info.name for tensor in build(*files).tensors] == ["w"]
-    with pytest.raises(popef.PopefError, match=r"expected one tensor 'w', got .*weights: blob 0 .* and .*more: blob 0"):
+    with pytest.raises(
+        popef.PopefError, match=r"expected one tensor 'w', got .*weights: blob 0 .* and .*more: blob 0"
+    ):
         build(*files, write("more", weights))
 
 
@@ -480,7 +498,11 @@ def test_a_file_that_shrinks_is_refused_and_not_a_fault(tmp_path):
         with popef.Reader(mapped=mapped) as reader:
             reader.parseFile(path)
             os.truncate(path, 100)
-            for read in (reader.tensors()[0].data, reader.opaqueBlobs()[0].data, reader.executables()[0].executable):
+            for read in (
+                reader.tensors()[0].data,
+                reader.opaqueBlobs()[0].data,
+                reader.executables()[0].executable,
+            ):
                 with pytest.raises(popef.FormatError, match="the file has shrunk since it was opened"):
                     read()
 
@@ -502,7 +524,9 @@ def test_a_name_that_was_replaced_leaves_readers_the_old_file(tmp_path):
         reader.parseFile(path)
         with popef.Writer(path) as writer:
             writer.writeMetadata(popef.Metadata())
-        np.testing.assert_array_equal(reader.tensors()[0].data(), np.arange(6, dtype=np.float32).reshape(2, 3))
+        np.testing.assert_array_equal(
+            reader.tensors()[0].data(), np.arange(6, dtype=np.float32).reshape(2, 3)
+        )
 
 
 def test_endless_input_is_refused(tmp_path):
@@ -542,7 +566,8 @@ def test_opening_does_not_depend_on_the_size_of_the_file(tmp_path):
 
 
 def test_a_decompression_bomb_costs_what_it_announces_and_no_more():
-    """Ten megabytes of zeros that claim to be a thousand bytes; and a gigabyte that is announced but not there."""
+    """Ten megabytes of zeros that claim to be a thousand bytes; and a gigabyte that is announced but not
+    there."""
     reader = parse_lazily(raw_executable(zlib.compress(bytes(10_000_000)), 1000))
     hollow = parse_lazily(raw_executable(zlib.compress(b"x"), 1 << 30))
     tracemalloc.start()

@@ -1,4 +1,5 @@
-"""Damaged files: whatever stands in them, they are read or refused with a PopefError, in time, and mean one thing only."""
+"""Damaged files: whatever stands in them, they are read or refused with a PopefError, in time, and mean one
+thing only."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def test_the_files_the_search_begins_with_hold_every_promise(number: int) -> Non
 @many
 @given(FILES, SEEDS)
 def test_damaged_files_are_read_or_refused(file: list[PlainBlob], seed: int) -> None:
-    pieces = [written_by_popef([blob]) if seed >> i & 1 else written_by_others(blob, seed + i) for i, blob in enumerate(file)]
+    pieces = [
+        written_by_popef([blob]) if seed >> i & 1 else written_by_others(blob, seed + i)
+        for i, blob in enumerate(file)
+    ]
     starts = [sum(map(len, pieces[:i])) for i in range(len(pieces))]
     for i in range(4):
         check(mutate_file(b"".join(pieces), Random(seed + i), starts))
@@ -50,7 +54,8 @@ def test_damaged_seeds_are_read_or_refused(number: int, seed: int) -> None:
 
 @pytest.mark.server
 @pytest.mark.skipif(
-    not importlib.util.find_spec("atheris"), reason="atheris, which has wheels for Linux on x86-64, is not installed"
+    not importlib.util.find_spec("atheris"),
+    reason="atheris, which has wheels for Linux on x86-64, is not installed",
 )
 def test_a_search_led_by_coverage_finds_nothing(tmp_path: Path) -> None:
     script = Path(__file__).with_name("fuzz_reader.py")

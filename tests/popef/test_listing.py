@@ -39,7 +39,9 @@ def listing_file(tmp_path: Path, listing_metadata: popef.Metadata) -> Path:
     return path
 
 
-def test_the_dump_of_the_listings_file_is_the_listing(listing_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_dump_of_the_listings_file_is_the_listing(
+    listing_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert dump.main([str(listing_file)]) == 0
     assert STAMP.sub("[t]", capsys.readouterr().out) == STAMP.sub("[t]", LISTING)
 

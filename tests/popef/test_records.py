@@ -45,7 +45,11 @@ def test_assignment_and_setters_are_the_same() -> None:
     metadata.programFlow.main.append(5)
     metadata.programsMap[5] = "main"
     expected = Metadata(
-        numIpus=4, isPOD=True, anchors=[Anchor(name="a")], programFlow=ProgramFlow(main=[5]), programsMap={5: "main"}
+        numIpus=4,
+        isPOD=True,
+        anchors=[Anchor(name="a")],
+        programFlow=ProgramFlow(main=[5]),
+        programsMap={5: "main"},
     )
     assert metadata == expected
     assert metadata != Metadata()
@@ -61,12 +65,18 @@ def test_assignment_and_setters_are_the_same() -> None:
         (lambda: Anchor(tensorInfo=(2, 3)), TypeError, "Anchor.tensorInfo: expected TensorInfo"),
         (lambda: Metadata(anchors=["a"]), TypeError, "Metadata.anchors: expected Anchor, got 'a'"),
         (lambda: Metadata(numIpus="4"), TypeError, "Metadata.numIpus"),
-        (lambda: Metadata(numIPUs=4), AttributeError, "Metadata.numIPUs: expected one of replicationFactor, numIpus"),
+        (
+            lambda: Metadata(numIPUs=4),
+            AttributeError,
+            "Metadata.numIPUs: expected one of replicationFactor, numIpus",
+        ),
         (lambda: Anchor(type=-1), ValueError, "Anchor.type"),
         (lambda: Anchor().__delattr__("name"), AttributeError, "expected to stay"),
     ],
 )
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(change: object, error: type[Exception], words: str) -> None:
+def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+    change: object, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         change()  # type: ignore[operator]
 
@@ -78,7 +88,9 @@ def test_repr_names_every_field_and_str_is_the_dump() -> None:
 
 
 def test_structures_can_be_copied_and_pickled() -> None:
-    metadata = Metadata(anchors=[Anchor(name="a", type=TensorType(77))], engineOptions=[Option(name="x", value="y")])
+    metadata = Metadata(
+        anchors=[Anchor(name="a", type=TensorType(77))], engineOptions=[Option(name="x", value="y")]
+    )
     for twin in (copy.deepcopy(metadata), pickle.loads(pickle.dumps(metadata))):
         assert twin == metadata
         twin.anchors[0].name = "b"

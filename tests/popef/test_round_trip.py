@@ -12,12 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import popef
-from popef import Anchor, DataType, FeedDataInfo, Metadata, Option, ProgramFlow, TensorDataInfo, TensorInfo, TensorType
+from popef import (
+    Anchor,
+    DataType,
+    FeedDataInfo,
+    Metadata,
+    Option,
+    ProgramFlow,
+    TensorDataInfo,
+    TensorInfo,
+    TensorType,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 PROGRAMS = st.lists(st.integers(0, (1 << 32) - 1), max_size=4)
-TENSOR_INFOS = st.builds(TensorInfo, shape=st.lists(st.integers(0, 4), max_size=4), dataType=st.sampled_from(list(DataType)))
+TENSOR_INFOS = st.builds(
+    TensorInfo, shape=st.lists(st.integers(0, 4), max_size=4), dataType=st.sampled_from(list(DataType))
+)
 OPTIONS = st.lists(st.builds(Option, name=TEXT, value=TEXT), max_size=3)
 ANCHORS = st.builds(
     Anchor,
@@ -42,7 +54,10 @@ METADATA = st.builds(
     engineOptions=OPTIONS,
     deviceOptions=OPTIONS,
     programFlow=st.builds(
-        ProgramFlow, load=st.lists(INT64, max_size=4), main=st.lists(INT64, max_size=4), save=st.lists(INT64, max_size=4)
+        ProgramFlow,
+        load=st.lists(INT64, max_size=4),
+        main=st.lists(INT64, max_size=4),
+        save=st.lists(INT64, max_size=4),
     ),
     programsMap=st.dictionaries(st.integers(0, (1 << 32) - 1), TEXT, max_size=3),
     deviceIterations=st.integers(0, (1 << 63) - 1),

@@ -1,4 +1,5 @@
-"""One tiny file for each rule of FORMAT.md: readers refuse or warn, and `popef verify` cites the rule by name."""
+"""One tiny file for each rule of FORMAT.md: readers refuse or warn, and `popef verify` cites the rule by
+name."""
 
 from __future__ import annotations
 
@@ -12,7 +13,18 @@ from pathlib import Path
 import pytest
 
 import popef
-from popef import Anchor, BlobHeader, BlobType, DataType, FeedDataInfo, Metadata, Rule, TensorDataInfo, TensorInfo, TensorType
+from popef import (
+    Anchor,
+    BlobHeader,
+    BlobType,
+    DataType,
+    FeedDataInfo,
+    Metadata,
+    Rule,
+    TensorDataInfo,
+    TensorInfo,
+    TensorType,
+)
 from popef.codec import encode
 from popef.record import Record
 from popef.rules import Severity
@@ -148,11 +160,16 @@ WARNED: dict[Rule, list[bytes]] = {
         anchored(Anchor(name="w", type=TensorType(5))),
     ],
     Rule.CONTROL_CHARACTERS: [blob(0, Executable(name="\x1b[31mred"), b"x")],
-    Rule.METADATA_EXECUTABLE: [blob(1, Metadata(executable="lost")), blob(4, OpaqueBlob(name="popart", executable="lost"))],
+    Rule.METADATA_EXECUTABLE: [
+        blob(1, Metadata(executable="lost")),
+        blob(4, OpaqueBlob(name="popart", executable="lost")),
+    ],
     Rule.METADATA_UNIQUE: [MODEL + 2 * blob(1, Metadata(executable="e"))],
     Rule.ANCHOR_UNIQUE: [MODEL + blob(1, Metadata(executable="e", anchors=[INPUT, INPUT]))],
     Rule.ANCHOR_HANDLE: [anchored(Anchor(name="w", type=TensorType.OUTPUT))],
-    Rule.ANCHOR_REPLICAS: [anchored(Anchor(name="w", isPerReplica=True, tensorInfo=INFO), replicationFactor=4)],
+    Rule.ANCHOR_REPLICAS: [
+        anchored(Anchor(name="w", isPerReplica=True, tensorInfo=INFO), replicationFactor=4)
+    ],
     Rule.DATA_ANCHOR: [
         anchored(Anchor(name="v")) + TENSOR,
         anchored(Anchor(name="w", tensorInfo=TensorInfo(shape=(3,), dataType=DataType.U8))) + TENSOR,
@@ -163,7 +180,11 @@ WARNED: dict[Rule, list[bytes]] = {
 
 
 def cases(table: dict[Rule, list[bytes]]) -> list[object]:
-    return [pytest.param(rule, data, id=f"{rule} {i}") for rule, files in table.items() for i, data in enumerate(files)]
+    return [
+        pytest.param(rule, data, id=f"{rule} {i}")
+        for rule, files in table.items()
+        for i, data in enumerate(files)
+    ]
 
 
 @pytest.fixture

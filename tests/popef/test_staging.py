@@ -97,7 +97,9 @@ WRITTEN = """
 @pytest.mark.parametrize("size", [1 << 20, (1 << 16) + 1], ids=["at once", "at last"])
 def test_a_full_disk_names_the_file_and_leaves_nothing(folder: Path, write: str, size: int) -> None:
     script = FULL.format(write=write.format(size=size).strip())
-    done = subprocess.run([sys.executable, "-c", script, folder / "a"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script, folder / "a"], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.stderr == ""
     assert done.stdout == f"[Errno 27] File too large: '{folder / 'a'}'\n"
     assert read_all(folder) == dict.fromkeys("abc", "old")

@@ -55,7 +55,9 @@ def agrees(data: bytes) -> bool:
 @pytest.mark.parametrize("name_bytes", [0, 1, 6, 7, 8, 9, 255])
 @pytest.mark.parametrize("rank", [0, 1, 4, 32])
 def test_a_template_is_what_the_writer_writes(name_bytes: int, rank: int) -> None:
-    info = TensorDataInfo(name="\0" * name_bytes, tensorInfo=TensorInfo(shape=[0] * rank, dataType=DataType.BOOL))
+    info = TensorDataInfo(
+        name="\0" * name_bytes, tensorInfo=TensorInfo(shape=[0] * rank, dataType=DataType.BOOL)
+    )
     assert tensor_head(name_bytes, rank)[48:] == encode(info)
 
 
@@ -67,7 +69,9 @@ def test_what_the_writer_writes_is_recognised(info: TensorDataInfo) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(INFOS, st.integers(0, 10**6), st.integers(0, 255))
-def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(info: TensorDataInfo, place: int, value: int) -> None:
+def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(
+    info: TensorDataInfo, place: int, value: int
+) -> None:
     data = bytearray(tensor_file(info))
     data[place % min(len(data), HEAD_BYTES)] = value
     agrees(bytes(data))
@@ -75,14 +79,18 @@ def test_a_blob_with_a_changed_byte_is_not_taken_for_something_else(info: Tensor
 
 @pytest.mark.parametrize("shape", [(2**63, 2), (2**64 - 1, 0), (2**32, 2**32)])
 def test_sizes_beyond_63_bits_are_left_to_the_general_decoder(shape: tuple[int, int]) -> None:
-    data = bytearray(tensor_file(TensorDataInfo(name="w", tensorInfo=TensorInfo(shape=(1, 1), dataType=DataType.U8))))
+    data = bytearray(
+        tensor_file(TensorDataInfo(name="w", tensorInfo=TensorInfo(shape=(1, 1), dataType=DataType.U8)))
+    )
     data[-17:-1] = struct.pack("<QQ", *shape)
     assert not agrees(bytes(data))
     assert generally(bytes(data)) is None
 
 
 def test_a_file_of_many_layouts_is_read_all_the_same() -> None:
-    infos = [TensorDataInfo(name="n" * (i % 300), tensorInfo=TensorInfo(shape=[1] * (i % 20))) for i in range(3000)]
+    infos = [
+        TensorDataInfo(name="n" * (i % 300), tensorInfo=TensorInfo(shape=[1] * (i % 20))) for i in range(3000)
+    ]
     reader = popef.Reader()
     reader.parseStream(io.BytesIO(b"".join(map(tensor_file, infos))))
     assert [tensor.info for tensor in reader.tensors()] == infos

@@ -42,6 +42,11 @@ def test_shortens() -> None:
 
 def test_names() -> None:
     assert find_name_fault("x" * MOST_NAME_CHARACTERS) is None
-    assert find_name_fault("x" * (MOST_NAME_CHARACTERS + 1)) == "expected a name of at most 1024 characters, found 1025"
+    assert (
+        find_name_fault("x" * (MOST_NAME_CHARACTERS + 1))
+        == "expected a name of at most 1024 characters, found 1025"
+    )
     assert find_name_fault("") == "expected a name, found an empty one"
-    assert find_name_fault("a\x1bb") == "expected a name without control characters, found \\x1b at character 1"
+    assert (
+        find_name_fault("a\x1bb") == "expected a name without control characters, found \\x1b at character 1"
+    )

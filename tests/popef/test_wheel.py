@@ -1,4 +1,5 @@
-"""popef's own wheel: what is in it, what it needs, and that it works in an environment of numpy and nothing else."""
+"""popef's own wheel: what is in it, what it needs, and that it works in an environment of numpy and nothing
+else."""
 
 from __future__ import annotations
 
@@ -36,15 +37,30 @@ def build_options() -> list[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy: a build leaves its folders beside the sources."""
     folder = tmp_path_factory.mktemp("wheel")
-    shutil.copytree(SOURCE, folder / "popef", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", *build_options(), "-w", ".", "./popef", folder=folder)
+    shutil.copytree(
+        SOURCE, folder / "popef", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    )
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        *build_options(),
+        "-w",
+        ".",
+        "./popef",
+        folder=folder,
+    )
     (built,) = folder.glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with pip, this environment's numpy and the wheel, of which pip found all needs met."""
+    """The bin folder of an environment with pip, this environment's numpy and the wheel, of which pip found
+    all needs met."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder / "venv", with_pip=True)
     (packages,) = (folder / "venv" / "lib").glob("python*/site-packages")
@@ -71,14 +87,18 @@ def test_it_needs_numpy_and_nothing_else(wheel: Path) -> None:
 def test_it_holds_every_module_its_types_the_format_and_the_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    expected = {"popef/py.typed", "popef/FORMAT.md"} | {f"popef/{path.name}" for path in (wheel.parent / "popef").glob("*.py")}
+    expected = {"popef/py.typed", "popef/FORMAT.md"} | {
+        f"popef/{path.name}" for path in (wheel.parent / "popef").glob("*.py")
+    }
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("/LICENSE") for name in names)
 
 
 def test_its_readme_runs_where_only_numpy_is(installed: Path, tmp_path: Path) -> None:
     read, write = re.findall(r"```python\n(.*?)```", (SOURCE / "README.md").read_text(), re.DOTALL)
-    found = run(installed / "python", "-I", "-c", f"{write}{read}print(popef.__file__)", folder=tmp_path).splitlines()
+    found = run(
+        installed / "python", "-I", "-c", f"{write}{read}print(popef.__file__)", folder=tmp_path
+    ).splitlines()
     assert found[:2] == ["w (2, 3) F32", "[('w', 'INPUT')]"]
     assert Path(found[2]).is_relative_to(installed.parent)
     document = json.loads(run(installed / "popef_dump", "--json", "model.popef", folder=tmp_path))
@@ -91,5 +111,7 @@ def test_its_commands_start(installed: Path, tmp_path: Path, command: str) -> No
 
 
 def test_pip_lists_only_numpy_beside_it(installed: Path, tmp_path: Path) -> None:
-    listed = json.loads(run(installed / "python", "-I", "-m", "pip", "list", "--format=json", folder=tmp_path))
+    listed = json.loads(
+        run(installed / "python", "-I", "-m", "pip", "list", "--format=json", folder=tmp_path)
+    )
     assert {package["name"] for package in listed} - {"pip", "setuptools"} == {"numpy", "popef"}

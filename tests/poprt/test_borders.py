@@ -1,4 +1,5 @@
-"""What a model declares at its borders, and what becomes of it: 64-bit integers, shapes, the version of its format."""
+"""What a model declares at its borders, and what becomes of it: 64-bit integers, shapes, the version of its
+format."""
 
 import numpy as np
 import onnxruntime
@@ -54,7 +55,12 @@ def test_an_int64_output_that_is_folded_to_a_constant_becomes_int32():
 
 
 def test_an_int64_output_that_is_an_input_becomes_int32():
-    model = make_model([helper.make_node("Neg", ["ids"], ["y"])], {"ids": (I64, [4])}, {"ids": (I64, [4]), "y": (I64, [4])}, {})
+    model = make_model(
+        [helper.make_node("Neg", ["ids"], ["y"])],
+        {"ids": (I64, [4])},
+        {"ids": (I64, [4]), "y": (I64, [4])},
+        {},
+    )
     ids = np.arange(4, dtype=np.int32)
     found = answer(Compiler.compile(Converter().convert(model)), ids=ids)
     np.testing.assert_array_equal(found["y"], -ids)

@@ -1,4 +1,5 @@
-"""Inputs that are settings: fixed to a value, they leave one branch of an If; otherwise the message says which input to fix."""
+"""Inputs that are settings: fixed to a value, they leave one branch of an If; otherwise the message says
+which input to fix."""
 
 import numpy as np
 import onnx
@@ -33,7 +34,9 @@ def model_of(*, sr=(I64, [])) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Cast", ["sr"], ["rate"], to=I64),
         helper.make_node("Equal", ["rate", "sixteen"], ["is_sixteen"]),
-        helper.make_node("If", ["is_sixteen"], ["sums"], name="choose", then_branch=branch_of(4), else_branch=branch_of(5)),
+        helper.make_node(
+            "If", ["is_sixteen"], ["sums"], name="choose", then_branch=branch_of(4), else_branch=branch_of(5)
+        ),
         helper.make_node("If", ["is_sixteen"], ["again"], then_branch=branch_of(4), else_branch=branch_of(5)),
         helper.make_node("Mul", ["sums", "again"], ["y"]),
     ]
@@ -50,7 +53,9 @@ def test_only_the_branch_that_a_fixed_input_chooses_is_compiled(sr, size):
     assert [value.name for value in converted.graph.input] == ["x"]
     assert "If" not in [node.op_type for node in converted.graph.node]
     x = np.arange(size, dtype=np.float32)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "sr": np.array(int(sr))})
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(
+        None, {"x": x, "sr": np.array(int(sr))}
+    )
     found = onnxruntime.InferenceSession(converted.SerializeToString()).run(None, {"x": x})
     np.testing.assert_array_equal(found[0], expected[0])
 
@@ -58,7 +63,9 @@ def test_only_the_branch_that_a_fixed_input_chooses_is_compiled(sr, size):
 def invalid_model() -> onnx.ModelProto:
     """The same, but what is wrong with a branch can be told from ranks."""
     good = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["r"])], "g", [], [spec_of("r")])
-    bad = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["s"], name="too_flat")], "h", [], [spec_of("s")])
+    bad = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["s"], name="too_flat")], "h", [], [spec_of("s")]
+    )
     nodes = [
         helper.make_node("Equal", ["sr", "sixteen"], ["is_sixteen"]),
         helper.make_node("If", ["is_sixteen"], ["y"], name="choose", then_branch=good, else_branch=bad),
@@ -86,7 +93,9 @@ def test_branches_in_branches_and_those_that_shapes_decide_are_taken():
             helper.make_node("Shape", ["x"], ["shape"]),
             helper.make_node("Gather", ["shape", "zero"], ["rows"]),
             helper.make_node("Equal", ["rows", "two"], ["is_two"]),
-            helper.make_node("If", ["is_two"], ["inner"], **{a.name: a.g for a in model.graph.node[1].attribute}),
+            helper.make_node(
+                "If", ["is_two"], ["inner"], **{a.name: a.g for a in model.graph.node[1].attribute}
+            ),
         ],
         "outer",
         [],
@@ -94,10 +103,17 @@ def test_branches_in_branches_and_those_that_shapes_decide_are_taken():
     )
     neither = helper.make_graph([helper.make_node("Neg", ["v"], ["n"])], "neither", [], [spec_of("n")])
     nodes = [helper.make_node("If", ["yes"], ["y"], name="outer", then_branch=outer, else_branch=neither)]
-    weights = {"two": np.int64(2), "zero": np.int64(0), "w": np.ones((4, 3), np.float32), "v": np.ones((2, 3), np.float32)}
+    weights = {
+        "two": np.int64(2),
+        "zero": np.int64(0),
+        "w": np.ones((4, 3), np.float32),
+        "v": np.ones((2, 3), np.float32),
+    }
     deep = make_model(nodes, {"x": (F, ["n", 4]), "yes": (BOOL, [])}, {"y": (F, [2, 3])}, weights)
     for options, left in (({}, ["If"]), ({"fix_inputs": {"yes": "true"}}, ["MatMul"])):
-        converted = Converter(batch_size=2 if options else None, input_shape={"x": [2, 4]}, **options).convert(deep)
+        converted = Converter(
+            batch_size=2 if options else None, input_shape={"x": [2, 4]}, **options
+        ).convert(deep)
         assert [node.op_type for node in converted.graph.node] == left
         bodies = [body for node in converted.graph.node for body in iter_subgraphs(node)]
         assert "If" not in [node.op_type for body in bodies for node in body.node]
@@ -110,11 +126,15 @@ def test_a_branch_in_a_loop_is_named_and_taken():
         helper.make_node("If", ["yes"], ["each"], name="inside", **branches),
     ]
     numbers = [helper.make_tensor_value_info("i", I64, []), helper.make_tensor_value_info("going", BOOL, [])]
-    body = helper.make_graph(nodes, "body", numbers, [helper.make_tensor_value_info("on", BOOL, []), spec_of("each", [2, 3])])
+    body = helper.make_graph(
+        nodes, "body", numbers, [helper.make_tensor_value_info("on", BOOL, []), spec_of("each", [2, 3])]
+    )
     loop = helper.make_node("Loop", ["trips", ""], ["y"], name="around", body=body)
     weights = {"trips": np.int64(5), "w": np.ones((4, 3), np.float32)}
     model = make_model([loop], {"x": (F, [2, 4]), "yes": (BOOL, [])}, {"y": (F, [5, 2, 3])}, weights)
-    with pytest.raises(CompileError, match=r"node 'inside' \(If\): its else branch .* depends on input 'yes'"):
+    with pytest.raises(
+        CompileError, match=r"node 'inside' \(If\): its else branch .* depends on input 'yes'"
+    ):
         Converter().convert(model)
     (left,) = Converter(fix_inputs={"yes": True}).convert(model).graph.node
     assert "If" not in [node.op_type for body in iter_subgraphs(left) for node in body.node]
@@ -123,7 +143,11 @@ def test_a_branch_in_a_loop_is_named_and_taken():
 @pytest.mark.parametrize(
     ("kind", "given", "reason"),
     [
-        ((I64, []), "fast", r"input 'sr' cannot be fixed: expected INT64 of shape \[\], found 'fast' in 'fast'"),
+        (
+            (I64, []),
+            "fast",
+            r"input 'sr' cannot be fixed: expected INT64 of shape \[\], found 'fast' in 'fast'",
+        ),
         ((I64, []), "1.5", "expected INT64 .*found '1.5'"),
         ((I64, []), 1.5, "expected INT64 .*found 1.5"),
         ((I32, []), "3000000000", "found 3000000000, which is out of its range"),
@@ -136,7 +160,9 @@ def test_a_branch_in_a_loop_is_named_and_taken():
     ],
 )
 def test_a_wrong_value_names_the_input_its_type_its_shape_and_what_was_found(kind, given, reason):
-    model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2]), "sr": kind}, {"y": (F, [2])}, {})
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2]), "sr": kind}, {"y": (F, [2])}, {}
+    )
     with pytest.raises(CompileError, match=reason):
         Converter(fix_inputs={"sr": given}).convert(model)
 
@@ -164,7 +190,14 @@ def test_a_value_takes_the_inputs_type_and_shape(kind, given, shape, expected):
 
 def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_path, capsys):
     onnx.save(model_of(), tmp_path / "m.onnx")
-    arguments = ["--input_model", str(tmp_path / "m.onnx"), "--input_shape", "x=12", "--output_dir", str(tmp_path)]
+    arguments = [
+        "--input_model",
+        str(tmp_path / "m.onnx"),
+        "--input_shape",
+        "x=12",
+        "--output_dir",
+        str(tmp_path),
+    ]
     assert main([*arguments, "--fix_input", "sr=16000"]) == 0
     assert main([*arguments, "--fix_input", "rate=16000"]) == 1
     assert "fix_inputs names 'rate'; the model's inputs are x, sr" in capsys.readouterr().err
@@ -174,8 +207,12 @@ def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_pat
     ("nodes", "reason"),
     [
         (
-            [helper.make_node("Cast", ["sizes"], ["s"], to=I64), helper.make_node("Reshape", ["x", "s"], ["y"], name="n")],
-            r"node 'n' \(Reshape\): the shape of its output 'y' depends on the data: on the values of tensor 's', computed of "
+            [
+                helper.make_node("Cast", ["sizes"], ["s"], to=I64),
+                helper.make_node("Reshape", ["x", "s"], ["y"], name="n"),
+            ],
+            r"node 'n' \(Reshape\): the shape of its output 'y' depends on the data: on the values of "
+            r"tensor 's', computed of "
             r"input 'sizes' and known at run time only; .*--fix_input sizes=VALUE",
         ),
         (
@@ -187,13 +224,16 @@ def test_the_command_fixes_inputs_and_refuses_those_that_the_model_lacks(tmp_pat
                 helper.make_node("NonZero", ["x"], ["at"], name="n"),
                 helper.make_node("Cast", ["at"], ["y"], to=F),
             ],
-            "output 'at' depends on the data: on the values of input 'x', .*a result of fixed size, as a mask or the first k",
+            "output 'at' depends on the data: on the values of input 'x', .*a result of fixed size, as a "
+            "mask or the first k",
         ),
     ],
 )
 def test_what_depends_on_the_data_names_the_tensor_and_the_inputs_it_comes_from(nodes, reason):
     inputs = {"x": (F, [2, 4]), "sizes": (I32, [2]), "wide": (I64, [2])}
     used = {name for node in nodes for name in node.input}
-    model = make_model(nodes, {name: spec for name, spec in inputs.items() if name in used}, {"y": (F, None)}, {})
+    model = make_model(
+        nodes, {name: spec for name, spec in inputs.items() if name in used}, {"y": (F, None)}, {}
+    )
     with pytest.raises(CompileError, match=reason):
         Converter().convert(model)

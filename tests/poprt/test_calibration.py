@@ -1,4 +1,5 @@
-"""What a compilation to half says of its worth: how far outputs part from float, where, why, and what mends it."""
+"""What a compilation to half says of its worth: how far outputs part from float, where, why, and what mends
+it."""
 
 import logging
 import re
@@ -18,7 +19,9 @@ random = np.random.default_rng(0)
 
 
 def node(operator, inputs, outputs, **attributes):
-    return helper.make_node(operator, inputs.split(), outputs.split(), name=f"the_{outputs.split()[0]}", **attributes)
+    return helper.make_node(
+        operator, inputs.split(), outputs.split(), name=f"the_{outputs.split()[0]}", **attributes
+    )
 
 
 def compile_half(model, caplog, batch=4, options=None, **convert):
@@ -35,7 +38,8 @@ def simple(nodes, weights, shape=(8,), outputs=None):
 
 
 def overflowing_norm():
-    """A layer normalisation spelt out, whose sum of squares is beyond half, between operators that are not."""
+    """A layer normalisation spelt out, whose sum of squares is beyond half, between operators that are
+    not."""
     nodes = [
         node("Mul", "x loud", "l"),
         node("Mul", "l l", "square"),
@@ -45,13 +49,22 @@ def overflowing_norm():
         node("Gemm", "norm w", "logits"),
         node("Softmax", "logits", "y", axis=-1),
     ]
-    weights = {"loud": np.float32(200), "axes": np.array([1]), "w": random.standard_normal((8, 8)).astype(np.float32) * 5}
+    weights = {
+        "loud": np.float32(200),
+        "axes": np.array([1]),
+        "w": random.standard_normal((8, 8)).astype(np.float32) * 5,
+    }
     return simple(nodes, weights)
 
 
 def quiet_power():
     """The logarithm of a power, as audio front ends take it: most of it is below what half can hold."""
-    nodes = [node("Mul", "x small", "s"), node("Mul", "s s", "power"), node("Add", "power least", "p"), node("Log", "p", "y")]
+    nodes = [
+        node("Mul", "x small", "s"),
+        node("Mul", "s s", "power"),
+        node("Add", "power least", "p"),
+        node("Log", "p", "y"),
+    ]
     return simple(nodes, {"small": np.float32(1e-4), "least": np.float32(1e-10)})
 
 
@@ -70,7 +83,9 @@ def cancelling():
     ],
 )
 @pytest.mark.parametrize("partials", ["half", "float"])
-def test_outputs_that_part_are_told_of_with_the_first_node_and_what_mends_it(model, first, cause, partials, caplog):
+def test_outputs_that_part_are_told_of_with_the_first_node_and_what_mends_it(
+    model, first, cause, partials, caplog
+):
     compiled, warned = compile_half(model, caplog, options={"partials_type": partials})
     comparison = compiled.findings.comparison
     assert comparison.is_bad
@@ -78,7 +93,9 @@ def test_outputs_that_part_are_told_of_with_the_first_node_and_what_mends_it(mod
     assert re.search(rf"They first part at node '{first}' \(\w+\): {cause}", warned)
     types = re.search(r"--fp16_skip_op_types (\S+) brings the error to (\S+)", warned)
     caplog.clear()
-    mended, warned = compile_half(model, caplog, options={"partials_type": partials}, fp16_skip_op_types=types[1])
+    mended, warned = compile_half(
+        model, caplog, options={"partials_type": partials}, fp16_skip_op_types=types[1]
+    )
     assert not mended.findings.comparison.is_bad
     assert "beside float" not in warned
 
@@ -92,15 +109,16 @@ def test_a_model_that_half_does_no_harm_is_not_warned_of(caplog):
     assert 0 < comparison.error < 0.002
     assert (comparison.labels, comparison.agreeing, comparison.lost) == (16, 16, 0)
     assert comparison.describe() == (
-        f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest value (output 'y'), "
-        "labels agree in 16 of 16, no NaN or infinity"
+        f"beside float, on made-up inputs: largest error {comparison.error:.2g} of the largest value "
+        "(output 'y'), labels agree in 16 of 16, no NaN or infinity"
     )
 
 
 def test_weights_count_that_half_cannot_hold(caplog):
     """Beside the model as it was: beside itself it would lose nothing."""
     model = simple(
-        [node("Mul", "x tiny", "t"), node("Mul", "t huge", "y")], {"tiny": np.float32(1e-9), "huge": np.float32(1e4)}
+        [node("Mul", "x tiny", "t"), node("Mul", "t huge", "y")],
+        {"tiny": np.float32(1e-9), "huge": np.float32(1e4)},
     )
     compiled, warned = compile_half(model, caplog)
     assert compiled.findings.comparison.error == 1
@@ -140,11 +158,21 @@ def test_8_bit_models_are_compared_too(caplog):
 
 def test_the_command_says_it_in_one_line(tmp_path, capsys):
     onnx.save(overflowing_norm(), tmp_path / "m.onnx")
-    arguments = ["--input_model", str(tmp_path / "m.onnx"), "--batch_size", "4", "--precision", "fp16", "--export_popef"]
+    arguments = [
+        "--input_model",
+        str(tmp_path / "m.onnx"),
+        "--batch_size",
+        "4",
+        "--precision",
+        "fp16",
+        "--export_popef",
+    ]
     assert cli.main([*arguments, "--output_dir", str(tmp_path)]) == 0
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("beside float"))
     assert re.fullmatch(
-        r".*largest error .* of the largest value \(output 'y'\), labels agree in \d+ of 16, no NaN or infinity", line
+        r".*largest error .* of the largest value \(output 'y'\), labels agree in \d+ of 16, no NaN "
+        r"or infinity",
+        line,
     )
 
 
@@ -161,7 +189,11 @@ TABLE = {"table": np.zeros((10, 3), np.float32)}
         (indices(node("Gather", "table ids", "y"), weights=TABLE), 0, 9),
         (indices(node("Gather", "table ids", "y", axis=1), weights=TABLE), 0, 2),
         (
-            indices(node("Add", "ids two", "i"), node("Gather", "table i", "y"), weights={**TABLE, "two": np.array(2)}),
+            indices(
+                node("Add", "ids two", "i"),
+                node("Gather", "table i", "y"),
+                weights={**TABLE, "two": np.array(2)},
+            ),
             -2,
             7,
         ),
@@ -178,7 +210,8 @@ TABLE = {"table": np.zeros((10, 3), np.float32)}
         ),
         (
             indices(
-                node("OneHot", "ids depth values", "y"), weights={"depth": np.array(5), "values": np.array([0, 1], np.float32)}
+                node("OneHot", "ids depth values", "y"),
+                weights={"depth": np.array(5), "values": np.array([0, 1], np.float32)},
             ),
             0,
             4,
@@ -214,12 +247,18 @@ def test_masks_keep_everything_and_beginnings():
     model = indices(*nodes, weights={"one": np.float32(1), "far": np.float32(-10000)}, name="mask")
     for dtype in (np.int64, np.int32, bool, np.float32):
         values = made_up(model, Stream("mask", "mask", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6)))
-        np.testing.assert_array_equal(values, [[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
+        np.testing.assert_array_equal(
+            values, [[1, 1, 1, 1, 1, 1], [1, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]]
+        )
 
 
-@pytest.mark.parametrize(("dtype", "least", "greatest"), [(np.uint8, 0, 255), (np.int16, -32768, 32767), (np.int8, -128, 127)])
+@pytest.mark.parametrize(
+    ("dtype", "least", "greatest"), [(np.uint8, 0, 255), (np.int16, -32768, 32767), (np.int8, -128, 127)]
+)
 def test_bytes_and_sounds_are_made_up_over_all_they_hold(dtype, least, greatest):
-    model = make_model([node("Cast", "x", "y", to=F)], {"x": (TensorProto.UINT8, [4, 500])}, {"y": (F, [4, 500])}, {})
+    model = make_model(
+        [node("Cast", "x", "y", to=F)], {"x": (TensorProto.UINT8, [4, 500])}, {"y": (F, [4, 500])}, {}
+    )
     values = made_up(model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 500)))
     assert values.dtype == dtype
     assert values.min() < least + (greatest - least) / 50
@@ -251,7 +290,9 @@ def test_indices_that_come_as_floats_are_indices_all_the_same():
         node("Add", "i correction", "at"),
         node("Gather", "table at", "y"),
     ]
-    model = make_model(nodes, {"x": (F, [4, 6])}, {"y": (F, None)}, {**TABLE, "zero": np.array(0), "ten": np.array(10)})
+    model = make_model(
+        nodes, {"x": (F, [4, 6])}, {"y": (F, None)}, {**TABLE, "zero": np.array(0), "ten": np.array(10)}
+    )
     values = made_up(model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6)))
     assert set(values.ravel()) <= set(range(10))
     assert len(np.unique(values)) > 5

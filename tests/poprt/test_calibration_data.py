@@ -1,4 +1,5 @@
-"""What --data_preprocess reads: arrays of numbers, whoever wrote them; anything else is refused in one line."""
+"""What --data_preprocess reads: arrays of numbers, whoever wrote them; anything else is refused in one
+line."""
 
 from __future__ import annotations
 
@@ -145,15 +146,27 @@ BAD = {
     "texts": (pickle.dumps({"x": np.array(["a"])}), "type 'U1'"),
     "a text": (pickle.dumps({"x": "a"}), "'x': a str, where numbers were expected"),
     "complex": (pickle.dumps({"x": np.zeros(1, complex)}), "type 'c16'"),
-    "a wrong size": (pickle.dumps({"x": Forged(1, (4,), F4, False, bytes(8))}), "8 bytes, where float32 of shape [4] has 16"),
+    "a wrong size": (
+        pickle.dumps({"x": Forged(1, (4,), F4, False, bytes(8))}),
+        "8 bytes, where float32 of shape [4] has 16",
+    ),
     "a huge size": (pickle.dumps({"x": Forged(1, (2**62,), F4, False, bytes(8))}), "8 bytes, where float32"),
-    "a negative size": (pickle.dumps({"x": Forged(1, (-1, -2), F4, False, bytes(8))}), "no tuple of at most 32 sizes"),
-    "many axes": (pickle.dumps({"x": Forged(1, (1,) * 40, F4, False, bytes(4))}), "no tuple of at most 32 sizes"),
+    "a negative size": (
+        pickle.dumps({"x": Forged(1, (-1, -2), F4, False, bytes(8))}),
+        "no tuple of at most 32 sizes",
+    ),
+    "many axes": (
+        pickle.dumps({"x": Forged(1, (1,) * 40, F4, False, bytes(4))}),
+        "no tuple of at most 32 sizes",
+    ),
     "no state": (pickle.dumps({"x": Calls(reconstruct, np.ndarray, (0,), b"b")}), "an array without data"),
     "a short state": (pickle.dumps({"x": Forged(1, (2,))}), "not enough values"),
     "no bytes": (pickle.dumps({"x": Forged(1, (2,), F4, False, 7)}), "an array of int"),
     "a name that is a number": (pickle.dumps({3: np.zeros(1)}), "a name that is a int"),
-    "a name that moves the cursor": (pickle.dumps({"\x1b[2J": np.zeros(1)}), "a name without control characters"),
+    "a name that moves the cursor": (
+        pickle.dumps({"\x1b[2J": np.zeros(1)}),
+        "a name without control characters",
+    ),
     "lists of lists": (pickle.dumps({"x": laughs()}), "lists of more numbers than the file has bytes"),
     "ragged lists": (pickle.dumps({"x": [[1], [1, 2]]}), "found 'x': "),
     "large numbers": (pickle.dumps({"x": [2**100]}), "found 'x': type object"),
@@ -169,10 +182,16 @@ BAD = {
     "another object": (b"\x80\x04cbuiltins\neval\n.", "builtins.eval, which is no array"),
     "persistent": (b"\x80\x04Pabc\n.", "opcode PERSID"),
     "zip cut short": (npz(("x.npy", npy(ONES, bytes(8))))[:-10], "File is not a zip file"),
-    "zip damaged": (npz(("x.npy", npy(ONES, bytes(8))), method=0).replace(b"fortran", b"FORTRAN"), "Bad CRC-32"),
+    "zip damaged": (
+        npz(("x.npy", npy(ONES, bytes(8))), method=0).replace(b"fortran", b"FORTRAN"),
+        "Bad CRC-32",
+    ),
     "zip of nothing": (npz(), "found none"),
     "zip of a text": (npz(("x.txt", b"x")), "'x.txt', which numpy.savez would not have written"),
-    "zip of another method": (npz(("x.npy", npy(ONES, bytes(8))), method=zipfile.ZIP_LZMA), "numpy.savez would not"),
+    "zip of another method": (
+        npz(("x.npy", npy(ONES, bytes(8))), method=zipfile.ZIP_LZMA),
+        "numpy.savez would not",
+    ),
     "zip bomb": (npz(("x.npy", bytes(100 << 20))), "104857600 bytes of arrays in a file of"),
     "zip header beyond": (
         npz(("x.npy", npy(HUGE, bytes(8)))),
@@ -218,9 +237,25 @@ def test_the_command_says_it_in_one_line(linear, tmp_path):
 
     onnx.save(linear, tmp_path / "m.onnx")
     (tmp_path / "bad").write_bytes(BAD["objects over forged bytes"][0])
-    command = [sys.executable, "-m", "poprt", "-i", "m.onnx", "--batch_size", "4", "--precision", "fp16", "--export_popef"]
+    command = [
+        sys.executable,
+        "-m",
+        "poprt",
+        "-i",
+        "m.onnx",
+        "--batch_size",
+        "4",
+        "--precision",
+        "fp16",
+        "--export_popef",
+    ]
     done = subprocess.run(
-        [*command, "--data_preprocess", "bad"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        [*command, "--data_preprocess", "bad"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 1
     assert done.stderr.startswith("poprt: error: bad: expected arrays by input name")
@@ -228,7 +263,10 @@ def test_the_command_says_it_in_one_line(linear, tmp_path):
 
 
 WHOLE = [
-    *(pickle.dumps({"x": np.arange(6.0).reshape(2, 3), "y": [np.int8(3), 4]}, protocol) for protocol in range(6)),
+    *(
+        pickle.dumps({"x": np.arange(6.0).reshape(2, 3), "y": [np.int8(3), 4]}, protocol)
+        for protocol in range(6)
+    ),
     npz(("x.npy", npy(ONES, bytes(8))), ("y.npy", npy(ONES, bytes(8)))),
 ]
 
@@ -237,7 +275,9 @@ WHOLE = [
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=1000)
 @given(
     whole=st.sampled_from(WHOLE),
-    changes=st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4),
+    changes=st.lists(
+        st.tuples(st.integers(0, 400), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4
+    ),
 )
 def test_mutated_files_are_arrays_of_numbers_or_one_line(tmp_path, whole, changes):
     content = bytearray(whole)

@@ -26,7 +26,10 @@ def test_int64_borders_become_int32_and_answers_stay():
     import onnxruntime
 
     model = make_model(
-        [helper.make_node("Gather", ["table", "ids"], ["rows"]), helper.make_node("ArgMax", ["rows"], ["best"], axis=2)],
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("ArgMax", ["rows"], ["best"], axis=2),
+        ],
         {"ids": (I64, ["n", 3])},
         {"best": (I64, ["n", 3, 1])},
         {"table": np.random.default_rng(0).standard_normal((10, 5)).astype(np.float32)},
@@ -35,7 +38,9 @@ def test_int64_borders_become_int32_and_answers_stay():
     assert element_types(converted.graph.input) == element_types(converted.graph.output) == [I32]
     ids = np.array([[1, 2, 3], [9, 0, 4]])
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"ids": ids})[0]
-    found = onnxruntime.InferenceSession(converted.SerializeToString()).run(None, {"ids": ids.astype(np.int32)})[0]
+    found = onnxruntime.InferenceSession(converted.SerializeToString()).run(
+        None, {"ids": ids.astype(np.int32)}
+    )[0]
     np.testing.assert_array_equal(found, expected)
 
 
@@ -54,7 +59,10 @@ def test_fp16_turns_borders_and_weights_to_half_and_clamps_masks():
 
 def test_skipped_operators_stay_in_float(linear):
     converted = Converter(batch_size=2, precision="fp16", fp16_skip_op_types="MatMul,Add").convert(linear)
-    types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(converted).graph.value_info}
+    types = {
+        v.name: v.type.tensor_type.elem_type
+        for v in onnx.shape_inference.infer_shapes(converted).graph.value_info
+    }
     matmul = next(node for node in converted.graph.node if node.op_type in ("MatMul", "Gemm"))
     assert types[matmul.output[0]] == (F if matmul.op_type == "MatMul" else H)
     onnx.checker.check_model(lower(converted, Numerics()), full_check=True)
@@ -69,7 +77,10 @@ def test_skipped_operators_stay_in_float(linear):
         ({"input_shape": {"q": [2]}}, "input_shape names 'q'; the model's inputs are x"),
         ({"batch_size": 2, "input_shape": {"x": [3, 4]}}, "input_shape gives 3 to axis 0, batch_size 2"),
         ({"input_shape": {"x": [0, 4]}}, "dimension 0 must be at least 1"),
-        ({"batch_size": 2, "remove_outputs": ["q"]}, "remove_outputs names 'q'; the model's outputs are y, z"),
+        (
+            {"batch_size": 2, "remove_outputs": ["q"]},
+            "remove_outputs names 'q'; the model's outputs are y, z",
+        ),
         ({"batch_size": 2, "remove_outputs": ["y", "z"]}, "leaves no output"),
         ({"batch_size": 2, "precision": "int4"}, "precision 'int4' is not supported"),
     ],
@@ -80,7 +91,9 @@ def test_a_wrong_conversion_says_what_is_wrong(linear, options, reason):
 
 
 def single(operator, inputs, outputs, domain="", **attributes):
-    nodes = [helper.make_node(operator, list(inputs), list(outputs), name="culprit", domain=domain, **attributes)]
+    nodes = [
+        helper.make_node(operator, list(inputs), list(outputs), name="culprit", domain=domain, **attributes)
+    ]
     model = make_model(nodes, inputs, outputs, {})
     if domain:
         model.opset_import.append(helper.make_opsetid(domain, 1))
@@ -94,8 +107,14 @@ def single(operator, inputs, outputs, domain="", **attributes):
             single("Normalizer", {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, "ai.onnx.ml"),
             "ai.onnx.ml.Normalizer is not supported",
         ),
-        (single("NonZero", {"x": (F, ["n", 4])}, {"y": (I64, [2, "m"])}), "'culprit' .NonZero.*known at run time only"),
-        (single("Relu", {"x": (TensorProto.DOUBLE, ["n", 4])}, {"y": (TensorProto.DOUBLE, ["n", 4])}), "type DOUBLE"),
+        (
+            single("NonZero", {"x": (F, ["n", 4])}, {"y": (I64, [2, "m"])}),
+            "'culprit' .NonZero.*known at run time only",
+        ),
+        (
+            single("Relu", {"x": (TensorProto.DOUBLE, ["n", 4])}, {"y": (TensorProto.DOUBLE, ["n", 4])}),
+            "type DOUBLE",
+        ),
     ],
 )
 def test_what_the_chip_cannot_run_is_refused_by_the_name_of_the_node(model, reason):
@@ -106,9 +125,13 @@ def test_what_the_chip_cannot_run_is_refused_by_the_name_of_the_node(model, reas
 def foldable_model():
     """Weights that products use as they are, and others that something is computed of at compile time."""
     random = np.random.default_rng(0)
-    held = {name: random.standard_normal((4, 4), np.float32) for name in ("w", "v", "u", "t", "inner", "given")}
+    held = {
+        name: random.standard_normal((4, 4), np.float32) for name in ("w", "v", "u", "t", "inner", "given")
+    }
     held["table"] = random.standard_normal((8, 4), np.float32)
-    inner = helper.make_graph([helper.make_node("MatMul", ["x", "inner"], ["r"])], "b", [], [spec_of("r", None)])
+    inner = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "inner"], ["r"])], "b", [], [spec_of("r", None)]
+    )
     other = helper.make_graph([helper.make_node("Neg", ["x"], ["s"])], "c", [], [spec_of("s", None)])
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
@@ -174,7 +197,9 @@ def test_the_same_model_compiles_to_the_same_bytes(linear, compile_popef):
 
 def test_streamed_weights_leave_the_executable(linear, compile_popef, tmp_path):
     frozen = Compiler.compile(Converter(batch_size=4).convert(linear))
-    streamed = Compiler.compile(Converter(batch_size=4).convert(linear), None, CompilerOptions(constant_weights=False))
+    streamed = Compiler.compile(
+        Converter(batch_size=4).convert(linear), None, CompilerOptions(constant_weights=False)
+    )
     assert not frozen.weights
     assert sorted(value.shape for value in streamed.weights.values()) == [(3,), (4, 3)]
     compile_popef(linear, options={"constant_weights": False})
@@ -206,13 +231,27 @@ def test_models_of_newer_onnx_versions_become_readable(linear):
 
 def poprt(*arguments, folder):
     return subprocess.run(
-        [sys.executable, "-m", "poprt", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-m", "poprt", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
 
 
 def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, tmp_path):
     onnx.save(linear, tmp_path / "m.onnx")
-    arguments = ("--input_model", "m.onnx", "--batch_size", "4", "--precision", "fp16", "--triton_model_dir", "repo/m")
+    arguments = (
+        "--input_model",
+        "m.onnx",
+        "--batch_size",
+        "4",
+        "--precision",
+        "fp16",
+        "--triton_model_dir",
+        "repo/m",
+    )
     done = poprt(*arguments, "--export_popef", "--output_dir", "out", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "cycles" in done.stdout
@@ -234,8 +273,16 @@ def test_the_command_writes_a_triton_model_and_keeps_what_a_user_edited(linear, 
         (["--input_model", "bad.onnx"], 1, "is not a valid ONNX model"),
         (["--input_model", "m.onnx"], 1, "must be fixed at compile time"),
         (["--input_model", "m.onnx", "--input_shape", "x=a"], 2, "expected NAME=d0,d1"),
-        (["--input_model", "m.onnx", "--compiler_options", "x"], 2, "expected NAME=VALUE, found 'x'; see poprt --help"),
-        (["--input_model", "m.onnx", "--compiler_options", "num_ipus=0"], 2, "num_ipus must be 1 to 65536, found 0; see poprt"),
+        (
+            ["--input_model", "m.onnx", "--compiler_options", "x"],
+            2,
+            "expected NAME=VALUE, found 'x'; see poprt --help",
+        ),
+        (
+            ["--input_model", "m.onnx", "--compiler_options", "num_ipus=0"],
+            2,
+            "num_ipus must be 1 to 65536, found 0; see poprt",
+        ),
         ([], 2, "-i/--input_model; see poprt --help"),
         (["--input_model", "m.onnx", "--precision", "fp7"], 2, "invalid choice: 'fp7'"),
         (["--input_model", "m.onnx", "--preci", "fp16"], 2, "unrecognized arguments: --preci fp16"),
@@ -257,5 +304,7 @@ def test_a_weight_without_data_is_converted_but_not_compiled():
     converted = Converter(precision="fp16").convert(weightless)
     (weight,) = converted.graph.initializer
     assert (weight.name, weight.data_type, weights.has_data(weight)) == ("w", H, False)
-    with pytest.raises(CompileError, match="weight 'w' has no data; a model without its weights can be profiled"):
+    with pytest.raises(
+        CompileError, match="weight 'w' has no data; a model without its weights can be profiled"
+    ):
         Compiler.compile(converted)

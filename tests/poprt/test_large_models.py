@@ -1,4 +1,5 @@
-"""Models whose weights are gigabytes: read where they lie, never copied about, refused at once where they cannot fit."""
+"""Models whose weights are gigabytes: read where they lie, never copied about, refused at once where they
+cannot fit."""
 
 import contextlib
 import copy
@@ -27,19 +28,28 @@ F = TensorProto.FLOAT
 def model_with(weight):
     """A model whose weight w is that tensor, in front of another field of its graph."""
     return make_model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (F, ["n", 1000])}, {"y": (F, ["n", None])}, {"w": weight}
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (F, ["n", 1000])},
+        {"y": (F, ["n", None])},
+        {"w": weight},
     )
 
 
 LARGE = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
 
 
-@pytest.mark.parametrize(("size", "dims"), [(3_999_996, [1000, 1000]), (4_000_000, [1000, 1001]), (4_000_000, [-1000, -1000])])
+@pytest.mark.parametrize(
+    ("size", "dims"), [(3_999_996, [1000, 1000]), (4_000_000, [1000, 1001]), (4_000_000, [-1000, -1000])]
+)
 def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, size, dims):
     broken = model_with(np.zeros((1, 1), np.float32))
-    broken.graph.initializer[0].CopyFrom(onnx.TensorProto(name="w", data_type=F, dims=dims, raw_data=bytes(size)))
+    broken.graph.initializer[0].CopyFrom(
+        onnx.TensorProto(name="w", data_type=F, dims=dims, raw_data=bytes(size))
+    )
     onnx.save(broken, tmp_path / "broken.onnx")
-    with pytest.raises(CompileError, match=r"weight 'w' of .*broken.onnx: expected -?\d+ bytes for shape .*, found \d+"):
+    with pytest.raises(
+        CompileError, match=r"weight 'w' of .*broken.onnx: expected -?\d+ bytes for shape .*, found \d+"
+    ):
         get_frontend(tmp_path / "broken.onnx").load_model()
 
 
@@ -82,7 +92,9 @@ def test_a_weight_of_a_million_fields_is_read_at_once(tmp_path):
     assert len(get_frontend(tmp_path / "m.onnx").open_model().graph.initializer[1].float_data) == 3_000_000
 
 
-@pytest.mark.parametrize("wrap", [lambda fields: fields, lambda fields: b"\x3a" + varint(len(fields)) + fields])
+@pytest.mark.parametrize(
+    "wrap", [lambda fields: fields, lambda fields: b"\x3a" + varint(len(fields)) + fields]
+)
 def test_a_model_of_endless_tiny_fields_is_refused(tmp_path, wrap, monkeypatch):
     monkeypatch.setattr(opening, "_MOST_GRAPH_FIELDS", 100_000)
     (tmp_path / "m.onnx").write_bytes(wrap(b"\x08\x01" * 200_000))
@@ -120,7 +132,9 @@ def test_a_model_that_says_where_its_weights_lie_is_not_believed(tmp_path):
     ],
 )
 @pytest.mark.parametrize("inside", [False, True])
-def test_external_data_stay_in_the_models_folder_and_in_their_file(tmp_path, location, changes, reason, inside):
+def test_external_data_stay_in_the_models_folder_and_in_their_file(
+    tmp_path, location, changes, reason, inside
+):
     folder = tmp_path / "models"
     folder.mkdir()
     (tmp_path / "outside").write_bytes(bytes(4_000_000))
@@ -130,7 +144,9 @@ def test_external_data_stay_in_the_models_folder_and_in_their_file(tmp_path, loc
     weight = model.graph.initializer[0]
     told = {"offset": "0", "length": "4000000", **changes, "location": location}
     del weight.external_data[:]
-    weight.external_data.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in told.items())
+    weight.external_data.extend(
+        onnx.StringStringEntryProto(key=key, value=value) for key, value in told.items()
+    )
     if inside:  # of a node
         model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], value=weight))
         del model.graph.initializer[:]
@@ -178,7 +194,9 @@ def write_huge(folder, layers):
     for i, weight in enumerate(model.graph.initializer):
         told = {"location": "zeros", "offset": str(i * 4 * 7680**2), "length": str(4 * 7680**2)}
         weight.data_location = TensorProto.EXTERNAL
-        weight.external_data.extend(onnx.StringStringEntryProto(key=key, value=value) for key, value in told.items())
+        weight.external_data.extend(
+            onnx.StringStringEntryProto(key=key, value=value) for key, value in told.items()
+        )
     with open(folder / "zeros", "wb") as file:
         file.truncate(layers * 4 * 7680**2)
     (folder / "huge.onnx").write_bytes(model.SerializeToString())
@@ -190,7 +208,15 @@ def test_weights_that_cannot_fit_are_refused_before_anything_is_converted(tmp_pa
 
     monkeypatch.setattr(converter, "fold", lambda model: pytest.fail("it was converted"))
     path = write_huge(tmp_path, 5)
-    arguments = ["--input_model", str(path), "--batch_size", "1", "--export_popef", "--output_dir", str(tmp_path / "out")]
+    arguments = [
+        "--input_model",
+        str(path),
+        "--batch_size",
+        "1",
+        "--export_popef",
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
     assert cli.main(arguments) == 1
     assert not (tmp_path / "out").exists()
 
@@ -204,7 +230,9 @@ def test_weights_that_cannot_fit_are_refused_before_anything_is_converted(tmp_pa
         (["--allow_out_of_memory"], "fp32", True),
     ],
 )
-def test_what_counts_is_the_precision_and_the_number_of_chips(tmp_path, options, precision, fits, capsys, monkeypatch):
+def test_what_counts_is_the_precision_and_the_number_of_chips(
+    tmp_path, options, precision, fits, capsys, monkeypatch
+):
     from poprt import cli
 
     class Converted(BaseException):
@@ -215,10 +243,22 @@ def test_what_counts_is_the_precision_and_the_number_of_chips(tmp_path, options,
 
     monkeypatch.setattr(converter, "fold", stop)
     path = write_huge(tmp_path, 5)
-    arguments = ["--input_model", str(path), "--batch_size", "1", "--export_popef", "--precision", precision, *options]
+    arguments = [
+        "--input_model",
+        str(path),
+        "--batch_size",
+        "1",
+        "--export_popef",
+        "--precision",
+        precision,
+        *options,
+    ]
     with pytest.raises(Converted) if fits else contextlib.nullcontext():
         assert cli.main(arguments) == 1
-        assert "the weights alone take 1179648000 bytes in fp32, 1 IPU(s) of ipu2 have 940572672" in capsys.readouterr().err
+        assert (
+            "the weights alone take 1179648000 bytes in fp32, 1 IPU(s) of ipu2 have 940572672"
+            in capsys.readouterr().err
+        )
 
 
 def test_the_compiler_refuses_them_at_once_too(tmp_path):

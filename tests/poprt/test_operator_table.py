@@ -10,7 +10,8 @@ from poprt.checks import SHAPED_BY
 _OPEN_ENDED = 2**31 - 1
 
 needs_schemas = pytest.mark.skipif(
-    onnx.defs.onnx_opset_version() < make_operators.NEWEST_OPSET, reason="this onnx knows only some of the operators"
+    onnx.defs.onnx_opset_version() < make_operators.NEWEST_OPSET,
+    reason="this onnx knows only some of the operators",
 )
 
 
@@ -22,12 +23,19 @@ def test_the_file_is_what_the_tables_make():
 @needs_schemas
 def test_the_tables_name_operators_of_the_standard():
     known = {schema.name for _, schema in make_operators.iter_schemas()}
-    tables = (make_operators.REFUSED, make_operators.LAST_OPSET, make_operators.TAKEN_APART, make_operators.FURTHER, SHAPED_BY)
+    tables = (
+        make_operators.REFUSED,
+        make_operators.LAST_OPSET,
+        make_operators.TAKEN_APART,
+        make_operators.FURTHER,
+        SHAPED_BY,
+    )
     assert set().union(*tables) <= known
 
 
 def has_kernel(name: str, version: int) -> bool:
-    """Whether ONNX Runtime computes that version of an operator on the CPU. Without an end a kernel is for one version only."""
+    """Whether ONNX Runtime computes that version of an operator on the CPU. Without an end a kernel is for
+    one version only."""
     return any(
         first == version if last == _OPEN_ENDED else first <= version <= last
         for kernel in runtime.get_all_opkernel_def()
@@ -38,7 +46,8 @@ def has_kernel(name: str, version: int) -> bool:
 
 @needs_schemas
 @pytest.mark.skipif(
-    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31), reason="the table is of ONNX Runtime 1.31"
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 31),
+    reason="the table is of ONNX Runtime 1.31",
 )
 def test_what_is_said_to_run_has_a_kernel_or_a_definition():
     for _, newest in make_operators.iter_schemas():
@@ -51,4 +60,6 @@ def test_what_is_said_to_run_has_a_kernel_or_a_definition():
         last = make_operators.LAST_OPSET.get(name)
         version = newest.since_version if last is None else onnx.defs.get_schema(name, last).since_version
         assert has_kernel(name, version), name
-        assert last is None or not has_kernel(name, newest.since_version) or newest.since_version <= last, name
+        assert last is None or not has_kernel(name, newest.since_version) or newest.since_version <= last, (
+            name
+        )

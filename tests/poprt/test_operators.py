@@ -1,4 +1,5 @@
-"""What the IPU's own compiler lacks is said once at compile time, by the first node's name; an option refuses it."""
+"""What the IPU's own compiler lacks is said once at compile time, by the first node's name; an option refuses
+it."""
 
 import logging
 
@@ -65,7 +66,8 @@ def spec_of(name, shape=None):
 
 
 def test_one_warning_counts_them_all_those_in_bodies_too():
-    """Range and NonZero have static shapes in a body only, of which nobody asks how large what is in it is."""
+    """Range and NonZero have static shapes in a body only, of which nobody asks how large what is in it
+    is."""
     body = helper.make_graph(
         [
             helper.make_node("Xor", ["yes", "yes"], ["no"], name="inner"),
@@ -89,7 +91,9 @@ def test_one_warning_counts_them_all_those_in_bodies_too():
         helper.make_node("Hardmax", ["a"], ["z"], name="second"),
     ]
     inputs = {"x": SMALL, "yes": (TensorProto.BOOL, []), "count": (I64, [])}
-    graph = make_model(nodes, inputs, {"y": SMALL, "z": SMALL}, {"zero": np.int64(0), "one": np.int64(1)}).graph
+    graph = make_model(
+        nodes, inputs, {"y": SMALL, "z": SMALL}, {"zero": np.int64(0), "one": np.int64(1)}
+    ).graph
     assert operators.describe_missing(graph) == (
         "Hardmax (node 'first' and 1 more), Xor (node 'inner' and 1 more), NonZero (node 'find' and 1 more), "
         "Range (node 'count_up' and 1 more)"
@@ -104,7 +108,13 @@ def test_nothing_is_said_of_what_is_folded_away(caplog):
         helper.make_node("Mul", ["sum", "picked"], ["y"]),
     ]
     table = np.arange(8, dtype=np.float32).reshape(2, 4)
-    weights = {"start": np.float32(0), "stop": np.float32(4), "step": np.float32(1), "table": table, "at": np.array([[1]])}
+    weights = {
+        "start": np.float32(0),
+        "stop": np.float32(4),
+        "step": np.float32(1),
+        "table": table,
+        "at": np.array([[1]]),
+    }
     converted = Converter().convert(make_model(nodes, {"x": SMALL}, {"y": SMALL}, weights))
     assert warnings_of(caplog, converted, only_ipu_operators=True) == []
 
@@ -120,7 +130,11 @@ def convolution_net() -> onnx.ModelProto:
         helper.make_node("Gemm", ["f", "v"], ["g"]),
         helper.make_node("Softmax", ["g"], ["y"]),
     ]
-    weights = {"w": np.ones((4, 3, 3, 3), np.float32), "one": np.ones(4, np.float32), "zero": np.zeros(4, np.float32)}
+    weights = {
+        "w": np.ones((4, 3, 3, 3), np.float32),
+        "one": np.ones(4, np.float32),
+        "zero": np.zeros(4, np.float32),
+    }
     weights["v"] = np.ones((4, 5), np.float32)
     return make_model(nodes, {"x": (F, ["n", 3, 8, 8])}, {"y": (F, ["n", 5])}, weights)
 
@@ -163,5 +177,7 @@ def test_an_operator_that_onnx_runtime_takes_apart_is_folded_after_that():
     weights = {"gain": np.ones(4, np.float32), "bias": np.zeros(4, np.float32)}
     node = helper.make_node("GroupNormalization", ["x", "gain", "bias"], ["y"], num_groups=2)
     shape = (F, ["n", 4, 3, 3])
-    converted = Converter(batch_size=2).convert(make_model([node], {"x": shape}, {"y": shape}, weights, opset=21))
+    converted = Converter(batch_size=2).convert(
+        make_model([node], {"x": shape}, {"y": shape}, weights, opset=21)
+    )
     assert {"Shape", "GroupNormalization"}.isdisjoint(node.op_type for node in converted.graph.node)

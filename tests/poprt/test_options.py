@@ -35,7 +35,9 @@ def test_wrong_compiler_options_are_refused(values, reason):
         ("num_ipus", 0, "num_ipus must be 1 to 65536, found 0"),
         ("num_ipus", True, "num_ipus: expected an int, found True"),
         ("num_ipus", "2", "num_ipus: expected an int, found '2'"),
-        pytest.param("num_ipus", 10**5000, "must be 1 to 65536, found a number that is too long", id="a long number"),
+        pytest.param(
+            "num_ipus", 10**5000, "must be 1 to 65536, found a number that is too long", id="a long number"
+        ),
         ("num_io_tiles", -1, "num_io_tiles must be 0 to 1472, found -1"),
         ("batches_per_step", 2.0, "batches_per_step: expected an int, found 2.0"),
         ("enable_outlining", "yes", "enable_outlining: expected a bool, found 'yes'"),

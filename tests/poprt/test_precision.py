@@ -1,4 +1,5 @@
-"""Precisions below fp32: what the compiled file answers, and what is found out about overflow before it is served."""
+"""Precisions below fp32: what the compiled file answers, and what is found out about overflow before it is
+served."""
 
 import pickle
 
@@ -64,34 +65,48 @@ def answer(path, x) -> np.ndarray:
 @pytest.mark.parametrize(
     ("precision", "partials"), [("fp16", "half"), ("fp16", "float"), ("fp8", "half"), ("fp8_weight", "half")]
 )
-def test_a_compiled_network_answers_as_the_emulation_does(network, tmp_path, precision, partials, constant_weights):
+def test_a_compiled_network_answers_as_the_emulation_does(
+    network, tmp_path, precision, partials, constant_weights
+):
     converted = Converter(precision=precision, batch_size=4, fp8_params="F143,F152,-1,-3").convert(network)
     options = CompilerOptions(ipu_version="ipu21", partials_type=partials, constant_weights=constant_weights)
     Compiler.compile_and_export(converted, None, tmp_path / "executable.popef", options)
     x = np.random.default_rng(1).standard_normal((4, 3, 16, 16)).astype(np.float16)
     (expected,) = emulation.run_graph(converted, {"x": x}, partials == "half")
     found = answer(tmp_path / "executable.popef", x)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2 * np.spacing(np.float16(np.abs(expected).max())))
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=2 * np.spacing(np.float16(np.abs(expected).max()))
+    )
     assert len(np.unique(found)) > 10
 
 
 def test_fp8_halves_the_weights_in_the_file(network):
     sizes = {}
     for precision in ("fp16", "fp8", "fp8_weight"):
-        constants = Compiler.compile(Converter(precision=precision, batch_size=4).convert(network)).executable.constants
+        constants = Compiler.compile(
+            Converter(precision=precision, batch_size=4).convert(network)
+        ).executable.constants
         sizes[precision] = max(len(constant.data) for constant in constants)
     assert sizes["fp8"] == sizes["fp8_weight"] == sizes["fp16"] / 2
 
 
 def test_named_products_stay_in_fp16(network):
-    converted = Converter(precision="fp8", batch_size=4, fp8_params=None, fp8_skip_op_names=" first, last,").convert(network)
-    narrow = {tensor.name for tensor in converted.graph.initializer if tensor.data_type == TensorProto.FLOAT8E4M3FNUZ}
+    converted = Converter(
+        precision="fp8", batch_size=4, fp8_params=None, fp8_skip_op_names=" first, last,"
+    ).convert(network)
+    narrow = {
+        tensor.name
+        for tensor in converted.graph.initializer
+        if tensor.data_type == TensorProto.FLOAT8E4M3FNUZ
+    }
     assert narrow == {"w2/fp8"}
     with pytest.raises(CompileError, match="no Conv, Gemm or MatMul 'frist'"):
         Converter(precision="fp8", batch_size=4, fp8_skip_op_names=["frist"]).convert(network)
 
 
-@pytest.mark.parametrize("params", ["F143", "F143,F144,0,0", "F143,F152,0,x", "F143,F152,0,40", "F143,F152,0,0,0"])
+@pytest.mark.parametrize(
+    "params", ["F143", "F143,F144,0,0", "F143,F152,0,x", "F143,F152,0,40", "F143,F152,0,0,0"]
+)
 def test_wrong_fp8_params_are_refused(params):
     with pytest.raises(CompileError, match="fp8_params: expected input_format"):
         Converter(precision="fp8", fp8_params=params)
@@ -110,8 +125,13 @@ def test_a_node_that_overflows_in_half_is_named_at_compile_time(caplog):
     (overflow,) = compiled.findings.overflows
     assert (overflow.node, overflow.op_type) == ("loud", "Mul")
     assert overflow.largest > 65_520
-    assert "with made-up inputs results overflow on the chip, where the largest half is 65504: node 'loud' (Mul)" in caplog.text
-    assert not Compiler.compile(Converter(precision="fp16", batch_size=16).convert(overflowing(100))).findings.overflows
+    assert (
+        "with made-up inputs results overflow on the chip, where the largest half is 65504: node 'loud' (Mul)"
+        in caplog.text
+    )
+    assert not Compiler.compile(
+        Converter(precision="fp16", batch_size=16).convert(overflowing(100))
+    ).findings.overflows
     assert not Compiler.compile(Converter(batch_size=16).convert(overflowing(1e30))).findings.overflows
 
 
@@ -157,8 +177,12 @@ def test_the_executable_carries_what_the_options_say_of_half():
     executable = Compiler.compile(converted, None, options).executable
     assert executable.numerics == Numerics(half_partials=False, nan_on_overflow=True)
     assert Executable.deserialize(executable.serialize()) == executable
-    with pytest.raises(CompileError, match=r"debug\.nanOverflowException: expected true or false, found 'maybe'"):
-        Compiler.compile(converted, None, CompilerOptions(engine_options={"debug.nanOverflowException": "maybe"}))
+    with pytest.raises(
+        CompileError, match=r"debug\.nanOverflowException: expected true or false, found 'maybe'"
+    ):
+        Compiler.compile(
+            converted, None, CompilerOptions(engine_options={"debug.nanOverflowException": "maybe"})
+        )
 
 
 @pytest.mark.parametrize(("exact", "expected"), [(True, 65504 / 60_000), (False, 3.0)])
@@ -186,8 +210,14 @@ def deep_products(batch: int) -> onnx.ModelProto:
 
 
 def test_fp8_products_are_modelled_as_such_where_the_chip_has_them():
-    converted = {p: Converter(precision=p).convert(deep_products(2048)) for p in ("fp16", "fp8", "fp8_weight")}
-    cost = {(p, name): estimate(model, TARGETS[name]) for p, model in converted.items() for name in ("ipu2", "ipu21")}
+    converted = {
+        p: Converter(precision=p).convert(deep_products(2048)) for p in ("fp16", "fp8", "fp8_weight")
+    }
+    cost = {
+        (p, name): estimate(model, TARGETS[name])
+        for p, model in converted.items()
+        for name in ("ipu2", "ipu21")
+    }
     by_operator = cost["fp8", "ipu21"].by_operator()
     assert by_operator["MatMul"] < cost["fp16", "ipu21"].by_operator()["MatMul"]
     assert sum(by_operator.values()) == by_operator["MatMul"]
@@ -208,7 +238,10 @@ def branches() -> onnx.ModelProto:
             helper.make_tensor_value_info("go", TensorProto.BOOL, []),
             helper.make_tensor_value_info("v", F, [4]),
         ],
-        [helper.make_tensor_value_info("go2", TensorProto.BOOL, []), helper.make_tensor_value_info("v2", F, [4])],
+        [
+            helper.make_tensor_value_info("go2", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v2", F, [4]),
+        ],
     )
     yes = [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Mul", ["s", "x"], ["p"])]
     no = [

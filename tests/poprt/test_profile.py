@@ -26,8 +26,9 @@ from triton_poplar.cli import main
 F, H = TensorProto.FLOAT, TensorProto.FLOAT16
 
 KEYS = set(
-    "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second latency_seconds "
-    "host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory fallback_operators total_cycles "
+    "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second "
+    "latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory "
+    "fallback_operators total_cycles "
     "interval_cycles assumptions ipus".split()
 )
 
@@ -41,7 +42,9 @@ def network(first: str = "multiply") -> onnx.ModelProto:
 
     nodes = [
         helper.make_node("Conv", ["x", "kernel"], ["c"], name="convolve", pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="normalise"),
+        helper.make_node(
+            "BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="normalise"
+        ),
         helper.make_node("GlobalAveragePool", ["n"], ["g"]),
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("MatMul", ["f", "w"], ["m"], name=first),
@@ -82,10 +85,21 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
     assert (status, err) == (0, "")
     assert set(found) == KEYS
     assert found["modelled"] is True
-    assert (found["model"], found["target"], found["batch_size"], found["precision"]) == ("network", "ipu21", 2, "fp16")
+    assert (found["model"], found["target"], found["batch_size"], found["precision"]) == (
+        "network",
+        "ipu21",
+        2,
+        "fp16",
+    )
     assert sum(found["by_cause"].values()) == found["total_cycles"] * TARGETS["ipu21"].num_tiles
-    assert found["by_cause"]["host"] == (found["total_cycles"] - found["cycles"]) * TARGETS["ipu21"].num_tiles > 0
-    assert found["ipus"] == [{"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}]
+    assert (
+        found["by_cause"]["host"]
+        == (found["total_cycles"] - found["cycles"]) * TARGETS["ipu21"].num_tiles
+        > 0
+    )
+    assert found["ipus"] == [
+        {"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}
+    ]
     assert sum(found["by_operator"].values()) == found["cycles"]
     assert sum(found["by_memory"].values()) == found["peak_tile_bytes"] <= found["tile_bytes"] == 638_976
     assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
@@ -100,7 +114,9 @@ def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
     assert "multiply" not in out, "the dearest node only"
 
 
-@pytest.mark.parametrize(("alias", "name"), [("c600", "ipu21"), ("M2000", "ipu2"), ("mk1", "ipu1"), ("bow", "bow")])
+@pytest.mark.parametrize(
+    ("alias", "name"), [("c600", "ipu21"), ("M2000", "ipu2"), ("mk1", "ipu1"), ("bow", "bow")]
+)
 def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
     assert json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"] == name
 
@@ -121,7 +137,10 @@ def test_a_sweep_is_the_cross_product(onnx_file, run):
 def test_options_reach_the_cost_model(onnx_file, run):
     plain, changed = (
         json.loads(run(onnx_file, "--batch_size", 4, "--json", *options)[1])
-        for options in ((), ("--num_io_tiles", 32, "--partials_type", "float", "--available_memory_proportion", 0.1))
+        for options in (
+            (),
+            ("--num_io_tiles", 32, "--partials_type", "float", "--available_memory_proportion", 0.1),
+        )
     )
     assert changed["options"] == {
         **plain["options"],
@@ -147,12 +166,15 @@ def test_several_ipus_have_a_table_and_json_of_their_own(onnx_file, run):
 
 def test_what_control_flow_assumes_is_said(tmp_path, run):
     branches = {
-        f"{name}_branch": helper.make_graph([helper.make_node(op, ["x"], ["r"])], name, [], [onnx.ValueInfoProto(name="r")])
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["x"], ["r"])], name, [], [onnx.ValueInfoProto(name="r")]
+        )
         for name, op in (("then", "Relu"), ("else", "Softmax"))
     }
     node = helper.make_node("If", ["p"], ["y"], name="choose", **branches)
     path = save(
-        make_model([node], {"x": (F, [4, 8]), "p": (TensorProto.BOOL, [])}, {"y": (F, [4, 8])}, {}), tmp_path / "if.onnx"
+        make_model([node], {"x": (F, [4, 8]), "p": (TensorProto.BOOL, [])}, {"y": (F, [4, 8])}, {}),
+        tmp_path / "if.onnx",
     )
     found = json.loads(run(path, "--precision", "fp32", "--json")[1])
     assert found["assumptions"] == ["If 'choose': the dearer branch is taken"]
@@ -161,7 +183,12 @@ def test_what_control_flow_assumes_is_said(tmp_path, run):
 
 
 def test_what_does_not_fit_is_an_answer(tmp_path, run):
-    model = make_model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": (F, ["n", 20000])}, {"y": (F, ["n", 40000])}, {})
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (F, ["n", 20000])},
+        {"y": (F, ["n", 40000])},
+        {},
+    )
     model.graph.initializer.append(TensorProto(name="w", data_type=F, dims=[20000, 40000]))
     status, out, _ = run(save(model, tmp_path / "large.onnx"), "--batch_size", 1)
     assert status == 0
@@ -179,9 +206,17 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
             "num_io_tiles must be at least 0 and below the 1472 tiles of ipu21",
         ),
         (["--sweep", "target=bow", "--sweep", "target=c600"], 2, "--sweep names one of target, target twice"),
-        (["--target", "c700"], 2, "target 'c700' is not known; known are bow, c600, gc2, gc200, ipu1, ipu2, ipu21"),
+        (
+            ["--target", "c700"],
+            2,
+            "target 'c700' is not known; known are bow, c600, gc2, gc200, ipu1, ipu2, ipu21",
+        ),
         (["--input_shape", "x"], 2, "expected NAME=d0,d1,..., found 'x'"),
-        (["--sweep", "tiles=1"], 2, "expected batch_size, target, precision and =VALUE,VALUE, found 'tiles=1'"),
+        (
+            ["--sweep", "tiles=1"],
+            2,
+            "expected batch_size, target, precision and =VALUE,VALUE, found 'tiles=1'",
+        ),
         (
             ["--sweep", "batch_size=1,two"],
             2,
@@ -189,7 +224,11 @@ def test_what_does_not_fit_is_an_answer(tmp_path, run):
         ),
         (["--sweep", "batch_size=0"], 2, "expected a whole number of at least 1, found '0'"),
         (["--available_memory_proportion", "1.5"], 2, "expected a number above 0 and at most 1, found '1.5'"),
-        (["--batch_size", "many"], 2, "argument --batch_size: expected a whole number of at least 1, found 'many'"),
+        (
+            ["--batch_size", "many"],
+            2,
+            "argument --batch_size: expected a whole number of at least 1, found 'many'",
+        ),
     ],
 )
 def test_bad_arguments_say_what_is_wrong(onnx_file, run, arguments, status, reason):
@@ -219,30 +258,43 @@ def test_bad_files_take_one_line(tmp_path, run, name, content, reason):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"num_io_tiles": 32}, {"num_ipus": 2, "enable_pipelining": True, "batches_per_step": 2}], ids=repr
+    "options",
+    [{}, {"num_io_tiles": 32}, {"num_ipus": 2, "enable_pipelining": True, "batches_per_step": 2}],
+    ids=repr,
 )
 def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
     found = profile(open_source(onnx_file), Settings("ipu21", 4, "fp16", options)).estimate
     compiled = Compiler.compile(
-        Converter(batch_size=4, precision="fp16").convert(network()), None, CompilerOptions(ipu_version="ipu21", **options)
+        Converter(batch_size=4, precision="fp16").convert(network()),
+        None,
+        CompilerOptions(ipu_version="ipu21", **options),
     )
     (main,) = (program for program in compiled.executable.programs if program.cycles)
     timing = iteration_timing(main, compiled.executable.target, 1)
     assert timing.interval == pytest.approx(found.seconds_per_batch)
-    assert timing.latency == pytest.approx(max(found.seconds_per_batch, found.compute_seconds + found.host_seconds))
+    assert timing.latency == pytest.approx(
+        max(found.seconds_per_batch, found.compute_seconds + found.host_seconds)
+    )
     restored = Executable.deserialize(compiled.executable.serialize())
     assert restored.program(main.index) == main
 
 
 @pytest.mark.parametrize("large_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(onnx_file, tmp_path, monkeypatch, large_bytes, precision):
+def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(
+    onnx_file, tmp_path, monkeypatch, large_bytes, precision
+):
     monkeypatch.setattr(weights, "LARGE_BYTES", large_bytes)
     options = CompilerOptions(ipu_version="ipu21", partials_type="float")
-    compiled = Compiler.compile(Converter(batch_size=4, precision=precision).convert(network()), None, options)
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision=precision).convert(network()), None, options
+    )
     compiled.export(tmp_path / "network.popef")
     settings = Settings("ipu21", 4, precision, {"partials_type": "float"})
-    source, popef = profile(open_source(onnx_file), settings), profile(open_source(tmp_path / "network.popef"))
+    source, popef = (
+        profile(open_source(onnx_file), settings),
+        profile(open_source(tmp_path / "network.popef")),
+    )
     assert popef.estimate.cycles == source.estimate.cycles == compiled.cycles
     assert popef.estimate.by_memory() == source.estimate.by_memory()
     assert (popef.batch_size, popef.precision, popef.target.name) == (4, precision, "ipu21")
@@ -267,16 +319,23 @@ def test_the_batch_of_a_compiled_model_may_lie_along_another_axis(compile_popef,
 
 def test_weights_may_be_missing(onnx_file, tmp_path):
     model = network()
-    onnx.save(model, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    onnx.save(
+        model, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
     (tmp_path / "weights.bin").unlink()
-    whole, bare = (profile(open_source(path), Settings(batch_size=2)) for path in (onnx_file, tmp_path / "outside.onnx"))
+    whole, bare = (
+        profile(open_source(path), Settings(batch_size=2)) for path in (onnx_file, tmp_path / "outside.onnx")
+    )
     assert bare.estimate.by_operator() == whole.estimate.by_operator()
     assert bare.estimate.weight_bytes == whole.estimate.weight_bytes
 
 
 def test_weights_made_by_a_node_are_not_made(tmp_path):
     held = {"rows": np.array([2000, 1000])}
-    nodes = [helper.make_node("ConstantOfShape", ["rows"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    nodes = [
+        helper.make_node("ConstantOfShape", ["rows"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
     model = make_model(nodes, {"x": (F, ["n", 2000])}, {"y": (F, ["n", 1000])}, held)
     source = open_source(save(model, tmp_path / "light.onnx"))
     converted = source.convert(1, "fp16", lambda step: None)
@@ -307,7 +366,9 @@ def test_a_model_in_half_keeps_its_operators(tmp_path):
 
 def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
     node = helper.make_node("Einsum", ["x", "x"], ["y"], equation="ij,kj->ik")
-    path = save(make_model([node], {"x": (F, ["n", 8])}, {"y": (F, ["n", "n"])}, {}), tmp_path / "einsum.onnx")
+    path = save(
+        make_model([node], {"x": (F, ["n", 8])}, {"y": (F, ["n", "n"])}, {}), tmp_path / "einsum.onnx"
+    )
     assert "warning: no formula for Einsum (1)" in run(path, "--batch_size", 4)[1]
     assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Einsum": 1}
 
@@ -336,7 +397,9 @@ def test_the_page_refers_to_nothing_outside_and_escapes_names(tmp_path, run):
 def test_a_page_of_a_sweep_compares_the_chips_by_batch_size(onnx_file, tmp_path, run):
     pytest.importorskip("matplotlib")
     page = tmp_path / "page.html"
-    status, _, _ = run(onnx_file, "--sweep", "batch_size=1,4", "--sweep", "target=c600,bow", "--num_ipus", 2, "--html", page)
+    status, _, _ = run(
+        onnx_file, "--sweep", "batch_size=1,4", "--sweep", "target=c600,bow", "--num_ipus", 2, "--html", page
+    )
     assert status == 0
     text = page.read_text()
     assert text.count(">ipu21 fp16<") == text.count(">bow fp16<") == 2, "in both plots"
@@ -347,7 +410,8 @@ def test_a_page_of_a_sweep_compares_the_chips_by_batch_size(onnx_file, tmp_path,
 def test_a_page_of_a_fixed_batch_says_so(tmp_path):
     pytest.importorskip("matplotlib")
     path = save(
-        make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [4, 8])}, {"y": (F, [4, 8])}, {}), tmp_path / "m.onnx"
+        make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [4, 8])}, {"y": (F, [4, 8])}, {}),
+        tmp_path / "m.onnx",
     )
     found = profile(open_source(path))
     assert "batch size is fixed" in report.make_report(found, [found])
@@ -357,7 +421,10 @@ def test_without_matplotlib_the_report_names_the_command(onnx_file, run, monkeyp
     monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
     status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
     assert status == 1
-    assert err == "poplar-triton: error: --html needs matplotlib, which is not installed; get it with: pip install matplotlib\n"
+    assert (
+        err == "poplar-triton: error: --html needs matplotlib, which is not installed; get it with: pip "
+        "install matplotlib\n"
+    )
 
 
 def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file, tmp_path, run):
@@ -365,7 +432,11 @@ def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file,
     found = json.loads(run(onnx_file, "--batch_size", 2, "--json", "--trace", file)[1])
     trace = json.loads(file.read_text())
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    rows = {event["tid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    rows = {
+        event["tid"]: event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "thread_name"
+    }
     assert sum(event["args"]["cycles"] for event in events) == found["cycles"]
     microseconds = found["cycles"] / TARGETS["ipu21"].clock_hz * 1e6
     assert sum(event["dur"] for event in events) == pytest.approx(microseconds)
@@ -379,7 +450,16 @@ def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file,
 
 
 def test_poprt_shows_the_profile_of_what_it_compiled(onnx_file, tmp_path, capsys):
-    arguments = ["--input_model", onnx_file, "--batch_size", 2, "--export_popef", "--output_dir", tmp_path, "--show_profile"]
+    arguments = [
+        "--input_model",
+        onnx_file,
+        "--batch_size",
+        2,
+        "--export_popef",
+        "--output_dir",
+        tmp_path,
+        "--show_profile",
+    ]
     assert cli.main(list(map(str, arguments))) == 0
     out = capsys.readouterr().out
     (cycles,) = re.findall(r"modelled\): (\d+) cycles", out)
@@ -389,7 +469,9 @@ def test_poprt_shows_the_profile_of_what_it_compiled(onnx_file, tmp_path, capsys
 @pytest.mark.server
 def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
     command = [sys.executable, "-m", "triton_poplar.cli", "profile"]
-    child = subprocess.run([*command, onnx_file, "--batch_size", "1", "--json"], capture_output=True, text=True, check=True)
+    child = subprocess.run(
+        [*command, onnx_file, "--batch_size", "1", "--json"], capture_output=True, text=True, check=True
+    )
     assert json.loads(child.stdout)["cycles"] > 0
     assert child.stderr == ""
     child = subprocess.run([*command, "none.onnx"], capture_output=True, text=True, check=False)

@@ -13,7 +13,8 @@ from simipu.graph import OrtGraph
 
 F = TensorProto.FLOAT
 stoppable = pytest.mark.skipif(
-    not hasattr(onnxruntime.SessionOptions, "set_load_cancellation_flag"), reason="ONNX Runtime before 1.21 cannot be stopped"
+    not hasattr(onnxruntime.SessionOptions, "set_load_cancellation_flag"),
+    reason="ONNX Runtime before 1.21 cannot be stopped",
 )
 
 
@@ -39,7 +40,9 @@ def test_a_model_that_would_not_be_ready_in_time_is_refused(precision, monkeypat
     monkeypatch.setattr(compiler, "_LEAST_NODES_TO_TRY", 2000)
     for module in (sides, compiler, calibration):
         monkeypatch.setattr(module, "READY_SECONDS", 0.01)
-    with pytest.raises(CompileError, match=r"would not be ready to serve in time: .*not make the graph ready within 0.01 s"):
+    with pytest.raises(
+        CompileError, match=r"would not be ready to serve in time: .*not make the graph ready within 0.01 s"
+    ):
         Compiler.compile(converted)
 
 
@@ -68,5 +71,7 @@ def test_a_kernel_of_many_positions_is_ready_at_once(compile_popef):
     with ModelRunner(file, ModelRunnerConfig()) as runner:
         x = np.random.default_rng(1).standard_normal((1, 48, 1, 300)).astype(np.float16)
         found = runner.execute({"x": x})["y"]
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x.astype(np.float32)})[0]
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x.astype(np.float32)})[
+        0
+    ]
     assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()

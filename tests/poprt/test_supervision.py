@@ -1,4 +1,5 @@
-"""What the limits of the commands do to models of strangers; the limits themselves in processes of their own."""
+"""What the limits of the commands do to models of strangers; the limits themselves in processes of their
+own."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ PROFILE = [sys.executable, "-m", "triton_poplar.cli", "profile"]
 
 def run(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     """A command's status and output."""
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, timeout=timeout, check=False
+    )
 
 
 def save(model: onnx.ModelProto, path: Path) -> Path:
@@ -36,7 +39,10 @@ def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
     model = save(hostile.constant_chain(), tmp_path / "chain.onnx")
     done = run(*POPRT, "-i", model, "--export_popef", "--output_dir", tmp_path, "--time_limit", 1)
     assert done.returncode == 1
-    assert done.stderr == "poprt: error: it took longer than its limit of 1 s and was ended; --time_limit raises the limit\n"
+    assert (
+        done.stderr
+        == "poprt: error: it took longer than its limit of 1 s and was ended; --time_limit raises the limit\n"
+    )
     assert not list(tmp_path.glob("*.popef"))
 
 
@@ -75,7 +81,10 @@ def _descendants(pid: int) -> list[int]:
 def test_a_wrong_call_stays_one() -> None:
     done = run(*POPRT, "-i", "x.onnx", "--compiler_options", "num_ipus=0")
     assert done.returncode == 2
-    assert done.stderr == "poprt: error: compiler option num_ipus must be 1 to 65536, found 0; see poprt --help\n"
+    assert (
+        done.stderr
+        == "poprt: error: compiler option num_ipus must be 1 to 65536, found 0; see poprt --help\n"
+    )
 
 
 def test_a_crash_is_one_line(tmp_path: Path) -> None:
@@ -118,7 +127,9 @@ def test_compiling_refuses(tmp_path: Path, capsys, model: onnx.ModelProto, messa
 
 
 def test_what_no_machine_could_run_is_not_compiled() -> None:
-    with pytest.raises(CompileMemoryError, match=r"the model could not be run: node .* takes \d+ multiply-adds, more than"):
+    with pytest.raises(
+        CompileMemoryError, match=r"the model could not be run: node .* takes \d+ multiply-adds, more than"
+    ):
         Compiler.compile(hostile.dear_product(1 << 13))
 
 
@@ -128,7 +139,9 @@ def test_profiling_warns_by_name(tmp_path: Path, caplog, location: str, kind: st
     os.mkfifo(tmp_path / "pipe")
     model = hostile.outside_constant(location)
     if kind == "weight":
-        model = hostile.make_model([helper.make_node("Add", ["x", "c"], ["y"])], [hostile.elsewhere("c", location)])
+        model = hostile.make_model(
+            [helper.make_node("Add", ["x", "c"], ["y"])], [hostile.elsewhere("c", location)]
+        )
     assert poplar_triton.main(["profile", str(save(model, tmp_path / "m.onnx"))]) == 0
     (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert "external data of weight" in told

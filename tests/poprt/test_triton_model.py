@@ -26,12 +26,17 @@ from simipu import CompileError
 from triton_poplar.model_state import ModelState
 
 F = TensorProto.FLOAT
-HOSTILE = 'x" data_type: TYPE_FP32 dims: 4 } parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/tmp/evil" } } # {'
+HOSTILE = (
+    'x" data_type: TYPE_FP32 dims: 4 } parameters { key: "EXECUTION_ENV_PATH" value { '
+    'string_value: "/tmp/evil" } } # {'
+)
 
 
 def compile_named(name: str, width: int = 4, **options) -> object:
     """y = -name."""
-    model = make_model([helper.make_node("Neg", [name], ["y"])], {name: (F, ["n", width])}, {"y": (F, ["n", width])}, {})
+    model = make_model(
+        [helper.make_node("Neg", [name], ["y"])], {name: (F, ["n", width])}, {"y": (F, ["n", width])}, {}
+    )
     return Compiler.compile(Converter(batch_size=4).convert(model), None, CompilerOptions(**options))
 
 
@@ -42,7 +47,9 @@ def compiled():
 
 @pytest.fixture(scope="module")
 def streamed():
-    return Compiler.compile(Converter(batch_size=4).convert(linear_model()), None, CompilerOptions(constant_weights=False))
+    return Compiler.compile(
+        Converter(batch_size=4).convert(linear_model()), None, CompilerOptions(constant_weights=False)
+    )
 
 
 def read_all(folder: Path) -> dict[str, bytes]:
@@ -118,10 +125,12 @@ EDITS = {
     "batching": """max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 9 }
         instance_group { count: 2 kind: KIND_CPU }""",
     "some outputs": """max_batch_size: 4
-        input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] output { name: "y" data_type: TYPE_FP32 dims: 3 }""",
+        input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]
+        output { name: "y" data_type: TYPE_FP32 dims: 3 }""",
     "any batch in dims": 'input { name: "x" data_type: TYPE_FP32 dims: [ -1, 4 ] }',
     "the batch in dims": 'input { name: "x" data_type: TYPE_FP32 dims: [ 4, 4 ] }',
-    "another shape outside": 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [2, 2] reshape { shape: [4] } }',
+    "another shape outside": 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [2, 2] '
+    "reshape { shape: [4] } }",
     "parameters": 'parameters { key: "sim_threads" value { string_value: "3" } }',
     "a newer Triton's field": "field_of_next_year { a: 1 }",
     "another executable": """parameters { key: "executable_path" value { string_value: "mine.popef" } }
@@ -151,34 +160,59 @@ def test_friendly_names_are_kept(compiled, tmp_path):
 
 CONFIG, NAMES = "config.pbtxt", "1/name_map.json"
 UNFIT = {
-    "name": (CONFIG, 'input { name: "q" data_type: TYPE_FP32 dims: 4 }', "input 'q' is not the executable's, which has 'x'; "),
-    "missing": (CONFIG, 'input { name: "q" data_type: TYPE_FP32 dims: 4 }', "; input 'x' of the executable is missing"),
+    "name": (
+        CONFIG,
+        'input { name: "q" data_type: TYPE_FP32 dims: 4 }',
+        "input 'q' is not the executable's, which has 'x'; ",
+    ),
+    "missing": (
+        CONFIG,
+        'input { name: "q" data_type: TYPE_FP32 dims: 4 }',
+        "; input 'x' of the executable is missing",
+    ),
     "type": (
         CONFIG,
         'max_batch_size: 4 output { name: "y" data_type: TYPE_FP16 dims: 3 }',
-        "output 'y' has type TYPE_FP16, in the executable TYPE_FP32; edit it, give another folder, or have --overwrite_config",
+        "output 'y' has type TYPE_FP16, in the executable TYPE_FP32; edit it, give another folder, or have "
+        "--overwrite_config",
     ),
     "dims": (
         CONFIG,
-        'max_batch_size: 4 output [{name: "y" data_type: TYPE_FP32 dims: 5}, {name: "z" data_type: TYPE_FP32 dims: -1}]',
-        r"output 'y' has dims \[5\], in the executable \[3\]; output 'z' has dims \[-1\], in the executable \[4\]",
+        'max_batch_size: 4 output [{name: "y" data_type: TYPE_FP32 dims: 5}, {name: "z" data_type: '
+        "TYPE_FP32 dims: -1}]",
+        r"output 'y' has dims \[5\], in the executable \[3\]; output 'z' has dims \[-1\], in the "
+        r"executable \[4\]",
     ),
     "names elsewhere": (
         CONFIG,
         'parameters { key: "name_map_file_path" value { string_value: "gone.json" } }',
         "name_map_file_path 'gone.json' is not there",
     ),
-    "damaged config": (CONFIG, "input [ {", "config.pbtxt: expected a model configuration in protobuf's text format, found 1:"),
+    "damaged config": (
+        CONFIG,
+        "input [ {",
+        "config.pbtxt: expected a model configuration in protobuf's text format, found 1:",
+    ),
     "deep config": (CONFIG, "a {" * 100_000, "config.pbtxt: expected a model configuration"),
     "no text": (CONFIG, "\udcff", "config.pbtxt: expected a model configuration"),
-    "empty map": (NAMES, "", "name_map.json: expected a JSON object of strings, found .*--overwrite_config write it anew"),
-    "unknown anchor": (NAMES, '{"q": "a"}', "name_map.json is kept .*: 'q' is no input or output, which are 'x', 'y', 'z'"),
+    "empty map": (
+        NAMES,
+        "",
+        "name_map.json: expected a JSON object of strings, found .*--overwrite_config write it anew",
+    ),
+    "unknown anchor": (
+        NAMES,
+        '{"q": "a"}',
+        "name_map.json is kept .*: 'q' is no input or output, which are 'x', 'y', 'z'",
+    ),
     "a name twice": (NAMES, '{"x": "y"}', "'x' and 'y' are both called 'y'"),
 }
 
 
 @pytest.mark.parametrize(("file", "text", "message"), UNFIT.values(), ids=UNFIT)
-def test_kept_files_that_do_not_fit_stop_it_before_anything_is_replaced(compiled, streamed, tmp_path, file, text, message):
+def test_kept_files_that_do_not_fit_stop_it_before_anything_is_replaced(
+    compiled, streamed, tmp_path, file, text, message
+):
     folder = tmp_path / "m"
     write_triton_model(streamed, folder)
     (folder / file).write_text(text, errors="surrogateescape")
@@ -195,7 +229,9 @@ def test_kept_files_that_do_not_fit_stop_it_before_anything_is_replaced(compiled
 def test_another_model_does_not_break_a_folder_that_is_served(compiled, tmp_path):
     write_triton_model(compiled, tmp_path / "m")
     before = read_all(tmp_path / "m")
-    with pytest.raises(CompileError, match=r"name_map\.json is kept and does not fit the new executable.*'x' is no input"):
+    with pytest.raises(
+        CompileError, match=r"name_map\.json is kept and does not fit the new executable.*'x' is no input"
+    ):
         write_triton_model(compile_named("q"), tmp_path / "m")
     assert read_all(tmp_path / "m") == before
 
@@ -217,7 +253,18 @@ def test_what_a_killed_one_left_goes_with_the_next(compiled, tmp_path):
 
 
 def poprt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "poprt", "-i", "m.onnx", "--batch_size", "4", "--triton_model_dir", "repo/m", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "poprt",
+        "-i",
+        "m.onnx",
+        "--batch_size",
+        "4",
+        "--triton_model_dir",
+        "repo/m",
+        *arguments,
+    ]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
 
 
@@ -226,7 +273,9 @@ def test_two_at_once_are_one_too_many(tmp_path):
     with ModelFolder(tmp_path / "repo" / "m"):
         done = poprt(tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("poprt: error: model folder repo/m: another poprt writes into it; wait for it, or")
+    assert done.stderr.startswith(
+        "poprt: error: model folder repo/m: another poprt writes into it; wait for it, or"
+    )
     assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
 
 
@@ -262,7 +311,9 @@ def test_the_command_lists_what_does_not_fit_and_overwrites_when_told(tmp_path):
     before = read_all(tmp_path / "repo")
     refused = poprt(tmp_path, "--precision", "fp16")
     assert refused.returncode == 1
-    assert refused.stderr.splitlines()[-1].startswith("poprt: error: repo/m/config.pbtxt is kept and does not fit")
+    assert refused.stderr.splitlines()[-1].startswith(
+        "poprt: error: repo/m/config.pbtxt is kept and does not fit"
+    )
     for tensor in ("input 'x'", "output 'y'", "output 'z'"):
         assert f"{tensor} has type TYPE_FP32, in the executable TYPE_FP16" in refused.stderr
     assert read_all(tmp_path / "repo") == before
@@ -274,7 +325,9 @@ def test_the_command_lists_what_does_not_fit_and_overwrites_when_told(tmp_path):
 def test_scalars_of_a_row_are_reshaped():
     model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, ["n"])}, {"y": (F, ["n"])}, {})
     config = make_config("m", Compiler.compile(Converter(batch_size=4).convert(model)), {})
-    assert [(list(entry.dims), entry.HasField("reshape")) for entry in (*config.input, *config.output)] == [([1], True)] * 2
+    assert [(list(entry.dims), entry.HasField("reshape")) for entry in (*config.input, *config.output)] == [
+        ([1], True)
+    ] * 2
 
 
 def test_a_batch_beyond_what_triton_counts_is_as_large_as_it_counts(compiled, monkeypatch):

@@ -62,7 +62,10 @@ def wide_model() -> onnx.ModelProto:
 
 def state_model() -> onnx.ModelProto:
     return make_model(
-        [helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0), helper.make_node("Neg", ["state"], ["next"])],
+        [
+            helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0),
+            helper.make_node("Neg", ["state"], ["next"]),
+        ],
         {"state": (TensorProto.FLOAT, [2, 3])},
         {"total": (TensorProto.FLOAT, []), "next": (TensorProto.FLOAT, [2, 3])},
         {},
@@ -149,11 +152,15 @@ def write_guide_model(repository: Path, elsewhere: Path) -> None:
     from poprt import CompilerOptions
 
     options = CompilerOptions(constant_weights=False)
-    compiled = Compiler.compile(Converter(batch_size=256, precision="fp16").convert(guide_model()), None, options)
+    compiled = Compiler.compile(
+        Converter(batch_size=256, precision="fp16").convert(guide_model()), None, options
+    )
     compiled.export(elsewhere / "executable.popef", elsewhere / "weights.popef")
     names = {"infeed_1.0": "input", "outfeed_2.0": "my_output", "outfeed_2.1": "my_other_output"}
     (elsewhere / "name_map.json").write_text(json.dumps(names))
-    (repository / "my_fp16_model" / "config.pbtxt").write_text(LISTING_1_3.replace("/path/to", str(elsewhere)))
+    (repository / "my_fp16_model" / "config.pbtxt").write_text(
+        LISTING_1_3.replace("/path/to", str(elsewhere))
+    )
 
 
 def edit_config(folder: Path, old: str, new: str) -> None:
@@ -180,15 +187,21 @@ def write_broken_models(repository: Path) -> dict[str, str]:
         for name in ("first", "second"):
             with writer.createExecutable(name) as blob:
                 blob.write(b"code")
-    (broken("list_map", "expected a JSON object of strings, found a list") / "1/name_map.json").write_text("[]")
+    (broken("list_map", "expected a JSON object of strings, found a list") / "1/name_map.json").write_text(
+        "[]"
+    )
     folder = broken("unknown_anchor", "names anchor 'q', which the PopEF file does not have")
     (folder / "1/name_map.json").write_text('{"q": "x"}')
     folder = broken("same_name", "maps both 'y' and 'z' to 'same'")
     (folder / "1/name_map.json").write_text('{"y": "same", "z": "same"}')
-    edit_config(broken("wrong_dims", "the PopEF file has [4]"), "TYPE_FP32\n  dims: [4]", "TYPE_FP32\n  dims: [5]")
+    edit_config(
+        broken("wrong_dims", "the PopEF file has [4]"), "TYPE_FP32\n  dims: [4]", "TYPE_FP32\n  dims: [5]"
+    )
     edit_config(broken("wrong_type", "config.pbtxt says TYPE_FP16"), "TYPE_FP32", "TYPE_FP16")
     edit_config(broken("wrong_name", "has input 'q'"), 'name: "x"', 'name: "q"')
-    edit_config(broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"')
+    edit_config(
+        broken("bad_flag", "expected 0, 1, true or false"), 'string_value: "1"', 'string_value: "yes"'
+    )
     misspelt = broken("misspelt", "'synchronus_execution' is not known; did you mean synchronous_execution?")
     edit_config(misspelt, "synchronous_execution", "synchronus_execution")
     with (broken("decoupled", "says decoupled: true") / "config.pbtxt").open("a") as config:
@@ -205,7 +218,9 @@ def write_other_hash(folder: Path) -> None:
     import dataclasses
 
     compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
-    other = dataclasses.replace(compiled, executable=dataclasses.replace(compiled.executable, package_hash="abc"))
+    other = dataclasses.replace(
+        compiled, executable=dataclasses.replace(compiled.executable, package_hash="abc")
+    )
     other.export(folder / "1/executable.popef")
 
 
@@ -224,25 +239,37 @@ def write_lenient_hash(repository: Path) -> None:
 
 
 def add_parameter(folder: Path, name: str, value: str) -> None:
-    edit_config(folder, "parameters {", f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\nparameters {{')
+    edit_config(
+        folder,
+        "parameters {",
+        f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\nparameters {{',
+    )
 
 
 def large_model() -> onnx.ModelProto:
     """y = x * 300 / 300, whose products with large x do not fit into half."""
-    nodes = [helper.make_node("Mul", ["x", "factor"], ["product"]), helper.make_node("Div", ["product", "factor"], ["y"])]
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["product"]),
+        helper.make_node("Div", ["product", "factor"], ["y"]),
+    ]
     spec = (TensorProto.FLOAT, ["n", 2])
     return make_model(nodes, {"x": spec}, {"y": spec}, {"factor": np.array([300], np.float32)})
 
 
 def write_incomplete_models(repository: Path) -> None:
-    """Configurations that leave things to be filled in: everything but the backend, everything, and one tensor."""
-    (write_model(repository / "backend_only", linear_model()) / "config.pbtxt").write_text('backend: "poplar"\n')
+    """Configurations that leave things to be filled in: everything but the backend, everything, and one
+    tensor."""
+    (write_model(repository / "backend_only", linear_model()) / "config.pbtxt").write_text(
+        'backend: "poplar"\n'
+    )
     (write_model(repository / "unnamed.poplar", linear_model()) / "config.pbtxt").unlink()
     names = repository / "unnamed.poplar" / "1" / "name_map.json"
     names.write_text('{"x": "x", "y": "friendly", "z": "z"}')
     small = 'backend: "poplar"\nmax_batch_size: 8\n'
     (write_model(repository / "own_batch", linear_model()) / "config.pbtxt").write_text(small)
-    (write_model(repository / "no_batch", state_model(), batch=None) / "config.pbtxt").write_text('backend: "poplar"\n')
+    (write_model(repository / "no_batch", state_model(), batch=None) / "config.pbtxt").write_text(
+        'backend: "poplar"\n'
+    )
 
 
 @pytest.fixture(scope="session")
@@ -267,7 +294,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_guide_model(repository, root / "elsewhere")
     write_lenient_hash(repository)
     write_model(repository / "large", large_model(), precision="fp16")
-    add_parameter(write_model(repository / "large_fast", large_model(), precision="fp16"), "sim_numerics", "fast")
+    add_parameter(
+        write_model(repository / "large_fast", large_model(), precision="fp16"), "sim_numerics", "fast"
+    )
     return repository
 
 
@@ -277,7 +306,9 @@ def broken_models(repository: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def server(repository: Path, broken_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+def server(
+    repository: Path, broken_models: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
     log = tmp_path_factory.mktemp("log") / "tritonserver.log"
     with TritonServer(repository, log=log) as running:
         running.log = log  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
-"""Send hostile requests to a real server and load hostile executables: python tests/server/hostile_check.py --count 10000.
+"""Send hostile requests to a real server and load hostile executables: python tests/server/hostile_check.py
+--count 10000.
 
-Prints what every kind came to, what was wrong, and the memory of the server's processes after a third of it and at the end; the
-status is 1 when anything was wrong. The same --seed sends the same requests.
+Prints what every kind came to, what was wrong, and the memory of the server's processes after a third of it
+and at the end; the status is 1 when anything was wrong. The same --seed sends the same requests.
 """
 
 from __future__ import annotations
@@ -38,13 +39,17 @@ def check_requests(folder: Path, count: int, seed: int) -> list[str]:
             after = measure(server)
         faults += describe_growth(before, after, count - third)
     print_outcomes(report)
-    print(f"over HTTP {report.count('http')} requests, over gRPC {report.count('grpc')}, sound ones too, in {seconds:.0f} s")
+    print(
+        f"over HTTP {report.count('http')} requests, over gRPC {report.count('grpc')}, sound ones too, in "
+        f"{seconds:.0f} s"
+    )
     print_usage(before, after)
     return faults
 
 
 def check_loads(folder: Path, count: int, first: int) -> list[str]:
-    """What is wrong with the loads of so many damaged payloads and of every hostile graph, and with the server after them."""
+    """What is wrong with the loads of so many damaged payloads and of every hostile graph, and with the
+    server after them."""
     hostile_loads.write_repository(folder / "repository")
     os.environ.update(hostile_loads.ENVIRONMENT)
     third = count // 3
@@ -83,8 +88,12 @@ def main() -> int:
     """1 when anything was wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=10_000, help="how many requests")
-    parser.add_argument("--payloads", type=int, default=0, help="how many damaged payloads to load, and every hostile graph")
-    parser.add_argument("--seed", type=int, default=0, help="of the requests, and number of the first payload")
+    parser.add_argument(
+        "--payloads", type=int, default=0, help="how many damaged payloads to load, and every hostile graph"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the requests, and number of the first payload"
+    )
     given = parser.parse_args()
     faults = []
     with tempfile.TemporaryDirectory() as folder:

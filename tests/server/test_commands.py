@@ -21,7 +21,9 @@ COMMAND = [sys.executable, "-m", "triton_poplar.cli"]
 
 
 def run(*arguments, **options):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60, **options)
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60, **options
+    )
 
 
 def processes_of(group):
@@ -86,14 +88,26 @@ def test_serve_prints_its_urls_names_what_failed_and_leaves_nothing_behind(small
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_start_leaves_nothing_behind(small_repository, number):
-    command = [*COMMAND, "serve", str(small_repository), "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+    command = [
+        *COMMAND,
+        "serve",
+        str(small_repository),
+        "--http-port",
+        "0",
+        "--grpc-port",
+        "0",
+        "--metrics-port",
+        "0",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     children = []
     try:
         while not children:
             time.sleep(0.01)
             found = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            children = [child for child in found if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()]
+            children = [
+                child for child in found if "tritonserver" in Path(f"/proc/{child}/cmdline").read_text()
+            ]
         process.send_signal(number)
         assert process.wait(60) == 130
         assert "Traceback" not in process.stderr.read()
@@ -123,12 +137,21 @@ def test_a_missing_repository_is_a_clear_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--no-such-option"], "stopped with status 1 before it was ready: unrecognized option '--no-such-option'"),
-        (["--cache-config", "nope,size=1"], "is up, but its start has failed: .*unable to find 'libtritoncache_nope.so'"),
+        (
+            ["--no-such-option"],
+            "stopped with status 1 before it was ready: unrecognized option '--no-such-option'",
+        ),
+        (
+            ["--cache-config", "nope,size=1"],
+            "is up, but its start has failed: .*unable to find 'libtritoncache_nope.so'",
+        ),
     ],
 )
 def test_a_server_that_cannot_start_ends_and_says_why(tmp_path, small_repository, options, reason):
-    with pytest.raises(ServerError, match=reason), TritonServer(small_repository, options=options, log=tmp_path / "log"):
+    with (
+        pytest.raises(ServerError, match=reason),
+        TritonServer(small_repository, options=options, log=tmp_path / "log"),
+    ):
         pass
 
 
@@ -140,7 +163,10 @@ def test_a_server_with_such_options_is_ready(tmp_path, small_repository, options
 
 
 def test_a_server_that_does_not_let_us_ask_serves(tmp_path, small_repository):
-    restricted = ["--http-restricted-api=model-repository,health:k=v", "--grpc-restricted-protocol=model-repository:k=v"]
+    restricted = [
+        "--http-restricted-api=model-repository,health:k=v",
+        "--grpc-restricted-protocol=model-repository:k=v",
+    ]
     with TritonServer(small_repository, options=restricted, log=tmp_path / "log") as server:
         with pytest.raises(ServerError, match="does not say which models it serves"):
             server.failed_models()

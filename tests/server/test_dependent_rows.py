@@ -1,5 +1,5 @@
-"""Two clients at once, one with loud rows and one with quiet ones, of a model that divides by the loudest of the batch: each
-gets its own answer, whichever way its requests come to the model."""
+"""Two clients at once, one with loud rows and one with quiet ones, of a model that divides by the loudest of
+the batch: each gets its own answer, whichever way its requests come to the model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ max_batch_size: 64
 input [{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }]
 output [{ name: "y" data_type: TYPE_FP32 dims: [ 4 ] }]
 ensemble_scheduling { step [
-    { model_name: "batching" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } }
+    { model_name: "batching" model_version: -1
+      input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } }
 ] }
 """
 
@@ -63,7 +64,9 @@ class TritonPythonModel:
         answers = []
         for request in requests:
             inner = pb_utils.InferenceRequest(
-                model_name="batching", requested_output_names=["y"], inputs=[pb_utils.get_input_tensor_by_name(request, "x")]
+                model_name="batching",
+                requested_output_names=["y"],
+                inputs=[pb_utils.get_input_tensor_by_name(request, "x")],
             ).exec()
             if inner.has_error():
                 answers.append(pb_utils.InferenceResponse(error=inner.error()))
@@ -87,7 +90,9 @@ def dependent(tmp_path_factory):
     (repository / "bls" / "1").mkdir(parents=True)
     (repository / "bls" / "config.pbtxt").write_text(BLS)
     (repository / "bls" / "1" / "model.py").write_text(BLS_MODEL)
-    compiled = Compiler.compile(Converter(batch_size=BATCH, batch_axis=1).convert(steps_model()), batch_axis=1)
+    compiled = Compiler.compile(
+        Converter(batch_size=BATCH, batch_axis=1).convert(steps_model()), batch_axis=1
+    )
     write_triton_model(compiled, repository / "steps")
     log = root / "tritonserver.log"
     with TritonServer(repository, log=log) as running:
@@ -145,7 +150,9 @@ def test_a_request_of_more_rows_than_the_batch_is_refused_by_the_nodes_name(depe
     with grpcclient.InferenceServerClient(dependent.grpc_url) as client:
         with pytest.raises(InferenceServerException, match=r"4 rows, found 5.*loudest_of_all"):
             infer(client, model, {"x": np.ones((5, 4), np.float32)})["y"]
-        np.testing.assert_array_equal(infer(client, model, {"x": np.ones((3, 4), np.float32)})["y"], np.ones((3, 4)))
+        np.testing.assert_array_equal(
+            infer(client, model, {"x": np.ones((3, 4), np.float32)})["y"], np.ones((3, 4))
+        )
 
 
 def test_the_real_backends_way_can_be_asked_for(dependent):
@@ -158,7 +165,10 @@ def test_the_real_backends_way_can_be_asked_for(dependent):
 
 def test_the_log_warns_of_the_node(dependent):
     text = dependent.log.read_text()
-    assert "model 'batching' has max_batch_size 64, but the rows of its compiled batch of 4 are not proven" in text
+    assert (
+        "model 'batching' has max_batch_size 64, but the rows of its compiled batch of 4 are not proven"
+        in text
+    )
     assert "'loudest_of_all' (ReduceMax): it reduces over the rows" in text
 
 

@@ -52,10 +52,14 @@ def slow_model() -> onnx.ModelProto:
     width, depth = 1024, 64
     names = ["wide", *(f"product_{step}" for step in range(depth))]
     nodes = [helper.make_node("Mul", ["x", "ones"], ["wide"])]
-    nodes += [helper.make_node("MatMul", [before, "eye"], [after]) for before, after in itertools.pairwise(names)]
+    nodes += [
+        helper.make_node("MatMul", [before, "eye"], [after]) for before, after in itertools.pairwise(names)
+    ]
     nodes.append(helper.make_node("ReduceMax", [names[-1]], ["y"], axes=[1], keepdims=1))
     weights = {"eye": np.eye(width, dtype=np.float32), "ones": np.ones((1, width), np.float32)}
-    return make_model(nodes, {"x": (TensorProto.FLOAT, ["n", 1])}, {"y": (TensorProto.FLOAT, ["n", 1])}, weights)
+    return make_model(
+        nodes, {"x": (TensorProto.FLOAT, ["n", 1])}, {"y": (TensorProto.FLOAT, ["n", 1])}, weights
+    )
 
 
 def slow_at_last_model() -> onnx.ModelProto:
@@ -66,7 +70,11 @@ def slow_at_last_model() -> onnx.ModelProto:
         helper.make_node("Mul", ["y", "ones"], ["wide"]),
         helper.make_node("MatMul", ["wide", "eye"], ["product"]),
     ]
-    weights = {"eye": np.eye(width, dtype=np.int32), "ones": np.ones((1, width, width), np.int32), "two": np.int32(2)}
+    weights = {
+        "eye": np.eye(width, dtype=np.int32),
+        "ones": np.ones((1, width, width), np.int32),
+        "two": np.int32(2),
+    }
     outputs = {"y": (TensorProto.INT32, ["n", 1, 1]), "product": (TensorProto.INT32, ["n", width, width])}
     return make_model(nodes, {"x": (TensorProto.INT32, ["n", 1, 1])}, outputs, weights)
 
@@ -87,7 +95,8 @@ def write_models(
         entries = [f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in given.items()]
         tensors = config.read_text().partition("parameters {")[0]
         config.write_text(
-            f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU count: {instances} }}]\n"
+            f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU count: "
+            f"{instances} }}]\n"
         )
 
 
@@ -95,7 +104,9 @@ def write_plain(repository: Path) -> None:
     write_models(repository, "gather", gather_model(), batch=8)
     write_models(repository, "delayed", gather_model(), batch=8, execute_delay_ms="200")
     write_models(repository, "isolated_gather", gather_model(), batch=8, sim_isolation="process")
-    write_models(repository, "isolated_slow", slow_model(), batch=LONG_ROWS, sim_isolation="process", sim_threads="1")
+    write_models(
+        repository, "isolated_slow", slow_model(), batch=LONG_ROWS, sim_isolation="process", sim_threads="1"
+    )
 
 
 def write_limited(repository: Path) -> None:
@@ -106,7 +117,8 @@ def write_limited(repository: Path) -> None:
 
 
 def write_explicit(repository: Path) -> None:
-    """The stubs of `pair` are asleep for the most part: Triton ends when one is killed that holds a lock they share with it."""
+    """The stubs of `pair` are asleep for the most part: Triton ends when one is killed that holds a lock they
+    share with it."""
     write_models(repository, "pair", linear_model(), batch=4, instances=2, execute_delay_ms="20")
     write_models(repository, "bystander", linear_model(), batch=4)
 
@@ -123,7 +135,9 @@ SERVERS = {
 
 
 @pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TritonServer]:
     """The server that `asks` names: pytest sorts the tests by it, and one runs at a time."""
     write, options, environment = SERVERS[request.param]
     folder = tmp_path_factory.mktemp(request.param)
@@ -132,7 +146,9 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            running = stack.enter_context(TritonServer(folder / "repository", options=options, log=folder / "log"))
+            running = stack.enter_context(
+                TritonServer(folder / "repository", options=options, log=folder / "log")
+            )
         assert running.failed_models() == {}
         yield running
 
@@ -193,9 +209,12 @@ def test_the_other_instances_and_models_serve_on_when_a_stub_is_killed(server, h
     failures = [outcome for outcome in load.outcomes if not outcome.is_right]
     assert {outcome.model for outcome in failures} == {model}
     for outcome in failures:
-        # A request that an asynchronous stub had taken is never answered by Triton: only its client's deadline ends it.
+        # A request that an asynchronous stub had taken is never answered by Triton: only its client's
+        # deadline ends it.
         is_lost = mode == "async" and outcome.answer.code == "DEADLINE_EXCEEDED"
-        assert is_lost or (outcome.answer.code == "INTERNAL" and "is not healthy" in outcome.answer.message), outcome
+        assert is_lost or (
+            outcome.answer.code == "INTERNAL" and "is not healthy" in outcome.answer.message
+        ), outcome
 
     http.unload_model(model)
     http.load_model(model)
@@ -273,13 +292,18 @@ def test_a_server_whose_processes_were_killed_leaves_nothing_when_it_stops(tmp_p
         os.kill(server.pid, signal.SIGINT)
         wait_until(lambda: server.poll() is not None, "the server's end")
         # Before the block's end, which kills whatever is left.
-        wait_until(lambda: all(has_ended(p) for p in iter_processes() if p.session == server.pid), "the end of all processes")
+        wait_until(
+            lambda: all(has_ended(p) for p in iter_processes() if p.session == server.pid),
+            "the end of all processes",
+        )
     assert len(segments) == 2
     assert not segments & {file.name for file in Path("/dev/shm").iterdir()}
 
 
 @asks("plain")
-@pytest.mark.parametrize("model", ["gather_sync", "gather_async", "isolated_gather_sync", "isolated_gather_async"])
+@pytest.mark.parametrize(
+    "model", ["gather_sync", "gather_async", "isolated_gather_sync", "isolated_gather_async"]
+)
 def test_an_index_outside_the_table_fails_its_own_request_only(server, model):
     """Sent together, so that runs join them."""
 
@@ -296,12 +320,16 @@ def test_an_index_outside_the_table_fails_its_own_request_only(server, model):
             assert f"idx={1000 + number} must be within" in answer.message
         else:
             assert answer.code == "OK", answer.message
-            np.testing.assert_array_equal(answer.outputs["rows"], TABLE[np.full((1 + number % 3, 2), number % 10)])
+            np.testing.assert_array_equal(
+                answer.outputs["rows"], TABLE[np.full((1 + number % 3, 2), number % 10)]
+            )
 
 
 @asks("limited")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("model", ["slow_none_sync", "slow_none_async", "slow_process_sync", "slow_process_async"])
+@pytest.mark.parametrize(
+    "model", ["slow_none_sync", "slow_none_async", "slow_process_sync", "slow_process_async"]
+)
 def test_a_run_that_takes_too_long_gets_an_error_that_names_the_limit(server, client, model, protocol):
     stub = find_stub(server, f"{model}_0_0")
     computer = find_engine(stub) if "process" in model else stub
@@ -356,13 +384,16 @@ def test_calling_off_half_of_many_requests_leaves_the_others_their_answers(serve
         np.testing.assert_array_equal(answer.outputs["rows"], TABLE[ids[number]])
     assert any(answer.code == "CANCELLED" for answer in answers.values())
     for number in range(3):
-        np.testing.assert_array_equal(client.ask(model, {"ids": ids[number]}).outputs["rows"], TABLE[ids[number]])
+        np.testing.assert_array_equal(
+            client.ask(model, {"ids": ids[number]}).outputs["rows"], TABLE[ids[number]]
+        )
     assert came.empty()
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request to the gather model and what must come of it; a bad one's `message` holds what only its own error says."""
+    """A request to the gather model and what must come of it; a bad one's `message` holds what only its own
+    error says."""
 
     number: int
     ids: np.ndarray
@@ -378,7 +409,10 @@ class Case:
         if self.code == "OK" and answer.request_id != str(self.number):
             return f"request {self.number} got the answer of request {answer.request_id}"
         if self.code == "OK" and not np.array_equal(answer.outputs["rows"], TABLE[self.ids]):
-            return f"request {self.number}: rows {self.ids.tolist()} are wrong: {answer.outputs['rows'].tolist()}"
+            return (
+                f"request {self.number}: rows {self.ids.tolist()} are wrong: "
+                f"{answer.outputs['rows'].tolist()}"
+            )
         return None
 
 
@@ -393,25 +427,36 @@ def make_case(number: int) -> Case:
             return Case(number, ids, "INTERNAL", f"idx={1000 + number} must be", reaches_the_backend=True)
         case 1:
             width = 3 + number % 500
-            return Case(number, np.zeros((rows, width), np.int32), "INVALID_ARGUMENT", f"got [{rows},{width}]")
+            return Case(
+                number, np.zeros((rows, width), np.int32), "INVALID_ARGUMENT", f"got [{rows},{width}]"
+            )
         case 2:
             return Case(
-                number, ids.astype(np.float32), "INVALID_ARGUMENT", f"[request id: {number}] inference input 'ids' data"
+                number,
+                ids.astype(np.float32),
+                "INVALID_ARGUMENT",
+                f"[request id: {number}] inference input 'ids' data",
             )
         case 3:
-            return Case(number, ids, "INVALID_ARGUMENT", f"output 'nothing_{number}'", output=f"nothing_{number}")
+            return Case(
+                number, ids, "INVALID_ARGUMENT", f"output 'nothing_{number}'", output=f"nothing_{number}"
+            )
         case 4:
-            return Case(number, ids[:0], "INVALID_ARGUMENT", f"[request id: {number}] input byte size mismatch")
+            return Case(
+                number, ids[:0], "INVALID_ARGUMENT", f"[request id: {number}] input byte size mismatch"
+            )
     return Case(number, ids, reaches_the_backend=True)
 
 
 def ask_mixed(server: TritonServer, model: str, cases: list[Case], clients: int = 16) -> list[str]:
-    """Send all cases from many clients at once, over both protocols in turn; what is wrong with the answers."""
+    """Send all cases from many clients at once, over both protocols in turn; what is wrong with the
+    answers."""
 
     def work(index):
         with Client(server, PROTOCOLS[index % 2]) as client:
             answers = [
-                (case, client.ask(model, {"ids": case.ids}, [case.output], str(case.number))) for case in cases[index::clients]
+                (case, client.ask(model, {"ids": case.ids}, [case.output], str(case.number)))
+                for case in cases[index::clients]
             ]
         return [fault for case, answer in answers if (fault := case.describe_fault(answer))]
 

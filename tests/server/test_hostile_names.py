@@ -1,4 +1,5 @@
-"""Names that a stranger chose are names to a real server, too: none becomes a parameter, whose script would be run."""
+"""Names that a stranger chose are names to a real server, too: none becomes a parameter, whose script would
+be run."""
 
 from __future__ import annotations
 
@@ -31,9 +32,15 @@ def write_environment(folder: Path) -> Path:
 
 def test_no_name_is_more_than_a_name(tmp_path):
     sign = write_environment(tmp_path / "environment")
-    names = {"quoted": 'x"', "attack": ATTACK.replace("FOLDER", str(sign.parent)), "escaped": "x\\\"\\n'{}[]#"}
+    names = {
+        "quoted": 'x"',
+        "attack": ATTACK.replace("FOLDER", str(sign.parent)),
+        "escaped": "x\\\"\\n'{}[]#",
+    }
     for model, name in names.items():
-        graph = make_model([helper.make_node("Neg", [name], ["y"])], {name: (F, ["n", 4])}, {"y": (F, ["n", 4])}, {})
+        graph = make_model(
+            [helper.make_node("Neg", [name], ["y"])], {name: (F, ["n", 4])}, {"y": (F, ["n", 4])}, {}
+        )
         write_model(tmp_path / "repository" / model, graph)
     x = np.arange(8, dtype=np.float32).reshape(2, 4)
     with TritonServer(tmp_path / "repository", log=tmp_path / "log") as server:

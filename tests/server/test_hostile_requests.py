@@ -1,4 +1,5 @@
-"""Requests and executables of strangers on a real server: each gets one answer, and the server is none the worse.
+"""Requests and executables of strangers on a real server: each gets one answer, and the server is none the
+worse.
 
 `make hostile` does the same ten thousand times over.
 """
@@ -17,7 +18,9 @@ def test_each_hostile_request_gets_one_answer_and_sound_ones_the_right_one(tmp_p
     for name, value in hostile_models.ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
     hostile_models.write_repository(tmp_path / "repository")
-    with TritonServer(tmp_path / "repository", options=hostile_models.OPTIONS, log=tmp_path / "log") as server:
+    with TritonServer(
+        tmp_path / "repository", options=hostile_models.OPTIONS, log=tmp_path / "log"
+    ) as server:
         with shared_region(server):
             report = run_cases(server, range(third), 1)
             before = measure(server)

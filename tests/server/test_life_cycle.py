@@ -40,7 +40,8 @@ in_both_modes = pytest.mark.parametrize("mode", MODES)
 
 
 def on(kind):
-    """Run the test on that server of `SERVERS`; pytest groups the tests by it, so that one server runs at a time."""
+    """Run the test on that server of `SERVERS`; pytest groups the tests by it, so that one server runs at a
+    time."""
     return pytest.mark.parametrize("server", [kind], indirect=True)
 
 
@@ -59,7 +60,8 @@ def server(request, tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def server_lives(server):
-    """A tritonserver that has crashed hangs and keeps its connections: the tests after would all wait for their limits."""
+    """A tritonserver that has crashed hangs and keeps its connections: the tests after would all wait for
+    their limits."""
     assert not crashes(server)
     yield
     assert not crashes(server)
@@ -94,8 +96,9 @@ def test_requests_are_answered_or_refused_while_a_model_is_unloaded_and_loaded(s
 
 
 def occupy(server, grpc, model, *sent):
-    """Keep a model busy that takes one request at a time: two equal requests, one of which runs while the other waits, then
-    `sent`, pairs of a number and options. All their futures, once all but one wait in Triton's queue."""
+    """Keep a model busy that takes one request at a time: two equal requests, one of which runs while the
+    other waits, then `sent`, pairs of a number and options. All their futures, once all but one wait in
+    Triton's queue."""
 
     def pending():
         return read_metric(server.metrics_url, "nv_inference_pending_request_count", model=model)
@@ -196,7 +199,9 @@ def test_a_model_is_warmed_up_before_it_is_ready(http, grpc, mode):
 def test_an_equal_request_is_answered_from_the_cache(http, grpc, mode):
     model = f"cached_{mode}"
     for number in (3, 3, 4, 3):
-        np.testing.assert_array_equal(infer(grpc, model, {"x": make_rows(number)})["y"], make_rows(2 * number))
+        np.testing.assert_array_equal(
+            infer(grpc, model, {"x": make_rows(number)})["y"], make_rows(2 * number)
+        )
     hits = [count(http, model, "inference_stats", key, "count") for key in ("cache_hit", "cache_miss")]
     assert (hits, count(http, model, "execution_count")) == ([2, 2], 2)
 
@@ -239,7 +244,9 @@ def test_tensors_travel_in_shared_memory(http, grpc, mode, protocol):
         written = shared_memory.get_contents_as_numpy(region, np.float32, [2, *rows.shape])
         np.testing.assert_array_equal(written[1], FACTORS[mode] * rows)
         np.testing.assert_array_equal(written[0], rows)
-        wait_until(lambda: unregister(client, name), "Triton lets go of the region, a moment after the answer")
+        wait_until(
+            lambda: unregister(client, name), "Triton lets go of the region, a moment after the answer"
+        )
     finally:
         shared_memory.destroy_shared_memory_region(region)
 
@@ -262,10 +269,20 @@ def test_the_metrics_tell_what_the_instances_did(server, grpc, mode):
         with pytest.raises(InferenceServerException, match="could not compute"):
             infer(grpc, model, {"ids": ids + TABLE_ROWS, "factor": factor})
     cycles = Compiler.compile(Converter(batch_size=4).convert(lookup_model())).cycles
-    expected = {"requests": 9, "batches": 5, "rows": 9, "padded_rows": 11, "flushes": 4, "ipu_cycles": 5 * cycles}
+    expected = {
+        "requests": 9,
+        "batches": 5,
+        "rows": 9,
+        "padded_rows": 11,
+        "flushes": 4,
+        "ipu_cycles": 5 * cycles,
+    }
 
     def counters():
-        return {name: read_metric(server.metrics_url, f"poplar_{name}_total", model=model, version="1") for name in expected}
+        return {
+            name: read_metric(server.metrics_url, f"poplar_{name}_total", model=model, version="1")
+            for name in expected
+        }
 
     wait_for_value(counters, expected)
     metrics = read_metrics(server.metrics_url)
@@ -273,10 +290,14 @@ def test_the_metrics_tell_what_the_instances_did(server, grpc, mode):
         f"{model}_0_0",
         f"{model}_0_1",
     }
-    errors = {kind: read_metric(server.metrics_url, "poplar_errors_total", model=model, kind=kind) for kind in ERROR_KINDS}
+    errors = {
+        kind: read_metric(server.metrics_url, "poplar_errors_total", model=model, kind=kind)
+        for kind in ERROR_KINDS
+    }
     assert errors == {**dict.fromkeys(ERROR_KINDS, 0), "bad_request": 2, "run": 3}
     computed, executed = (
-        read_metric(server.metrics_url, f"poplar_{name}_seconds_total", model=model) for name in ("compute", "execution")
+        read_metric(server.metrics_url, f"poplar_{name}_seconds_total", model=model)
+        for name in ("compute", "execution")
     )
     assert 0 < computed < executed
 
@@ -297,7 +318,8 @@ def test_the_execution_time_of_the_metrics_begins_when_a_request_arrives(server,
 
     def seconds_per_call():
         calls, seconds = (
-            read_metric(server.metrics_url, f"poplar_{name}_total", model=model) for name in ("requests", "execution_seconds")
+            read_metric(server.metrics_url, f"poplar_{name}_total", model=model)
+            for name in ("requests", "execution_seconds")
         )
         return seconds / calls if calls else 0
 
@@ -351,7 +373,11 @@ def test_a_changed_configuration_is_picked_up(server, grpc):
             return "batch-size must be <= 8" in error.message()
 
     np.testing.assert_array_equal(ask(), make_rows(2, 9))
-    exchange(server.model_repository / "configuration" / "config.pbtxt", "max_batch_size: 4000", "max_batch_size: 8")
+    exchange(
+        server.model_repository / "configuration" / "config.pbtxt",
+        "max_batch_size: 4000",
+        "max_batch_size: 8",
+    )
     wait_until(is_refused, "the smaller batch size counts")
     np.testing.assert_array_equal(infer(grpc, "configuration", {"x": make_rows(1, 8)})["y"], make_rows(2, 8))
 
@@ -363,9 +389,15 @@ def test_a_broken_replacement_leaves_the_old_model_serving_until_it_is_mended(se
         wait_for_all(clients, 2.0)
         (folder / "1" / "part").write_bytes(b"garbage")
         os.replace(folder / "1" / "part", folder / "1" / "executable.popef")
-        wait_until(lambda: "failed to load 'broken' version 1" in server.log.read_text(errors="replace"), "the load fails")
+        wait_until(
+            lambda: "failed to load 'broken' version 1" in server.log.read_text(errors="replace"),
+            "the load fails",
+        )
         answered = [len(client) for client in clients]
-        wait_until(lambda: all(len(c) > before for c, before in zip(clients, answered, strict=True)), "more answers come")
+        wait_until(
+            lambda: all(len(c) > before for c, before in zip(clients, answered, strict=True)),
+            "more answers come",
+        )
         write_model(folder, scale_model(5))
         wait_for_all(clients, 5.0)
     assert [phases(client) for client in clients] == [[2.0, 5.0]] * len(clients)
@@ -383,7 +415,9 @@ def test_an_executable_serves_on_a_machine_that_it_fits(grpc):
 def test_an_executable_of_another_version_or_size_names_the_option(server):
     failed = server.failed_models()
     assert "backend option sim_ipu_version is 21, but the executable was compiled for 2;" in failed["ipu2"]
-    assert "backend option sim_tiles_per_IPU is 4, but the executable was compiled for 1472" in failed["ipu21"]
+    assert (
+        "backend option sim_tiles_per_IPU is 4, but the executable was compiled for 1472" in failed["ipu21"]
+    )
 
 
 @on("no machine")
@@ -401,7 +435,8 @@ UNDER_WAY = 7
 
 @dataclasses.dataclass
 class Stopped:
-    """What became of a server that got SIGINT while each slow model had requests under way over HTTP and gRPC."""
+    """What became of a server that got SIGINT while each slow model had requests under way over HTTP and
+    gRPC."""
 
     answers: dict
     late: str
@@ -421,17 +456,25 @@ def stopped(server):
             return infer(http, f"slow_{mode}", {"x": make_rows(0)})
 
     late = []
-    with concurrent.futures.ThreadPoolExecutor() as pool, grpcclient.InferenceServerClient(server.grpc_url) as grpc:
+    with (
+        concurrent.futures.ThreadPoolExecutor() as pool,
+        grpcclient.InferenceServerClient(server.grpc_url) as grpc,
+    ):
         for mode, number in itertools.product(MODES, range(4)):
             infer(grpc, f"pair_{mode}", {"x": make_rows(number, 6)})
         under_way = {mode: [pool.submit(ask_over_http, mode)] for mode in MODES}
         for mode, number in itertools.product(MODES, range(1, UNDER_WAY)):
             under_way[mode].append(send(grpc, f"slow_{mode}", {"x": make_rows(number)}))
-        wait_until(lambda: all(pending(mode) == UNDER_WAY - 1 for mode in MODES), "one request runs, the others wait")
+        wait_until(
+            lambda: all(pending(mode) == UNDER_WAY - 1 for mode in MODES), "one request runs, the others wait"
+        )
         os.kill(server.pid, signal.SIGINT)
         # Triton takes requests over gRPC for as long as one over HTTP is under way.
         wait_until(lambda: late.append(refusal(grpc)) or late[-1], "the server refuses requests")
-        answers = {mode: [future.result(60)["y"].flat[0] for future in futures] for mode, futures in under_way.items()}
+        answers = {
+            mode: [future.result(60)["y"].flat[0] for future in futures]
+            for mode, futures in under_way.items()
+        }
     wait_until(lambda: server.poll() is not None, "the server stops")
     return Stopped(
         answers,
@@ -459,7 +502,10 @@ def test_a_stopping_server_answers_what_is_under_way(stopped):
 @on("stopping")
 def test_a_stopping_server_refuses_what_comes_later(stopped):
     """Models that have nothing left to do are gone already."""
-    assert "has stopped accepting new inference requests" in stopped.late or "no available versions" in stopped.late
+    assert (
+        "has stopped accepting new inference requests" in stopped.late
+        or "no available versions" in stopped.late
+    )
 
 
 @on("stopping")
@@ -471,7 +517,9 @@ def test_a_stopped_server_leaves_nothing_behind(stopped):
 def test_every_instance_leaves_a_trace_with_its_runs_and_counters(stopped):
     traces = {trace["otherData"]["name"]: trace["traceEvents"] for trace in stopped.traces}
     names = {f"{model}_{mode}" for model in ("slow", "pair") for mode in MODES}
-    instances = {(name, f"{name}_0_{number}") for name in names for number in range(2 if "pair" in name else 1)}
+    instances = {
+        (name, f"{name}_0_{number}") for name in names for number in range(2 if "pair" in name else 1)
+    }
     assert traces.keys() == {f"{name}_{instance}" for name, instance in instances}
     runs = dict.fromkeys(names, 0)
     counted = dict.fromkeys(names, 0)
@@ -484,4 +532,8 @@ def test_every_instance_leaves_a_trace_with_its_runs_and_counters(stopped):
             elif (event["ph"], event["name"]) == ("C", f"{name} batch size (rows)"):
                 counted[name] += event["args"][instance]
     assert runs == counted
-    assert (runs["slow_synchronous"], runs["slow_asynchronous"], runs["pair_asynchronous"]) == (UNDER_WAY, UNDER_WAY, 24)
+    assert (runs["slow_synchronous"], runs["slow_asynchronous"], runs["pair_asynchronous"]) == (
+        UNDER_WAY,
+        UNDER_WAY,
+        24,
+    )

@@ -1,4 +1,5 @@
-"""What clients and models can have the server's log hold: few lines, and nothing that moves a terminal's cursor."""
+"""What clients and models can have the server's log hold: few lines, and nothing that moves a terminal's
+cursor."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ max_batch_size: 64
 parameters {{ key: "synchronous_execution" value: {{ string_value: "{synchronous}" }} }}
 """
 TENSORS = {
-    "gather": 'input { name: "ids" data_type: TYPE_INT32 dims: 2 } output { name: "rows" data_type: TYPE_FP32 dims: [ 2, 3 ] }',
-    "loud": 'input [{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }] output [{ name: "y" data_type: TYPE_FP32 dims: [ 4 ] }]',
+    "gather": 'input { name: "ids" data_type: TYPE_INT32 dims: 2 } output { name: "rows" data_type: '
+    "TYPE_FP32 dims: [ 2, 3 ] }",
+    "loud": 'input [{ name: "x" data_type: TYPE_FP32 dims: [ 4 ] }] output [{ name: "y" data_type: '
+    "TYPE_FP32 dims: [ 4 ] }]",
 }
 
 
@@ -39,7 +42,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         for mode in MODES:
             model_folder = folder / "repository" / f"{name}_{mode}"
             write_triton_model(compiled, model_folder)
-            config = CONFIG.format(name=model_folder.name, tensors=TENSORS[name], synchronous=int(mode == "sync"))
+            config = CONFIG.format(
+                name=model_folder.name, tensors=TENSORS[name], synchronous=int(mode == "sync")
+            )
             (model_folder / "config.pbtxt").write_text(config)
     with TritonServer(folder / "repository", log=folder / "log") as running:
         running.log = folder / "log"  # type: ignore[attr-defined]

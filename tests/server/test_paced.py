@@ -1,4 +1,5 @@
-"""Paced models on a real tritonserver: no answer before its modelled time, and what the CPU was late with is counted."""
+"""Paced models on a real tritonserver: no answer before its modelled time, and what the CPU was late with is
+counted."""
 
 import concurrent.futures
 import dataclasses
@@ -18,7 +19,8 @@ from triton_poplar.server import TritonServer
 
 BATCH, WIDTH = 4, 16
 STEPS = 1000
-"""Operators one after the other: some 0.4 ms on a CPU, where 0.1 ms is modelled for a program of no cycles."""
+"""Operators one after the other: some 0.4 ms on a CPU, where 0.1 ms is modelled for a program of no
+cycles."""
 SLOW_CYCLES, CLOCK_HZ = 266_000_000, 1_330_000_000
 """Of a batch of the slow chip: 0.2 s of an ipu2."""
 REQUESTS = 4
@@ -26,7 +28,9 @@ REQUESTS = 4
 
 def steps_model():
     tensors = ["x", *(f"h{step}" for step in range(1, STEPS)), "y"]
-    nodes = [helper.make_node("Softmax", [source], [target]) for source, target in itertools.pairwise(tensors)]
+    nodes = [
+        helper.make_node("Softmax", [source], [target]) for source, target in itertools.pairwise(tensors)
+    ]
     spec = (TensorProto.FLOAT, ["n", WIDTH])
     return make_model(nodes, {"x": spec}, {"y": spec}, {})
 
@@ -34,9 +38,13 @@ def steps_model():
 def write_paced(folder, mode, cycles):
     """A whole batch is a request, and none are joined; it takes the modelled chip so many cycles."""
     paced = 'parameters { key: "sim_timing" value: { string_value: "paced" } }'
-    write_model(folder, steps_model(), set_mode(mode), paced, ("max_batch_size: 4000", f"max_batch_size: {BATCH}"))
+    write_model(
+        folder, steps_model(), set_mode(mode), paced, ("max_batch_size: 4000", f"max_batch_size: {BATCH}")
+    )
     compiled = Compiler.compile(Converter(batch_size=BATCH).convert(steps_model()))
-    programs = tuple(dataclasses.replace(p, cycles=cycles if p.cycles else 0) for p in compiled.executable.programs)
+    programs = tuple(
+        dataclasses.replace(p, cycles=cycles if p.cycles else 0) for p in compiled.executable.programs
+    )
     executable = dataclasses.replace(compiled.executable, programs=programs)
     dataclasses.replace(compiled, executable=executable).export(folder / "1/executable.popef")
 
@@ -78,7 +86,10 @@ def test_batches_that_take_the_cpu_longer_than_the_modelled_chip_are_counted(ser
     ask_at_once(server, model)
 
     def counted():
-        return [read_metric(server.metrics_url, f"poplar_{name}_total", model=model) for name in ("batches", "late_batches")]
+        return [
+            read_metric(server.metrics_url, f"poplar_{name}_total", model=model)
+            for name in ("batches", "late_batches")
+        ]
 
     wait_until(lambda: counted() == [REQUESTS, REQUESTS], "every batch is counted as late")
     assert read_metric(server.metrics_url, "poplar_modelled_seconds_total", model=model) >= REQUESTS * 100e-6

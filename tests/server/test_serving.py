@@ -24,7 +24,11 @@ def infer(client, model, inputs, outputs=None, module=httpclient, **options):
     wanted = [module.InferRequestedOutput(name) for name in outputs] if outputs else None
     answer = client.infer(model, tensors, outputs=wanted, **options)
     response = answer.get_response()
-    names = [o["name"] for o in response["outputs"]] if module is httpclient else [o.name for o in response.outputs]
+    names = (
+        [o["name"] for o in response["outputs"]]
+        if module is httpclient
+        else [o.name for o in response.outputs]
+    )
     return {name: answer.as_numpy(name) for name in names}
 
 
@@ -76,7 +80,10 @@ def test_what_a_config_leaves_out_is_filled_in(http):
     config = http.get_model_config("backend_only")
     assert config["max_batch_size"] == 4000
     assert "dynamic_batching" in config
-    assert [tensor["name"] for tensor in http.get_model_config("unnamed.poplar")["output"]] == ["friendly", "z"]
+    assert [tensor["name"] for tensor in http.get_model_config("unnamed.poplar")["output"]] == [
+        "friendly",
+        "z",
+    ]
     assert http.get_model_config("own_batch")["max_batch_size"] == 8
     whole = http.get_model_config("no_batch")
     assert (whole["max_batch_size"], "dynamic_batching" in whole) == (0, False)
@@ -101,13 +108,20 @@ def test_listing_1_3_of_the_guide_serves_its_model(ask):
     np.testing.assert_allclose(answer["my_other_output"], expected, atol=2e-2)
 
 
-@pytest.mark.parametrize(("model", "numerics", "expected"), [("large", "exact", 65504 / 300), ("large_fast", "fast", 1000)])
-def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metrics_say(server, ask, model, numerics, expected):
+@pytest.mark.parametrize(
+    ("model", "numerics", "expected"), [("large", "exact", 65504 / 300), ("large_fast", "fast", 1000)]
+)
+def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metrics_say(
+    server, ask, model, numerics, expected
+):
     answer = ask(model, {"x": np.full((3, 2), 1000, np.float16)})["y"]
     assert answer.dtype == np.float16
     np.testing.assert_allclose(answer, expected, rtol=1e-3)
     labels = {"model": model, "numerics": numerics}
-    wait_until(lambda: read_metric(server.metrics_url, "poplar_rows_total", **labels) >= 3, "the metrics name the numerics")
+    wait_until(
+        lambda: read_metric(server.metrics_url, "poplar_rows_total", **labels) >= 3,
+        "the metrics name the numerics",
+    )
 
 
 ROW = np.ones((1, 4), np.float32)

@@ -1,7 +1,9 @@
-"""Damage executables' payloads and load and run what comes of it: python tests/simipu/fuzz_payloads.py --seconds 60.
+"""Damage executables' payloads and load and run what comes of it: python tests/simipu/fuzz_payloads.py
+--seconds 60.
 
-Prints what the payloads came to. One that comes to anything but answers or an error of ours, or that kills the process, is left
-as payload-* in the current folder. `--first` is the number of the first; the same numbers make the same payloads.
+Prints what the payloads came to. One that comes to anything but answers or an error of ours, or that kills
+the process, is left as payload-* in the current folder. `--first` is the number of the first; the same
+numbers make the same payloads.
 """
 
 from __future__ import annotations
@@ -45,8 +47,13 @@ def main() -> int:
             continue
         slowest = max(slowest, time.monotonic() - start)
         file.unlink()
-    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(f"{sum(outcomes.values())} payloads, {found} findings, slowest {slowest:.1f} s, {' '.join(peak.split())}")
+    peak = next(
+        line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    print(
+        f"{sum(outcomes.values())} payloads, {found} findings, slowest {slowest:.1f} s, "
+        f"{' '.join(peak.split())}"
+    )
     print(", ".join(f"{name} {count}" for name, count in outcomes.most_common()))
     return int(found > 0)
 

@@ -1,4 +1,5 @@
-"""A graph in the place of an executable that cannot be simulated: checked against the streams, and computed."""
+"""A graph in the place of an executable that cannot be simulated: checked against the streams, and
+computed."""
 
 import os
 
@@ -83,11 +84,24 @@ def test_int64_of_the_graph_is_int32_on_the_chip(tmp_path):
 @pytest.mark.parametrize(
     ("given", "names", "reason"),
     [
-        (streams(), {}, r"has no input for anchor 'infeed'; its inputs are x; map the anchor to one of them in name_map.json"),
-        (streams(), {**NAMES, "out_y": "q"}, r"has no output for anchor 'out_y' \('q' in the name map\); its outputs are y, z"),
+        (
+            streams(),
+            {},
+            r"has no input for anchor 'infeed'; its inputs are x; map the anchor to one of them in "
+            r"name_map.json",
+        ),
+        (
+            streams(),
+            {**NAMES, "out_y": "q"},
+            r"has no output for anchor 'out_y' \('q' in the name map\); its outputs are y, z",
+        ),
         (streams(width=5), NAMES, r"input 'x' has shape \['\?', 4\], the anchor has \[4, 5\]"),
         (streams()[1:], NAMES, "takes input 'x', which no anchor of the PopEF file feeds"),
-        ([streams()[0], Stream("i", "out_y", OUT, np.dtype("float32"), (4, 7))], NAMES, r"'y' has shape \[4, 3\].*\[4, 7\]"),
+        (
+            [streams()[0], Stream("i", "out_y", OUT, np.dtype("float32"), (4, 7))],
+            NAMES,
+            r"'y' has shape \[4, 3\].*\[4, 7\]",
+        ),
     ],
 )
 def test_a_graph_that_does_not_fit_is_refused(path, given, names, reason):
@@ -111,7 +125,9 @@ def test_what_is_no_graph_is_refused(tmp_path):
         ("nowhere", "there is no such file"),
     ],
 )
-@pytest.mark.parametrize("make", [hostile.outside_constant, hostile.outside_of_branch, hostile.outside_of_sparse])
+@pytest.mark.parametrize(
+    "make", [hostile.outside_constant, hostile.outside_of_branch, hostile.outside_of_sparse]
+)
 def test_a_graph_refers_to_files_beside_it_only(tmp_path, location, message, make):
     folder = tmp_path / "model"
     folder.mkdir()

@@ -1,4 +1,5 @@
-"""The cost model: causes sum, more work costs more, nothing is silent, and published times are met roughly."""
+"""The cost model: causes sum, more work costs more, nothing is silent, and published times are met
+roughly."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def one_node(
     inputs = [helper.make_tensor_value_info(f"x{i}", element, shape) for i, shape in enumerate(shapes)]
     node = helper.make_node(op_type, [value.name for value in inputs], ["y"], name="node", **attributes)
     graph = helper.make_graph([node], "graph", inputs, [onnx.ValueInfoProto(name="y")])
-    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]))
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    )
 
 
 def cycles(model: onnx.ModelProto, target: Target = C600, **options: object) -> int:
@@ -62,7 +65,11 @@ def test_more_of_any_dimension_never_costs_much_less(rows: int, k: int, n: int) 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 64), st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 3000), st.sampled_from(sorted(TARGETS)),
+    st.integers(1, 64),
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.integers(1, 3000),
+    st.sampled_from(sorted(TARGETS)),
     st.sampled_from([(1, 2), (2, 2), (2, 4), (4, 4)]), st.floats(0.05, 1.0),
 )  # fmt: skip
 def test_plans_keep_to_the_tiles_and_to_the_memory_they_say_they_keep_to(
@@ -77,21 +84,29 @@ def test_plans_keep_to_the_tiles_and_to_the_memory_they_say_they_keep_to(
 
 
 def test_a_narrow_side_streams_past_the_wide_one_whichever_it_is() -> None:
-    """Dense products with few columns take what loading the wide operand as coefficients costs (measured on a Bow)."""
-    tall, wide = (plan_product(product, C600, Settings()) for product in (Product(1, 8192, 512, 16), Product(1, 16, 512, 8192)))
+    """Dense products with few columns take what loading the wide operand as coefficients costs (measured on a
+    Bow)."""
+    tall, wide = (
+        plan_product(product, C600, Settings())
+        for product in (Product(1, 8192, 512, 16), Product(1, 16, 512, 8192))
+    )
     assert tall == wide
     assert plan_product(Product(1, 8192, 512, 16, convolution=True), C600, Settings()) != tall
     row, rows = (plan_product(Product(1, count, 1600, 6400), C600, Settings()) for count in (1, 2))
     assert row.cycles < rows.cycles, "one row alone streams as it is fastest"
 
 
-@pytest.mark.parametrize(("channels", "kinds"), [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})])
+@pytest.mark.parametrize(
+    ("channels", "kinds"), [(1, {"SLIC", "VMAC"}), (2, {"SLIC"}), (4, {"SLIC"}), (8, {""}), (16, {""})]
+)
 def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, kinds: set[str]) -> None:
     """The AMP units multiply 16 by 16 channels: groups of four would leave 15 of 16 idle."""
     found = {}
     for groups in (512 // channels, 1):
         filters = [512, 512 // groups, 3, 3]
-        (found[groups],) = estimate(one_node("Conv", [[16, 512, 14, 14], filters], group=groups, pads=[1] * 4), C600).operators
+        (found[groups],) = estimate(
+            one_node("Conv", [[16, 512, 14, 14], filters], group=groups, pads=[1] * 4), C600
+        ).operators
         assert found[groups].work.macs == 16 * 512 * 14 * 14 * 9 * 512 // groups
     grouped, dense = found[512 // channels], found[1]
     assert grouped.work.kind.partition(" ")[2] in kinds
@@ -111,7 +126,9 @@ def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, k
     ],
     ids=repr,
 )
-def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(product: Product, kind: str) -> None:
+def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(
+    product: Product, kind: str
+) -> None:
     assert plan_product(product, C600, Settings()).kind == kind
 
 
@@ -122,7 +139,9 @@ def test_less_memory_never_makes_a_plan_faster() -> None:
     assert found[0] < found[-1]
 
 
-LAYERS = st.sampled_from(["Relu", "Softmax", "MatMul", "LayerNormalization", "Transpose", "If", "Loop", "Einsum", "Add"])
+LAYERS = st.sampled_from(
+    ["Relu", "Softmax", "MatMul", "LayerNormalization", "Transpose", "If", "Loop", "Einsum", "Add"]
+)
 OPTIONS = st.fixed_dictionaries(
     {
         "num_io_tiles": st.sampled_from([0, 32, 1471]),
@@ -151,20 +170,30 @@ def network(layers: list[str], rows: int, width: int) -> onnx.ModelProto:
         elif layer == "Einsum":
             x = net.add("Einsum", x, net.weight(width, width), equation="ij,jk->ik")
         else:
-            more = {"MatMul": [net.weight(width, width)], "LayerNormalization": [net.weight(width)], "Add": [start]}
+            more = {
+                "MatMul": [net.weight(width, width)],
+                "LayerNormalization": [net.weight(width)],
+                "Add": [start],
+            }
             x = net.add(layer, x, *more.get(layer, []))
     return net.model(x)
 
 
 def body(nodes: list[onnx.NodeProto], outputs: list[str], inputs: list[str] | None = None) -> onnx.GraphProto:
     types = dict(zip("ich", (TensorProto.INT64, TensorProto.BOOL, TensorProto.FLOAT16), strict=True))
-    declared = [helper.make_tensor_value_info(name, types[name], [] if name != "h" else None) for name in inputs or []]
+    declared = [
+        helper.make_tensor_value_info(name, types[name], [] if name != "h" else None) for name in inputs or []
+    ]
     return helper.make_graph(nodes, "body", declared, [onnx.ValueInfoProto(name=name) for name in outputs])
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(LAYERS, min_size=1, max_size=8), st.integers(1, 300), st.integers(1, 300), st.sampled_from([C600, MK1]), OPTIONS
+    st.lists(LAYERS, min_size=1, max_size=8),
+    st.integers(1, 300),
+    st.integers(1, 300),
+    st.sampled_from([C600, MK1]),
+    OPTIONS,
 )
 def test_every_cycle_of_every_tile_has_one_cause(
     layers: list[str], rows: int, width: int, target: Target, options: dict[str, Any]
@@ -174,7 +203,11 @@ def test_every_cycle_of_every_tile_has_one_cause(
     causes = result.by_cause()
     assert all(isinstance(value, int) and value >= 0 for value in causes.values())
     assert sum(causes.values()) == result.total_cycles * result.target.num_tiles
-    assert sum(result.by_operator().values()) == result.cycles == sum(operator.cycles for operator in result.operators)
+    assert (
+        sum(result.by_operator().values())
+        == result.cycles
+        == sum(operator.cycles for operator in result.operators)
+    )
     assert result.cycles == sum(ipu.cycles for ipu in result.ipus)
     assert max(result.cycles, result.host_cycles) <= result.total_cycles <= result.cycles + result.host_cycles
     assert max(ipu.cycles for ipu in result.ipus) <= result.interval_cycles <= result.cycles
@@ -187,7 +220,9 @@ def test_the_dearer_branch_is_taken_and_the_code_of_both_is_there(order: int) ->
     cheap = body([helper.make_node("Relu", [x], ["r"], name="cheap")], ["r"])
     dear = body([helper.make_node("MatMul", [x, w], ["r"], name="dear")], ["r"])
     first, second = (cheap, dear)[::order]
-    found = estimate(net.model(net.add("If", net.constant(True), then_branch=first, else_branch=second)), C600)
+    found = estimate(
+        net.model(net.add("If", net.constant(True), then_branch=first, else_branch=second)), C600
+    )
     alone = estimate(one_node("MatMul", [[64, 512], [512, 512]]), C600)
     assert [operator.name for operator in found.operators] == ["If_0", "If_0/dear"]
     assert found.assumptions == ("If 'If_0': the dearer branch is taken",)
@@ -213,7 +248,9 @@ def test_a_loop_costs_its_body_as_often_as_it_runs() -> None:
     once = cycles(one_node("Softmax", [[64, 256]]))
     always, maybe, unknown = loop("always", "known"), loop("maybe", "known"), loop("always", "unknown")
     assert loop("maybe", "unlimited").operators == loop("maybe", "unknown").operators
-    with pytest.raises(CompileError, match=r"'Loop_0' \(Loop\) runs 9223372036854775807 times, and nothing ends it before"):
+    with pytest.raises(
+        CompileError, match=r"'Loop_0' \(Loop\) runs 9223372036854775807 times, and nothing ends it before"
+    ):
         loop("always", "unlimited")
     assert always.by_operator()["Softmax"] == 12 * once
     assert not always.assumptions
@@ -252,7 +289,9 @@ def test_several_ipus_share_the_weights_and_pay_for_their_links() -> None:
 
 
 def test_replicas_multiply_the_throughput_until_the_link_is_full() -> None:
-    one, four = (estimate(networks.bert_base(4, 128), C600, CostOptions(replication_factor=count)) for count in (1, 4))
+    one, four = (
+        estimate(networks.bert_base(4, 128), C600, CostOptions(replication_factor=count)) for count in (1, 4)
+    )
     assert 3.5 * one.samples_per_second < four.samples_per_second < 4 * one.samples_per_second
     assert four.cycles == one.cycles
     assert four.host_seconds > one.host_seconds
@@ -264,7 +303,12 @@ def test_manual_sharding_obeys_the_attribute_of_the_nodes() -> None:
     for node, ipu in zip(model.graph.node, (0, 1, 1), strict=True):
         node.attribute.append(helper.make_attribute("__ipu_number", ipu))
     found = estimate(model, C600, CostOptions(num_ipus=2, virtual_graph_mode="manual"))
-    assert [(each.op_type, each.ipu) for each in found.operators] == [("MatMul", 0), ("IpuCopy", 1), ("Relu", 1), ("MatMul", 1)]
+    assert [(each.op_type, each.ipu) for each in found.operators] == [
+        ("MatMul", 0),
+        ("IpuCopy", 1),
+        ("Relu", 1),
+        ("MatMul", 1),
+    ]
     with pytest.raises(CompileError, match="__ipu_number must be at least 0 and below num_ipus=1, found 1"):
         estimate(model, C600, CostOptions(num_ipus=1, virtual_graph_mode="manual"))
 
@@ -314,7 +358,9 @@ def test_host_transfers_overlap_with_computing_only_where_there_are_io_tiles() -
     model = networks.resnet50(16)
     plain, overlapped = (estimate(model, C600, CostOptions(num_io_tiles=tiles)) for tiles in (0, 32))
     assert plain.seconds_per_batch == pytest.approx(plain.compute_seconds + plain.host_seconds)
-    assert overlapped.seconds_per_batch == pytest.approx(max(overlapped.compute_seconds, overlapped.host_seconds + 100e-6))
+    assert overlapped.seconds_per_batch == pytest.approx(
+        max(overlapped.compute_seconds, overlapped.host_seconds + 100e-6)
+    )
     assert plain.latency_seconds > plain.seconds_per_batch
 
 
@@ -335,7 +381,8 @@ def test_memory_grows_with_the_batch_until_it_does_not_fit() -> None:
     ],
 )
 def test_what_fits_into_a_c600_is_said_to_fit(model: onnx.ModelProto, tiles: int, fits: bool) -> None:
-    """With real data (graphcore/PopRT benchmarks); `benchmarks/validation.py` compares with all published verdicts."""
+    """With real data (graphcore/PopRT benchmarks); `benchmarks/validation.py` compares with all published
+    verdicts."""
     assert estimate(model, C600, CostOptions(num_io_tiles=tiles)).fits == fits
 
 
@@ -359,7 +406,9 @@ def test_activations_are_cast_before_each_product_in_fp8() -> None:
         (networks.bert_base(4, 256, fused_gelu=False, fused_norm=False), 0, 3.745),
     ],
 )
-def test_published_times_are_met_within_a_quarter(model: onnx.ModelProto, tiles: int, milliseconds: float) -> None:
+def test_published_times_are_met_within_a_quarter(
+    model: onnx.ModelProto, tiles: int, milliseconds: float
+) -> None:
     """C600, fp16 (graphcore/PopRT benchmarks); `benchmarks/validation.py` compares with all of them."""
     result = estimate(model, C600, CostOptions(num_io_tiles=tiles))
     assert result.compute_seconds * 1e3 == pytest.approx(milliseconds, rel=0.25)

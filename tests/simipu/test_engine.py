@@ -12,7 +12,9 @@ from simipu.target import TARGETS, find_target
 
 
 def compile_executable(model, batch=4, **options):
-    return Compiler.compile(Converter(batch_size=batch).convert(model), None, CompilerOptions(**options)).executable
+    return Compiler.compile(
+        Converter(batch_size=batch).convert(model), None, CompilerOptions(**options)
+    ).executable
 
 
 def connect(engine, x):
@@ -162,7 +164,12 @@ def test_the_chips_are_those_of_the_data_sheets():
     }
     # Peak fp16 TFLOPS of the data sheets: 124.5, 250, 280, 350.
     peaks = {n: 2 * t.half_macs_half_partials * t.num_tiles * t.clock_hz / 1e12 for n, t in TARGETS.items()}
-    assert {name: round(peak) for name, peak in peaks.items()} == {"ipu1": 125, "ipu2": 251, "ipu21": 283, "bow": 349}
+    assert {name: round(peak) for name, peak in peaks.items()} == {
+        "ipu1": 125,
+        "ipu2": 251,
+        "ipu21": 283,
+        "bow": 349,
+    }
 
 
 def test_an_unknown_target_lists_the_known_ones():

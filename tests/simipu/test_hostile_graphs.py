@@ -1,5 +1,6 @@
-"""Executables of strangers: small files that ask for endless time or memory, or for what is not in them. Both in this process
-and in a child, each is refused by name or ended by a limit, and the engine is as good as new."""
+"""Executables of strangers: small files that ask for endless time or memory, or for what is not in them. Both
+in this process and in a child, each is refused by name or ended by a limit, and the engine is as good as
+new."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
-from simipu import Constant, Device, Engine, Executable, GraphOptions, LoadError, RunError, RunTimeoutError, graph
+from simipu import (
+    Constant,
+    Device,
+    Engine,
+    Executable,
+    GraphOptions,
+    LoadError,
+    RunError,
+    RunTimeoutError,
+    graph,
+)
 from simipu.admission import check_graph
 from simipu.errors import GraphError, LoadMemoryError, LoadTimeoutError, RunMemoryError
 from simipu.isolation import IsolatedGraph
@@ -32,7 +43,9 @@ def load():
         executable = hostile.make_executable(model, constants, cycles=cycles)
         executable = Executable.deserialize(executable.serialize())
         graph_options = GraphOptions(num_threads=1, **options)
-        engine = Engine(executable, Device(executable.target), graph_options=graph_options, isolated=isolated, paced=paced)
+        engine = Engine(
+            executable, Device(executable.target), graph_options=graph_options, isolated=isolated, paced=paced
+        )
         engines.append(engine)
         engine.load(5)
         return engine
@@ -108,7 +121,9 @@ def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
     assert registered == [5, 7, 1]
 
 
-@pytest.mark.skipif(ORT < (1, 21), reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process")
+@pytest.mark.skipif(
+    ORT < (1, 21), reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process"
+)
 @ISOLATED
 def test_time_of_a_load_is_limited(load, isolated):
     nodes = [helper.make_node("Relu", ["x" if i == 0 else f"t{i}"], [f"t{i + 1}"]) for i in range(20_000)]
@@ -137,14 +152,18 @@ def test_a_weight_of_another_shape_is_refused(load, isolated):
     stub = hostile.elsewhere("w", "device", [1 << 20, 4])
     nodes = [helper.make_node("MatMul", ["w", "x"], ["c"]), *hostile.added("c")]
     constant = Constant("w", np.dtype(np.float32), (1, 4), np.ones(4, np.float32).tobytes())
-    with pytest.raises(LoadError, match=r"weight 'w' of shape \[1048576, 4\], the executable has it of shape \[1, 4\]"):
+    with pytest.raises(
+        LoadError, match=r"weight 'w' of shape \[1048576, 4\], the executable has it of shape \[1, 4\]"
+    ):
         load(hostile.make_model(nodes, [stub]), isolated, [constant])
 
 
 @ISOLATED
 @pytest.mark.parametrize("cycles", [2**62, 2**64 - 1])
 def test_a_paced_run_has_the_same_limit(load, isolated, cycles):
-    engine = load(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]), isolated, paced=True, cycles=cycles)
+    engine = load(
+        hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]), isolated, paced=True, cycles=cycles
+    )
     for _ in range(2):
         with pytest.raises(RunTimeoutError, match="s on the modelled device, longer than its limit of 300 s"):
             engine.compute(5, ONES)
@@ -224,8 +243,8 @@ def test_nothing_lies_where_onnx_runtime_looks_for_files():
 def test_a_process_with_a_lower_limit_keeps_it():
     script = (
         "import resource; from simipu.memory import limit_memory\n"
-        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 32, 1 << 32)); limit_memory(1 << 40); limit_memory(1 << 31)\n"
-        "limit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_DATA))"
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 32, 1 << 32)); limit_memory(1 << 40); "
+        "limit_memory(1 << 31)\nlimit_memory(1 << 33); print(resource.getrlimit(resource.RLIMIT_DATA))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["(2147483648,", "2147483648)"]

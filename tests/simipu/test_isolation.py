@@ -66,7 +66,9 @@ def test_a_dead_child_costs_one_run(make_engine, death):
     for _ in range(2):
         before = child(engine)
         kill_in_a_run(engine, death)
-        with pytest.raises(DeviceLostError, match=f"process died .signal {death.name}.; a new one takes its place"):
+        with pytest.raises(
+            DeviceLostError, match=f"process died .signal {death.name}.; a new one takes its place"
+        ):
             engine.run(5)
         assert engine.run(5) == 3
         assert child(engine) != before

@@ -1,4 +1,5 @@
-"""Half precision and fp8 as the chip has them, against an emulation in plain numpy (tests/support/half_emulation.py)."""
+"""Half precision and fp8 as the chip has them, against an emulation in plain numpy
+(tests/support/half_emulation.py)."""
 
 import half_emulation as emulation
 import ml_dtypes
@@ -24,7 +25,9 @@ ML_DTYPES = {F143: ml_dtypes.float8_e4m3fnuz, F152: ml_dtypes.float8_e5m2fnuz}
 
 def half_model(nodes, inputs, output, weights, shape=None) -> onnx.ModelProto:
     """A graph in half: `inputs` and `output` are names with shapes, `weights` arrays by name."""
-    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in inputs.items()]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in inputs.items()
+    ]
     tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
     outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT16, shape)]
     graph = helper.make_graph(nodes, "half", infos, outputs, tensors)
@@ -43,8 +46,12 @@ def half_chain(*operators: str) -> onnx.ModelProto:
 def run(model: onnx.ModelProto, *inputs: np.ndarray) -> np.ndarray:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, {value.name: x for value, x in zip(session.get_inputs(), inputs, strict=True)})[0]
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {value.name: x for value, x in zip(session.get_inputs(), inputs, strict=True)})[
+        0
+    ]
 
 
 def halves(shape, seed, size=1.0) -> np.ndarray:
@@ -54,7 +61,8 @@ def halves(shape, seed, size=1.0) -> np.ndarray:
 def check(model: onnx.ModelProto, numerics: Numerics, *inputs: np.ndarray) -> None:
     """At most 1 ulp of half from the emulation, but for one element in a thousand.
 
-    Where sums are kept in half, a small result may have passed through larger sums: then it is an ulp of the usual result.
+    Where sums are kept in half, a small result may have passed through larger sums: then it is an ulp of the
+    usual result.
     """
     found = run(lower(model, numerics), *inputs)
     feeds = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
@@ -110,7 +118,9 @@ def test_a_gemm_rounds_its_sums_as_the_partials_say(attributes, bias, numerics):
     a = halves((50, 4) if attributes.get("transA") else (4, 50), 1)
     b = halves((6, 50) if attributes.get("transB") else (50, 6), 2)
     weights = {"b": b, **({"c": halves(bias, 3)} if bias else {})}
-    model = half_model([helper.make_node("Gemm", ["a", *weights], ["y"], **attributes)], {"a": a.shape}, "y", weights)
+    model = half_model(
+        [helper.make_node("Gemm", ["a", *weights], ["y"], **attributes)], {"a": a.shape}, "y", weights
+    )
     check(model, numerics, a)
 
 
@@ -147,7 +157,12 @@ def test_a_gemm_rounds_its_sums_as_the_partials_say(attributes, bias, numerics):
 )
 def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attributes, numerics):
     weights = {"w": halves(filters, 2), "b": halves(filters[:1], 3)}
-    model = half_model([helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)], {"x": ["n", *field[1:]]}, "y", weights)
+    model = half_model(
+        [helper.make_node("Conv", ["x", "w", "b"], ["y"], **attributes)],
+        {"x": ["n", *field[1:]]},
+        "y",
+        weights,
+    )
     check(model, numerics, halves(field, 1))
 
 
@@ -175,7 +190,9 @@ def test_a_convolution_pads_itself_as_onnx_says(mode):
     node = helper.make_node("Conv", ["x", "w"], ["y"], auto_pad=mode, strides=[2, 1])
     model = half_model([node], {"x": ["n", 20, 8, 9]}, "y", {"w": w})
     x = halves((2, 20, 8, 9), 1)
-    partials, exact = (run(lower(model, numerics), x).astype(float) for numerics in (HALF_PARTIALS, FLOAT_PARTIALS))
+    partials, exact = (
+        run(lower(model, numerics), x).astype(float) for numerics in (HALF_PARTIALS, FLOAT_PARTIALS)
+    )
     assert partials.shape == exact.shape
     np.testing.assert_allclose(partials, exact, atol=0.05)
     assert (partials != exact).any()
@@ -184,20 +201,30 @@ def test_a_convolution_pads_itself_as_onnx_says(mode):
 def test_half_partials_lose_what_float_partials_keep():
     """2048 + 1 is 2048 in half, as often as one tries."""
     k = 512
-    model = half_model([helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": (1, k)}, "y", {"b": np.ones((k, 1), np.float16)})
+    model = half_model(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])],
+        {"a": (1, k)},
+        "y",
+        {"b": np.ones((k, 1), np.float16)},
+    )
     a = np.zeros((1, k), np.float16)
     a[0, 0], a[0, 16::16] = 2048, 1
     assert run(lower(model, HALF_PARTIALS), a)[0, 0] == 2048
     assert run(lower(model, FLOAT_PARTIALS), a)[0, 0] == 2080  # 2048 + 31, rounded to a multiple of 2
 
 
-@pytest.mark.parametrize(("numerics", "expected"), [(FLOAT_PARTIALS, 0), (HALF_PARTIALS, -4496), (NAN_ON_OVERFLOW, np.nan)])
+@pytest.mark.parametrize(
+    ("numerics", "expected"), [(FLOAT_PARTIALS, 0), (HALF_PARTIALS, -4496), (NAN_ON_OVERFLOW, np.nan)]
+)
 def test_a_partial_sum_overflows_though_the_whole_sum_does_not(numerics, expected):
     a = np.ones((1, 32), np.float16)
     a[0, :7], a[0, 16:23] = 10_000, -10_000
     a[0, 7:16] = a[0, 23:] = 0
     model = half_model(
-        [helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": (1, 32)}, "y", {"b": np.ones((32, 1), np.float16)}
+        [helper.make_node("MatMul", ["a", "b"], ["y"])],
+        {"a": (1, 32)},
+        "y",
+        {"b": np.ones((32, 1), np.float16)},
     )
     np.testing.assert_array_equal(run(lower(model, numerics), a)[0, 0], np.float16(expected))
 
@@ -218,7 +245,9 @@ def test_overflow_gives_the_largest_half_or_nan_as_the_engine_option_says(operat
 
 
 def test_an_infinity_that_comes_in_is_no_overflow():
-    model = half_model([helper.make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, "y", {"w": np.float16([1, -np.inf])})
+    model = half_model(
+        [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, "y", {"w": np.float16([1, -np.inf])}
+    )
     x = np.float16([np.inf, 1])
     np.testing.assert_array_equal(run(lower(model, NAN_ON_OVERFLOW), x), np.float16([np.inf, -np.inf]))
 
@@ -247,7 +276,9 @@ def test_fast_keeps_float_between_operators():
     w = [numpy_helper.to_array(tensor).astype(np.float32) for tensor in model.graph.initializer]
     lowered = lower(model, None)
     assert [node.op_type for node in lowered.graph.node] == ["Cast", "MatMul", "Add", "Div", "Cast"]
-    np.testing.assert_array_equal(run(lowered, x), ((x.astype(np.float32) @ w[0] + w[1]) / w[2]).astype(np.float16))
+    np.testing.assert_array_equal(
+        run(lowered, x), ((x.astype(np.float32) @ w[0] + w[1]) / w[2]).astype(np.float16)
+    )
 
 
 def test_a_graph_older_than_the_rounding_is_refused_by_name():
@@ -257,7 +288,20 @@ def test_a_graph_older_than_the_rounding_is_refused_by_name():
         lower(model, HALF_PARTIALS)
 
 
-OPERATORS = ("Relu", "Sigmoid", "Tanh", "Softmax", "Sqrt", "Exp", "MatMul", "Add", "Mul", "Transpose", "ReduceMean", "Gemm")
+OPERATORS = (
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "Softmax",
+    "Sqrt",
+    "Exp",
+    "MatMul",
+    "Add",
+    "Mul",
+    "Transpose",
+    "ReduceMean",
+    "Gemm",
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -267,7 +311,8 @@ OPERATORS = ("Relu", "Sigmoid", "Tanh", "Softmax", "Sqrt", "Exp", "MatMul", "Add
     seed=st.integers(0, 2**31),
 )
 def test_random_networks_agree_with_the_emulation_node_by_node(operators, numerics, seed):
-    """Each node is fed what the lowered graph itself computed before it, so that one ulp does not grow on the way."""
+    """Each node is fed what the lowered graph itself computed before it, so that one ulp does not grow on the
+    way."""
     random = np.random.default_rng(seed)
     x = halves((48, 48), seed)
     for operator in operators:
@@ -275,7 +320,9 @@ def test_random_networks_agree_with_the_emulation_node_by_node(operators, numeri
         attributes = {"axes": [-1]} if operator == "ReduceMean" else {}
         inputs = ["x", "w"] if operator in ("MatMul", "Gemm", "Add", "Mul") else ["x"]
         weights = {"w": weight} if "w" in inputs else {}
-        model = half_model([helper.make_node(operator, inputs, ["y"], **attributes)], {"x": list(x.shape)}, "y", weights)
+        model = half_model(
+            [helper.make_node(operator, inputs, ["y"], **attributes)], {"x": list(x.shape)}, "y", weights
+        )
         check(model, numerics, x)
         y = run(lower(model, numerics), x)
         x = y if y.shape == x.shape else np.broadcast_to(y, x.shape).copy()
@@ -297,7 +344,9 @@ def test_every_half_has_the_code_that_ml_dtypes_gives_it(quarter, scale):
     with np.errstate(invalid="ignore"):
         scaled = np.ldexp(every_half.astype(np.float32), -scale)
         expected = scaled.astype(ML_DTYPES[quarter]).view(np.uint8)
-        saturated = np.clip(scaled, -quarter.largest, quarter.largest).astype(ML_DTYPES[quarter]).view(np.uint8)
+        saturated = (
+            np.clip(scaled, -quarter.largest, quarter.largest).astype(ML_DTYPES[quarter]).view(np.uint8)
+        )
     np.testing.assert_array_equal(encode(every_half, quarter, scale, nan_on_overflow=True), expected)
     np.testing.assert_array_equal(encode(every_half, quarter, scale), saturated)
 
@@ -315,14 +364,18 @@ def test_the_graph_rounds_every_half_as_the_codes_do(quarter, scale, nan_on_over
     chain = Chain("y")
     round_to_quarter(chain, "x", quarter, scale, nan_on_overflow=nan_on_overflow, result="y")
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [65536]) for name in ("x", "y")]
-    graph = helper.make_graph(chain.nodes, "q", values[:1], values[1:], rounding_constants(nan_on_overflow=nan_on_overflow))
+    graph = helper.make_graph(
+        chain.nodes, "q", values[:1], values[1:], rounding_constants(nan_on_overflow=nan_on_overflow)
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     every_half = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
     expected = decode(encode(every_half, quarter, scale, nan_on_overflow=nan_on_overflow), quarter, scale)
     np.testing.assert_array_equal(run(model, every_half), expected)
 
 
-def quarter_model(node: onnx.NodeProto, shape, codes: np.ndarray, quarter=F143, scales=(-1, -2)) -> onnx.ModelProto:
+def quarter_model(
+    node: onnx.NodeProto, shape, codes: np.ndarray, quarter=F143, scales=(-1, -2)
+) -> onnx.ModelProto:
     """A product of 8-bit operands: x is cast, the weights are there as codes."""
     nodes = [
         helper.make_node("Cast", ["x"], ["x8"], to=quarter.data_type, scale=scales[0]),

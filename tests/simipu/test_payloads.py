@@ -1,4 +1,5 @@
-"""Damaged payloads of executables: run, or refused with an error of ours, in time, and never giving what they do not say."""
+"""Damaged payloads of executables: run, or refused with an error of ours, in time, and never giving what they
+do not say."""
 
 from __future__ import annotations
 

@@ -29,7 +29,11 @@ def build(nodes, shape, weights, opset=17, batch_axis=0):
 def node(operator, inputs="x", outputs="y", **attributes):
     names = [name.strip("-") for name in inputs.split()]
     return helper.make_node(
-        operator, names, [name.strip("-") for name in outputs.split()], name=f"the_{operator}_{outputs}", **attributes
+        operator,
+        names,
+        [name.strip("-") for name in outputs.split()],
+        name=f"the_{operator}_{outputs}",
+        **attributes,
     )
 
 
@@ -47,7 +51,11 @@ INDEPENDENT = {
     "a constant that repeats its row": ([node("Add", "x c")], (3,), {"c": np.ones((BATCH, 3), np.float32)}),
     "matmul": ([node("MatMul", "x w")], (3, 5), {"w": random(5, 2)}),
     "batched matmul of two halves": (
-        [node("Split", "x", "a b", axis=2), node("Transpose", "b", "t", perm=[0, 2, 1]), node("MatMul", "a t")],
+        [
+            node("Split", "x", "a b", axis=2),
+            node("Transpose", "b", "t", perm=[0, 2, 1]),
+            node("MatMul", "a t"),
+        ],
         (3, 6),
         {},
     ),
@@ -146,7 +154,10 @@ INDEPENDENT = {
         {"scale": np.float32(0.1), "zero": np.uint8(128)},
     ),
     "quantised by channel": (
-        [node("QuantizeLinear", "x scale zero", "q", axis=1), node("DequantizeLinear", "q scale zero", axis=1)],
+        [
+            node("QuantizeLinear", "x scale zero", "q", axis=1),
+            node("DequantizeLinear", "q scale zero", axis=1),
+        ],
         (3, 5),
         {"scale": np.array([0.1, 0.2, 0.3], np.float32), "zero": np.zeros(3, np.int8)},
     ),
@@ -164,7 +175,11 @@ INDEPENDENT = {
         {"at": np.full((BATCH, 1), 2)},
     ),
     "gathernd of a table": (
-        [node("Cast", "x", "i", to=TensorProto.INT64), node("Mul", "i zero", "z"), node("GatherND", "table z")],
+        [
+            node("Cast", "x", "i", to=TensorProto.INT64),
+            node("Mul", "i zero", "z"),
+            node("GatherND", "table z"),
+        ],
         (2, 1),
         {"table": random(5, 3), "zero": np.array([0])},
     ),
@@ -178,9 +193,18 @@ INDEPENDENT = {
         (3,),
         {"axes": [2]},
     ),
-    "squeezed so before opset 13": ([node("Unsqueeze", "x", "u", axes=[1]), node("Squeeze", "u", "y")], (3,), {}, 11),
+    "squeezed so before opset 13": (
+        [node("Unsqueeze", "x", "u", axes=[1]), node("Squeeze", "u", "y")],
+        (3,),
+        {},
+        11,
+    ),
     "gathernd of columns behind a batch dimension": (
-        [node("Transpose", "x", "t", perm=[1, 2, 0]), node("GatherND", "t at", "g", batch_dims=1), node("Transpose", "g", "y")],
+        [
+            node("Transpose", "x", "t", perm=[1, 2, 0]),
+            node("GatherND", "t at", "g", batch_dims=1),
+            node("Transpose", "g", "y"),
+        ],
         (5, 3),
         {"at": np.array([[2], [0], [1], [1], [2]])},
     ),
@@ -241,7 +265,12 @@ def check(model, shape, axis=0, out=0):
 ALONG_ANOTHER_AXIS = {
     "a product of every step": ([node("MatMul", "x w")], (5, 2), {"w": random(2, 3)}, 1),
     "steps and rows flattened into one axis and back": (
-        [node("Reshape", "x flat", "f"), node("Gemm", "f w", "g"), node("Relu", "g", "r"), node("Reshape", "r back", "y")],
+        [
+            node("Reshape", "x flat", "f"),
+            node("Gemm", "f w", "g"),
+            node("Relu", "g", "r"),
+            node("Reshape", "r back", "y"),
+        ],
         (5, 2),
         {"flat": np.array([-1, 2]), "w": random(2, 3), "back": np.array([5, BATCH, 3])},
         1,
@@ -314,7 +343,11 @@ DEPENDENT = {
         {},
         23,
     ),
-    "a token of each row's own": ([node("Concat", "token x", axis=1)], (5, 3), {"token": random(BATCH, 1, 3)}),
+    "a token of each row's own": (
+        [node("Concat", "token x", axis=1)],
+        (5, 3),
+        {"token": random(BATCH, 1, 3)},
+    ),
     "a scale of the whole batch": (
         [node("DynamicQuantizeLinear", "x", "q s z"), node("DequantizeLinear", "q s z")],
         (3,),
@@ -363,8 +396,14 @@ def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
     graph = helper.make_graph(
         nodes,
         "rows",
-        [helper.make_tensor_value_info("x", F, [BATCH, 2]), helper.make_tensor_value_info("state", F, [1, BATCH, 3])],
-        [helper.make_tensor_value_info("y", F, [BATCH, 3]), helper.make_tensor_value_info("next", F, [1, BATCH, 3])],
+        [
+            helper.make_tensor_value_info("x", F, [BATCH, 2]),
+            helper.make_tensor_value_info("state", F, [1, BATCH, 3]),
+        ],
+        [
+            helper.make_tensor_value_info("y", F, [BATCH, 3]),
+            helper.make_tensor_value_info("next", F, [1, BATCH, 3]),
+        ],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -376,7 +415,10 @@ def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
             np.dtype(np.float32),
             tuple(d.dim_value for d in value.type.tensor_type.shape.dim),
         )
-        for direction, values in ((Direction.HOST_TO_DEVICE, graph.input), (Direction.DEVICE_TO_HOST, graph.output))
+        for direction, values in (
+            (Direction.HOST_TO_DEVICE, graph.input),
+            (Direction.DEVICE_TO_HOST, graph.output),
+        )
         for value in values
     )
     rewritten, placed, reason = take_rows(model, streams)

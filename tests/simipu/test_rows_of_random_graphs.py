@@ -1,4 +1,5 @@
-"""Whatever is proven of a random graph is true: sizes like the batch's are everywhere, and operators move rows about."""
+"""Whatever is proven of a random graph is true: sizes like the batch's are everywhere, and operators move
+rows about."""
 
 import math
 
@@ -95,7 +96,9 @@ def reshape(draw, graph):
 def matmul(draw, graph):
     if len(graph.shape) > 1:
         columns = draw(st.sampled_from([2, 3]))
-        graph.add("MatMul", [*graph.shape[:-1], columns], graph.weight(numbers(draw, (graph.shape[-1], columns))))
+        graph.add(
+            "MatMul", [*graph.shape[:-1], columns], graph.weight(numbers(draw, (graph.shape[-1], columns)))
+        )
 
 
 def matmul_with_itself(draw, graph):
@@ -154,7 +157,11 @@ def pick_points(draw, graph):
     depth = draw(st.integers(1, len(graph.shape)))
     count = draw(st.sampled_from([1, 2, BATCH]))
     points = np.stack(
-        [draw(st.lists(st.integers(0, graph.shape[i] - 1), min_size=count, max_size=count)) for i in range(depth)], -1
+        [
+            draw(st.lists(st.integers(0, graph.shape[i] - 1), min_size=count, max_size=count))
+            for i in range(depth)
+        ],
+        -1,
     )
     if draw(st.booleans()) and graph.shape[0] == count:
         points[:, 0] = np.arange(count)
@@ -181,13 +188,19 @@ def expand(draw, graph):
 
 def tile(draw, graph):
     repeats = [draw(st.sampled_from([1, 1, 2])) for _ in graph.shape]
-    graph.add("Tile", [size * times for size, times in zip(graph.shape, repeats, strict=True)], graph.weight(np.array(repeats)))
+    graph.add(
+        "Tile",
+        [size * times for size, times in zip(graph.shape, repeats, strict=True)],
+        graph.weight(np.array(repeats)),
+    )
 
 
 def pad(draw, graph):
     pads = [draw(st.sampled_from([0, 0, 1])) for _ in range(2 * len(graph.shape))]
     rank = len(graph.shape)
-    graph.add("Pad", [s + pads[i] + pads[i + rank] for i, s in enumerate(graph.shape)], graph.weight(np.array(pads)))
+    graph.add(
+        "Pad", [s + pads[i] + pads[i + rank] for i, s in enumerate(graph.shape)], graph.weight(np.array(pads))
+    )
 
 
 def einsum(draw, graph):
@@ -235,9 +248,9 @@ STEPS = (
 def run(model, x):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
-        None, {"x": x}
-    )[0]
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    ).run(None, {"x": x})[0]
 
 
 @settings(max_examples=400, deadline=None)

@@ -40,7 +40,9 @@ def make_engine(rows, **options):
 @pytest.mark.parametrize(("replicas", "iterations"), [(1, 1), (2, 1), (1, 3), (2, 3)])
 @pytest.mark.parametrize("rows", [1, 4, 5, 8, 13, 24])
 def test_a_run_takes_the_batches_of_all_replicas_and_iterations(independent, replicas, iterations, rows):
-    engine, x, taken = make_engine(rows, replication_factor=replicas, device_iterations=iterations, independent=independent)
+    engine, x, taken = make_engine(
+        rows, replication_factor=replicas, device_iterations=iterations, independent=independent
+    )
     capacity = 4 * replicas * iterations
     assert engine.run(5) == min(rows, capacity)
     assert taken == [capacity]
@@ -57,7 +59,9 @@ def make_paced_engine(seconds, **overlap):
     """An engine whose batch of 4 rows takes the chip so long, and the host's transfers a third of it."""
     engine, x, _ = make_engine(4, paced=True)
     engine.x = x
-    engine.device.target = dataclasses.replace(TARGETS["ipu2"], clock_hz=round(engine.executable.cycles(5) / seconds))
+    engine.device.target = dataclasses.replace(
+        TARGETS["ipu2"], clock_hz=round(engine.executable.cycles(5) / seconds)
+    )
     programs = [dataclasses.replace(program, **overlap) for program in engine.executable.programs]
     engine.executable = dataclasses.replace(engine.executable, programs=tuple(programs))
     engine.load(5)
@@ -97,7 +101,11 @@ def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fak
     engine = make_paced_engine(0.01)
     batch_ns = round(engine._mains[5].timing.interval * 1e9)
     slow_down(engine, fake_time, 1, 50, 1)
-    for end_ns, late_ns in ((batch_ns, 0), (batch_ns + 50_000_000, 50_000_000 - batch_ns), (2 * batch_ns + 50_000_000, 0)):
+    for end_ns, late_ns in (
+        (batch_ns, 0),
+        (batch_ns + 50_000_000, 50_000_000 - batch_ns),
+        (2 * batch_ns + 50_000_000, 0),
+    ):
         now_ns = fake_time.now_ns
         if way == "run":
             engine.run(5, lambda now_ns=now_ns: now_ns)
@@ -108,7 +116,8 @@ def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fak
 
 @pytest.mark.parametrize("way", ["run", "compute"])
 def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, way):
-    """However late the CPU noticed it: three batches that were there at first take three times their modelled time."""
+    """However late the CPU noticed it: three batches that were there at first take three times their modelled
+    time."""
     engine = make_paced_engine(0.01)
     batch_ns = round(engine._mains[5].timing.interval * 1e9)
     slow_down(engine, fake_time, 1, 20, 1)
@@ -124,7 +133,8 @@ def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, w
 @pytest.mark.parametrize("way", ["run", "compute"])
 @pytest.mark.parametrize("stages", [1, 2])
 def test_batches_overlap_on_io_tiles_and_in_pipelines(fake_time, way, stages):
-    """Each takes its whole time, but one ends an interval after the one before: as long as the slowest of all stages takes."""
+    """Each takes its whole time, but one ends an interval after the one before: as long as the slowest of all
+    stages takes."""
     cycles = compile_linear().cycles(5)
     engine = make_paced_engine(0.01, overlapped=True, interval_cycles=cycles // stages if stages > 1 else 0)
     timing = engine._mains[5].timing
@@ -278,7 +288,9 @@ def test_a_closed_watchdog_has_ended_all_runs_and_lets_only_its_closer_run():
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_a_watchdog_whose_start_is_interrupted_can_be_closed_and_watches_the_next_run(monkeypatch, watchdog, runs):
+def test_a_watchdog_whose_start_is_interrupted_can_be_closed_and_watches_the_next_run(
+    monkeypatch, watchdog, runs
+):
     start = threading.Thread.start
 
     def interrupted(thread):
@@ -330,7 +342,9 @@ def test_small_weights_stay_in_the_graph():
 
 def test_a_constant_beyond_the_end_is_refused():
     payload = compile_linear(512).serialize()
-    with pytest.raises(LoadError, match="constant 'w' of the executable needs 6144 bytes, but 6143 are there"):
+    with pytest.raises(
+        LoadError, match="constant 'w' of the executable needs 6144 bytes, but 6143 are there"
+    ):
         Executable.deserialize(payload[:-1])
 
 

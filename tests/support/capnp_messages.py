@@ -1,7 +1,8 @@
-"""Cap'n Proto messages laid out at will: the tests' own builder, which shares nothing with popef or the reference library.
+"""Cap'n Proto messages laid out at will: the tests' own builder, which shares nothing with popef or the
+reference library.
 
-A message is a tree of nodes; `lay_out` scatters it over segments with every kind of pointer there is, as no real writer
-would but every reader must bear. The layout is that of https://capnproto.org/encoding.html.
+A message is a tree of nodes; `lay_out` scatters it over segments with every kind of pointer there is, as no
+real writer would but every reader must bear. The layout is that of https://capnproto.org/encoding.html.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def frame(segments: list[list[int]]) -> bytes:
 
 
 def lay_out(root: Node, random: Random, num_segments: int, seen: Counter[str]) -> bytes:
-    """The message of `root`, its nodes in random order in random segments; `seen` counts the kinds of pointers."""
+    """The message of `root`, its nodes in random order in random segments; `seen` counts the kinds of
+    pointers."""
     layout = _Layout(random, num_segments, seen)
     nodes = _reachable(root)
     random.shuffle(nodes)
@@ -160,7 +162,9 @@ class _Layout:
             pad_segment, pad = self._append(self._random.randrange(len(self.segments)), pads)
             self.segments[segment][position] = FAR | DOUBLE | pad << 3 | pad_segment << 32
         word = self.segments[segment][position]
-        self._seen["near pointer" if near else "double-far pointer" if word & DOUBLE else "single-far pointer"] += 1
+        self._seen[
+            "near pointer" if near else "double-far pointer" if word & DOUBLE else "single-far pointer"
+        ] += 1
 
     def _near(self, segment: int, position: int, node: Node, start: int) -> None:
         offset = start - position - 1

@@ -1,4 +1,5 @@
-"""PopEF structures as the reference Cap'n Proto library sees them, and as plain data that both libraries can be held to.
+"""PopEF structures as the reference Cap'n Proto library sees them, and as plain data that both libraries can
+be held to.
 
 Plain data is a dict by field name: enumerants are ordinals, maps are lists in the order of their indices.
 """
@@ -31,7 +32,8 @@ Plain = dict[str, Any]
 
 @dataclass(frozen=True)
 class FieldShape:
-    """One field; `slot` counts bits for data and pointers for the rest, `kind` is the schema language's type."""
+    """One field; `slot` counts bits for data and pointers for the rest, `kind` is the schema language's
+    type."""
 
     name: str
     kind: str
@@ -78,8 +80,11 @@ class Reference:
         self.shapes = {name: _shape(getattr(self._schema, name).schema) for name in ROOTS}
 
     def write(self, name: str, values: Plain, first_segment_words: int = 1024) -> bytes:
-        """The message the reference library makes of some values; in many segments when the first one is small."""
-        message = getattr(self._schema, name).new_message(num_first_segment_words=first_segment_words, **values)
+        """The message the reference library makes of some values; in many segments when the first one is
+        small."""
+        message = getattr(self._schema, name).new_message(
+            num_first_segment_words=first_segment_words, **values
+        )
         return bytes(message.to_bytes())
 
     def read(self, name: str, message: bytes) -> Plain:
@@ -98,11 +103,16 @@ def _shape(schema: Any) -> StructShape:
             struct = _shape(field.schema)
         fields.append(FieldShape(name, kind, field.proto.slot.offset * BITS.get(kind, 1), struct))
     node = schema.node.struct
-    return StructShape(schema.node.displayName.split(":")[1], node.dataWordCount, node.pointerCount, tuple(fields))
+    return StructShape(
+        schema.node.displayName.split(":")[1], node.dataWordCount, node.pointerCount, tuple(fields)
+    )
 
 
 def _walk(reader: Any, shape: StructShape) -> Plain:
-    return {field.name: _inferred(reader, field) if field.name in INFERRED else _value(reader, field) for field in shape.fields}
+    return {
+        field.name: _inferred(reader, field) if field.name in INFERRED else _value(reader, field)
+        for field in shape.fields
+    }
 
 
 def _value(reader: Any, field: FieldShape) -> Any:
@@ -127,7 +137,10 @@ def _inferred(reader: Any, field: FieldShape) -> Any:
         numbers = [item["index"] for item in value]
         in_order = len(set(numbers)) == len(numbers)
     else:
-        numbers, in_order = value if field.kind == "list" else [value & ((1 << 63) - 1) if value >= 0 else -1], True
+        numbers, in_order = (
+            value if field.kind == "list" else [value & ((1 << 63) - 1) if value >= 0 else -1],
+            True,
+        )
     limit = 1 << (32 if "list" in field.kind else 63)
     return value if in_order and all(0 <= number < limit for number in numbers) else field.default
 
@@ -150,7 +163,10 @@ LONGER = Reference(_edit_structs(_with_more))
 """A schema of the future: every structure has five more fields, one of them in a hole of the old layout."""
 SHORTER = Reference(_edit_structs(lambda fields: fields[: (len(fields) + 1) // 2]))
 """A schema of the past: every structure lacks the second half of its fields."""
-NARROW = {bits: Reference(lambda text, bits=bits: text.replace("List(Int64)", f"List(UInt{bits})")) for bits in (8, 16, 32)}
+NARROW = {
+    bits: Reference(lambda text, bits=bits: text.replace("List(Int64)", f"List(UInt{bits})"))
+    for bits in (8, 16, 32)
+}
 """Schemas whose integer lists have narrow elements, as the newer C++ API suggests."""
 MORE = {"more0": True, "more1": (1 << 64) - 1, "more2": "future", "more3": ["a", ""], "more4": 2}
 
@@ -211,7 +227,9 @@ def plain_values(shape: StructShape, bits: int = 64) -> st.SearchStrategy[Plain]
 def _field_values(field: FieldShape, bits: int) -> st.SearchStrategy[Any]:
     if field.name == "programsMap":
         pairs = st.dictionaries(PROGRAMS, TEXT, max_size=3)
-        return pairs.map(lambda names: [{"index": index, "name": name} for index, name in sorted(names.items())])
+        return pairs.map(
+            lambda names: [{"index": index, "name": name} for index, name in sorted(names.items())]
+        )
     if field.struct is not None:
         values = plain_values(field.struct, bits)
         return values if field.kind == "struct" else st.lists(values, max_size=3)

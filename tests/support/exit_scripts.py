@@ -1,8 +1,9 @@
-"""Scripts that leave the interpreter in every state that runners, sessions and queues can be in, and how each must end.
+"""Scripts that leave the interpreter in every state that runners, sessions and queues can be in, and how each
+must end.
 
-`run_script` runs one as `python -c` does. As a program this is a zygote, which has imported everything and runs scripts as
-forks of its own: a line of JSON on stdin has a script and its files, a line on stdout says how it ended. A fork leaves by the
-end of the interpreter, not by os._exit.
+`run_script` runs one as `python -c` does. As a program this is a zygote, which has imported everything and
+runs scripts as forks of its own: a line of JSON on stdin has a script and its files, a line on stdout says
+how it ended. A fork leaves by the end of the interpreter, not by os._exit.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def endless_request(session):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What follows the imports, and how it ends: its status, all that it prints, and the last line on stderr, the only one that
-    may follow a traceback."""
+    """What follows the imports, and how it ends: its status, all that it prints, and the last line on stderr,
+    the only one that may follow a traceback."""
 
     source: str
     status: int = 0
@@ -97,12 +98,18 @@ SCRIPTS = {
     "runner alive, never used": Script("runner = ModelRunner(LINEAR)"),
     "runner dropped": Script("ModelRunner(LINEAR).execute(four)"),
     "runner dropped, never used": Script("ModelRunner(LINEAR)"),
-    "runner dropped a while before": Script("runner = ModelRunner(LINEAR); runner.execute(four); del runner; time.sleep(0.05)"),
-    "runner in a cycle": Script("runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner"),
+    "runner dropped a while before": Script(
+        "runner = ModelRunner(LINEAR); runner.execute(four); del runner; time.sleep(0.05)"
+    ),
+    "runner in a cycle": Script(
+        "runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner"
+    ),
     "runner in a cycle, collected": Script(
         "runner = ModelRunner(LINEAR); runner.itself = runner; runner.execute(four); del runner; gc.collect()"
     ),
-    "runner closed": Script("runner = ModelRunner(LINEAR); runner.execute(four); runner.close(); runner.close()"),
+    "runner closed": Script(
+        "runner = ModelRunner(LINEAR); runner.execute(four); runner.close(); runner.close()"
+    ),
     "runner closed by with": Script("with ModelRunner(LINEAR) as runner: runner.execute(four)"),
     "result of a runner that is dropped": Script(
         "print(ModelRunner(LINEAR).executeAsync(four).wait()['z'][0, 0])", stdout="2.0"
@@ -113,10 +120,13 @@ SCRIPTS = {
     ),
     "several runs": Script("runner = ModelRunner(LINEAR)\nfor _ in range(50): runner.execute(four)"),
     "exception": Script(
-        "runner = ModelRunner(LINEAR); runner.execute(four); raise ValueError('expected')", 1, error="ValueError: expected"
+        "runner = ModelRunner(LINEAR); runner.execute(four); raise ValueError('expected')",
+        1,
+        error="ValueError: expected",
     ),
     "exception holds the runner": Script(
-        "def fail():\n    runner = ModelRunner(LINEAR); runner.execute(four); raise ValueError('expected')\nfail()",
+        "def fail():\n    runner = ModelRunner(LINEAR); runner.execute(four); raise "
+        "ValueError('expected')\nfail()",
         1,
         error="ValueError: expected",
     ),
@@ -124,26 +134,31 @@ SCRIPTS = {
         "with ModelRunner(LINEAR) as runner: raise ValueError('expected')", 1, error="ValueError: expected"
     ),
     "sys.exit": Script("runner = ModelRunner(LINEAR); runner.execute(four); sys.exit(3)", 3),
-    "run in flight": Script("runner = ModelRunner(LOOP); run = runner.executeAsync(endless); time.sleep(0.2)"),
+    "run in flight": Script(
+        "runner = ModelRunner(LOOP); run = runner.executeAsync(endless); time.sleep(0.2)"
+    ),
     "run just begun": Script("runner = ModelRunner(LOOP); run = runner.executeAsync(endless)"),
     "run in flight, runner dropped": Script(
         "runner = ModelRunner(LOOP); runner.executeAsync(endless); time.sleep(0.2); del runner"
     ),
     "run in flight, exception": Script(
-        "runner = ModelRunner(LOOP); run = runner.executeAsync(endless); time.sleep(0.2); raise ValueError('expected')",
+        "runner = ModelRunner(LOOP); run = runner.executeAsync(endless); time.sleep(0.2); raise "
+        "ValueError('expected')",
         1,
         error="ValueError: expected",
     ),
     "run in flight, Ctrl-C": Script(
-        "start(lambda: time.sleep(0.3) or signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))\n"
-        "runner = ModelRunner(LOOP); runner.execute(endless)",
+        "start(lambda: time.sleep(0.3) or signal.pthread_kill(threading.main_thread().ident, "
+        "signal.SIGINT))\nrunner = ModelRunner(LOOP); runner.execute(endless)",
         -signal.SIGINT,
         error="KeyboardInterrupt",
     ),
     "run in flight, another waits": Script(
         "runner = ModelRunner(LOOP); runs = [runner.executeAsync(endless) for _ in range(3)]; time.sleep(0.2)"
     ),
-    "request waits for ever": Script("runner = ModelRunner(LINEAR, patient); wait = runner.executeAsync(one)"),
+    "request waits for ever": Script(
+        "runner = ModelRunner(LINEAR, patient); wait = runner.executeAsync(one)"
+    ),
     "request waits for ever, runner dropped": Script("ModelRunner(LINEAR, patient).executeAsync(one)"),
     "request waits for ever, after runs": Script(
         "runner = ModelRunner(LINEAR, patient); runner.execute(four); wait = runner.executeAsync(one)"
@@ -155,46 +170,50 @@ SCRIPTS = {
         stdout="stopped",
     ),
     "pool waits for a request for ever": Script(
-        "runner = ModelRunner(LINEAR, patient); pool = ThreadPoolExecutor(2); pool.submit(runner.execute, one)"
+        "runner = ModelRunner(LINEAR, patient); pool = ThreadPoolExecutor(2); pool.submit(runner.execute, "
+        "one)"
     ),
     "daemon waits for a request for ever": Script(
         "runner = ModelRunner(LINEAR, patient); start(runner.executeAsync(one).wait, 10**6, daemon=True)"
     ),
     "thread goes on after the main thread": Script(
         "runner = ModelRunner(LINEAR)\n"
-        "def work():\n    for _ in range(8): time.sleep(0.1); last = runner.execute(four)\n    print(last['z'][0, 0])\n"
-        "start(work)",
+        "def work():\n    for _ in range(8): time.sleep(0.1); last = runner.execute(four)\n    "
+        "print(last['z'][0, 0])\nstart(work)",
         stdout="2.0",
     ),
     "session's own thread": Script(
-        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, session)"
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, "
+        "session)"
     ),
     "session's own thread, before it waits": Script(
         "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\n"
         "start(lambda: time.sleep(0.3) or serve(session))"
     ),
     "session's own daemon": Script(
-        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, session, daemon=True)"
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\nstart(serve, "
+        "session, daemon=True)"
     ),
     "session's own daemon, rows wait": Script(
         "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0)\n"
-        "start(serve, session, daemon=True)\nqueues.inputQueue('x').enqueue(one['x']); queues.outputQueue('z').enqueue(None, 1)"
+        "start(serve, session, daemon=True)\nqueues.inputQueue('x').enqueue(one['x']); "
+        "queues.outputQueue('z').enqueue(None, 1)"
     ),
     "two threads of a session": Script(
-        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0); written = threading.Event()\n"
-        "def feed():\n    time.sleep(0.6)\n    with queues.lock:\n        queues.inputQueue('x').enqueue(four['x'])\n"
-        "        queues.outputQueue('y').enqueue(None, 4); queues.outputQueue('z').enqueue(None, 4, written.set)\n"
-        "    print(written.wait(5))\n"
-        "start(serve, session); start(feed)",
+        "session = open_session(LINEAR); queues = session.createQueueManager(timeout_ns=0); written = "
+        "threading.Event()\ndef feed():\n    time.sleep(0.6)\n    with queues.lock:\n        "
+        "queues.inputQueue('x').enqueue(four['x'])\n        queues.outputQueue('y').enqueue(None, 4); "
+        "queues.outputQueue('z').enqueue(None, 4, written.set)\n    print(written.wait(5))\nstart(serve, "
+        "session); start(feed)",
         stdout="True",
     ),
     "daemon computes all the time": Script(
-        "session = open_session(LINEAR)\ndef compute():\n    while True: session.compute(four)\nstart(compute, daemon=True)\n"
-        "time.sleep(0.1)"
+        "session = open_session(LINEAR)\ndef compute():\n    while True: "
+        "session.compute(four)\nstart(compute, daemon=True)\ntime.sleep(0.1)"
     ),
     "daemon in an endless run": Script(
-        "session = open_session(LOOP); start(session.compute, {'turns': np.array([10**9], np.int64)}, daemon=True)\n"
-        "time.sleep(0.2)"
+        "session = open_session(LOOP); start(session.compute, {'turns': np.array([10**9], np.int64)}, "
+        "daemon=True)\ntime.sleep(0.2)"
     ),
     "session alive": Script("session = open_session(LINEAR); session.compute(four)"),
     "session dropped": Script("open_session(LINEAR).compute(four)"),
@@ -214,7 +233,8 @@ SCRIPTS = {
         "start(session.compute, {'turns': np.array([10**9], np.int64)}, daemon=True); time.sleep(0.2)"
     ),
     "atexit runs a model before the end": Script(
-        "runner = ModelRunner(LINEAR); atexit.register(lambda: print(runner.execute(four)['z'][0, 0]))", stdout="2.0"
+        "runner = ModelRunner(LINEAR); atexit.register(lambda: print(runner.execute(four)['z'][0, 0]))",
+        stdout="2.0",
     ),
     "atexit runs a model a while after all threads ended": Script(
         "runner = ModelRunner(LINEAR); start(time.sleep, 0.1)\n"
@@ -222,7 +242,8 @@ SCRIPTS = {
         stdout="2.0",
     ),
     "atexit runs a model after the end": Script(
-        "session = open_session(LINEAR); at_last.append(lambda: print(session.compute(four)['z'][0, 0]))", stdout="2.0"
+        "session = open_session(LINEAR); at_last.append(lambda: print(session.compute(four)['z'][0, 0]))",
+        stdout="2.0",
     ),
     "atexit asks a runner after the end": Script(
         "runner = ModelRunner(LINEAR)\n"
@@ -231,7 +252,8 @@ SCRIPTS = {
         stdout="stopped",
     ),
     "atexit makes a runner after the end": Script(
-        "def make():\n    try: ModelRunner(LINEAR)\n    except StoppedError: print('stopped')\nat_last.append(make)",
+        "def make():\n    try: ModelRunner(LINEAR)\n    except StoppedError: "
+        "print('stopped')\nat_last.append(make)",
         stdout="stopped",
     ),
     "finalizer runs a model": Script(
@@ -260,7 +282,8 @@ class Zygote:
     """The process whose forks run scripts, one at a time."""
 
     def __init__(self, python: str = sys.executable) -> None:
-        # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end it would wait for.
+        # ONNX Runtime's telemetry has a thread from its import on, which a fork lacks and whose end it would
+        # wait for.
         environment = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}
         self._process = subprocess.Popen(
             [python, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -298,7 +321,10 @@ def _fork_each(lines: IO[str]) -> str | None:
                 sys.argv[1:] = files
                 return source
             status = _wait(pid, began + LIMIT_SECONDS)
-            print(json.dumps(asdict(Ended(status, time.monotonic() - began, _read(out), _read(err)))), flush=True)
+            print(
+                json.dumps(asdict(Ended(status, time.monotonic() - began, _read(out), _read(err)))),
+                flush=True,
+            )
     return None
 
 

@@ -1,4 +1,5 @@
-"""Clients that keep what came of each request, and the processes and shared memory of the server that they ask.
+"""Clients that keep what came of each request, and the processes and shared memory of the server that they
+ask.
 
 Nothing here judges an answer: tests do.
 """
@@ -27,7 +28,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 Array = npt.NDArray[Any]
 
 PATIENCE_SECONDS = 60
-"""How long anything may take that must happen: far more than it does, for machines with other things to do."""
+"""How long anything may take that must happen: far more than it does, for machines with other things to
+do."""
 
 HTTP_CODES = {"400": "INVALID_ARGUMENT", "404": "NOT_FOUND", "500": "INTERNAL", "503": "UNAVAILABLE"}
 """Triton's HTTP statuses as the gRPC codes of the same errors."""
@@ -49,7 +51,9 @@ class Client:
     Every call ends, after `deadline_seconds` at most.
     """
 
-    def __init__(self, server: TritonServer, protocol: str, deadline_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, server: TritonServer, protocol: str, deadline_seconds: float = PATIENCE_SECONDS
+    ) -> None:
         self._is_http = protocol == "http"
         self._module = httpclient if self._is_http else grpcclient
         if self._is_http:
@@ -61,7 +65,9 @@ class Client:
             self._client = grpcclient.InferenceServerClient(server.grpc_url)
             self._limits = {"client_timeout": deadline_seconds}
 
-    def ask(self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str] = (), request_id: str = "") -> Answer:
+    def ask(
+        self, model: str, inputs: Mapping[str, Array], outputs: Sequence[str] = (), request_id: str = ""
+    ) -> Answer:
         """Send one request and wait for what comes of it."""
         tensors = [self._tensor(name, array) for name, array in inputs.items()]
         wanted = [self._module.InferRequestedOutput(name) for name in outputs] or None
@@ -102,8 +108,9 @@ def read_result(result: httpclient.InferResult | grpcclient.InferResult) -> Answ
 class Load:
     """Clients that ask without a pause while the block lasts.
 
-    `ask(client, number)` sends one request and returns what came of it, for a number that no other request has; `outcomes`
-    holds the returned values in the order in which they came. On exit every client has ended its last call.
+    `ask(client, number)` sends one request and returns what came of it, for a number that no other request
+    has; `outcomes` holds the returned values in the order in which they came. On exit every client has ended
+    its last call.
     """
 
     def __init__(
@@ -120,7 +127,10 @@ class Load:
         self._deadline_seconds = deadline_seconds
         self._stopped = threading.Event()
         self._failures: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._work, args=(index, clients), daemon=True) for index in range(clients)]
+        self._threads = [
+            threading.Thread(target=self._work, args=(index, clients), daemon=True)
+            for index in range(clients)
+        ]
 
     def __enter__(self) -> Load:
         for thread in self._threads:
@@ -131,7 +141,9 @@ class Load:
         self._stopped.set()
         for thread in self._threads:
             thread.join(self._deadline_seconds + PATIENCE_SECONDS)
-        assert not any(thread.is_alive() for thread in self._threads), "a client call outlasted its own deadline"
+        assert not any(thread.is_alive() for thread in self._threads), (
+            "a client call outlasted its own deadline"
+        )
         if self._failures:
             raise self._failures[0]
 
@@ -140,7 +152,8 @@ class Load:
         start = len(self.outcomes)
         try:
             wait_until(
-                lambda: self._failures or sum(map(matches, self.outcomes[start:])) >= count, f"{count} more answers under load"
+                lambda: self._failures or sum(map(matches, self.outcomes[start:])) >= count,
+                f"{count} more answers under load",
             )
         except AssertionError as error:
             came = Counter(str(outcome)[:200] for outcome in self.outcomes[start:])
@@ -167,7 +180,8 @@ def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_SE
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as /proc shows it; `state` is one letter, Z for a zombie, and `ticks` the processor time so far."""
+    """A process as /proc shows it; `state` is one letter, Z for a zombie, and `ticks` the processor time so
+    far."""
 
     pid: int
     state: str
@@ -208,7 +222,8 @@ def find_stub(server: TritonServer, instance: str) -> Process:
 
 
 def find_engine(stub: Process, killed: Collection[int] = ()) -> Process:
-    """The child in which an isolated engine computes, waiting until there is one that is not among those killed."""
+    """The child in which an isolated engine computes, waiting until there is one that is not among those
+    killed."""
 
     def living() -> list[Process]:
         return [child for child in children(stub.pid) if child.pid not in killed and child.state != "Z"]
@@ -219,7 +234,8 @@ def find_engine(stub: Process, killed: Collection[int] = ()) -> Process:
 
 
 def wait_until_busy(process: Process, asked: Future[Any]) -> None:
-    """Return when a process that idled has computed for 0.1 s, or the call that it is to compute has ended."""
+    """Return when a process that idled has computed for 0.1 s, or the call that it is to compute has
+    ended."""
     before = find_process(process.pid)
     assert before is not None
     wait_until(

@@ -1,4 +1,5 @@
-"""The chip's half and fp8 arithmetic once more, in plain numpy loops: what the lowered graphs are compared with.
+"""The chip's half and fp8 arithmetic once more, in plain numpy loops: what the lowered graphs are compared
+with.
 
 Nothing of `simipu` is used here. Types of 8 bits are those of ml_dtypes.
 """
@@ -20,7 +21,20 @@ QUARTERS = {
     TensorProto.FLOAT8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
     TensorProto.FLOAT8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
 }
-MOVING = {"Identity", "Reshape", "Transpose", "Concat", "Slice", "Relu", "Max", "Min", "MaxPool", "Neg", "Flatten", "Where"}
+MOVING = {
+    "Identity",
+    "Reshape",
+    "Transpose",
+    "Concat",
+    "Slice",
+    "Relu",
+    "Max",
+    "Min",
+    "MaxPool",
+    "Neg",
+    "Flatten",
+    "Where",
+}
 
 
 def to_half(values: np.ndarray, nan_on_overflow: bool = False) -> np.ndarray:
@@ -47,12 +61,22 @@ def multiply(left: np.ndarray, right: np.ndarray, block: int, nan_on_overflow: b
 
 
 def convolve(
-    field: np.ndarray, filters: np.ndarray, block: int, *, strides, dilations, before, after, groups, nan_on_overflow=False
+    field: np.ndarray,
+    filters: np.ndarray,
+    block: int,
+    *,
+    strides,
+    dilations,
+    before,
+    after,
+    groups,
+    nan_on_overflow=False,
 ) -> np.ndarray:
-    """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels of a position.
+    """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels
+    of a position.
 
-    Of few channels a block has up to 4 kernel rows, a power of two. Groups of up to 4 channels: after each 4 positions
-    of a row.
+    Of few channels a block has up to 4 kernel rows, a power of two. Groups of up to 4 channels: after each 4
+    positions of a row.
     """
     rank = field.ndim - 2
     padded = np.pad(field.astype(np.float64), [(0, 0), (0, 0), *zip(before, after, strict=True)])
@@ -78,10 +102,16 @@ def convolve(
                 for at, dilation, size, step in zip(position, dilations, sizes, strides, strict=True)
             )
             for group in range(groups):
-                chosen = slice(group * channels + first, group * channels + min(first + step_channels, channels))
+                chosen = slice(
+                    group * channels + first, group * channels + min(first + step_channels, channels)
+                )
                 seen = padded[(slice(None), chosen, *window)]
                 tap = filters[
-                    (slice(group * per_group, (group + 1) * per_group), slice(first, first + step_channels), *position)
+                    (
+                        slice(group * per_group, (group + 1) * per_group),
+                        slice(first, first + step_channels),
+                        *position,
+                    )
                 ]
                 out = slice(group * per_group, (group + 1) * per_group)
                 total[:, out] += np.moveaxis(np.tensordot(seen, tap, axes=([1], [1])), -1, 1)
@@ -108,7 +138,9 @@ def to_quarter(values: np.ndarray, data_type: int, scale: int, nan_on_overflow: 
         return np.ldexp(scaled.astype(np.float32).astype(kind).astype(np.float64), scale).astype(np.float32)
 
 
-def run_graph(model: onnx.ModelProto, feeds: dict[str, np.ndarray], half_partials: bool, nan_on_overflow: bool = False):
+def run_graph(
+    model: onnx.ModelProto, feeds: dict[str, np.ndarray], half_partials: bool, nan_on_overflow: bool = False
+):
     """The outputs of a graph in the chip's types, node by node."""
     values = dict(feeds) | {tensor.name: _initial(tensor) for tensor in model.graph.initializer}
     narrow = {t.name for t in model.graph.initializer if t.data_type in QUARTERS}

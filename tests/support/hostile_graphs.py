@@ -13,7 +13,9 @@ X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
 
 
-def make_model(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = (), **fields) -> onnx.ModelProto:
+def make_model(
+    nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = (), **fields
+) -> onnx.ModelProto:
     """A model from x to y, four floats each."""
     graph = helper.make_graph(nodes, "hostile", [X], [Y], list(tensors))
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -21,7 +23,11 @@ def make_model(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] =
 
 
 def make_executable(
-    model: onnx.ModelProto | bytes, constants: Sequence[Constant] = (), *, cycles: int = 1000, shape: tuple[int, ...] = (4,)
+    model: onnx.ModelProto | bytes,
+    constants: Sequence[Constant] = (),
+    *,
+    cycles: int = 1000,
+    shape: tuple[int, ...] = (4,),
 ) -> Executable:
     """An executable whose only program computes `model`."""
     graph = model if isinstance(model, bytes) else model.SerializeToString()
@@ -40,7 +46,10 @@ def whole(values: Sequence[int] | int, name: str) -> TensorProto:
 
 def added(name: str) -> list[onnx.NodeProto]:
     """y = x + the largest of a tensor."""
-    return [helper.make_node("ReduceMax", [name], ["most"], keepdims=0), helper.make_node("Add", ["x", "most"], ["y"])]
+    return [
+        helper.make_node("ReduceMax", [name], ["most"], keepdims=0),
+        helper.make_node("Add", ["x", "most"], ["y"]),
+    ]
 
 
 def function_bomb(depth: int = 40) -> onnx.ModelProto:
@@ -67,7 +76,9 @@ def constant_chain(count: int = 400, size: int = 3000) -> onnx.ModelProto:
 
 def large_constant(elements: int = 1 << 40) -> onnx.ModelProto:
     """A tensor that is larger than any memory, of a few bytes of file."""
-    return make_model([helper.make_node("ConstantOfShape", ["s"], ["c"]), *added("c")], [whole([elements], "s")])
+    return make_model(
+        [helper.make_node("ConstantOfShape", ["s"], ["c"]), *added("c")], [whole([elements], "s")]
+    )
 
 
 def hidden_large_tensor(elements: int = 1 << 34) -> onnx.ModelProto:
@@ -100,7 +111,11 @@ def dear_product(size: int = 1 << 15) -> onnx.ModelProto:
         helper.make_node("Conv", ["image", "w"], ["c"], pads=[size - 1] * 4),
     ]
     first = helper.make_node("Reshape", ["x", "four"], ["x4"])
-    tensors = [whole([1, 1, 4, 1], "four"), whole([1, 1, 4, size], "large"), whole([1, 1, size, size], "kernel")]
+    tensors = [
+        whole([1, 1, 4, 1], "four"),
+        whole([1, 1, 4, size], "large"),
+        whole([1, 1, size, size], "kernel"),
+    ]
     return make_model([first, *nodes, *added("c")], tensors)
 
 
@@ -113,14 +128,19 @@ def concat_bomb(count: int = 40) -> onnx.ModelProto:
 
 def elsewhere(name: str, location: str, dims: Sequence[int] = (4,)) -> TensorProto:
     """A float tensor whose data are in a file."""
-    tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL)
+    tensor = TensorProto(
+        name=name, data_type=TensorProto.FLOAT, dims=dims, data_location=TensorProto.EXTERNAL
+    )
     tensor.external_data.add(key="location", value=location)
     return tensor
 
 
 def outside_constant(location: str) -> onnx.ModelProto:
     """A Constant whose value lies in a file."""
-    nodes = [helper.make_node("Constant", [], ["c"], value=elsewhere("", location)), helper.make_node("Add", ["x", "c"], ["y"])]
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=elsewhere("", location)),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
     return make_model(nodes)
 
 
@@ -136,7 +156,10 @@ def outside_of_branch(location: str) -> onnx.ModelProto:
 def outside_of_sparse(location: str) -> onnx.ModelProto:
     """A sparse constant whose values lie in a file."""
     sparse = onnx.SparseTensorProto(values=elsewhere("", location), indices=whole([0, 1, 2, 3], ""), dims=[4])
-    nodes = [helper.make_node("Constant", [], ["c"], sparse_value=sparse), helper.make_node("Add", ["x", "c"], ["y"])]
+    nodes = [
+        helper.make_node("Constant", [], ["c"], sparse_value=sparse),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
     return make_model(nodes)
 
 
@@ -152,7 +175,9 @@ def nested_graphs(depth: int = 30) -> onnx.ModelProto:
                 ["go"],
                 ["o"],
                 then_branch=branch,
-                else_branch=helper.make_graph([helper.make_node("Identity", ["x"], ["o"])], "other", [], [out]),
+                else_branch=helper.make_graph(
+                    [helper.make_node("Identity", ["x"], ["o"])], "other", [], [out]
+                ),
             )
         ]
     nodes[0].output[0] = "y"

@@ -31,10 +31,11 @@ GZIP = grpc.Compression.Gzip
 
 @dataclass(frozen=True, slots=True)
 class GrpcCase:
-    """A call: its messages, each to be answered once where `answers` does not say otherwise, and what the answers must say.
+    """A call: its messages, each to be answered once where `answers` does not say otherwise, and what the
+    answers must say.
 
-    `rows` is what an answered request must hold of `model`; `deadline_seconds` is the client's (None: the runner's own), and it
-    calls the request off so long after it is sent.
+    `rows` is what an answered request must hold of `model`; `deadline_seconds` is the client's (None: the
+    runner's own), and it calls the request off so long after it is sent.
     """
 
     messages: tuple[bytes, ...]
@@ -269,7 +270,9 @@ def not_utf8(random: Random) -> GrpcCase:
 def odd_parameters(random: Random) -> GrpcCase:
     """Sequences, priorities and timeouts of models that have none of them."""
     _, request = make_draft(random)
-    name = random.choice(["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "custom", "", "triton_x"])
+    name = random.choice(
+        ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "custom", "", "triton_x"]
+    )
     request.parameters[name].CopyFrom(odd_parameter(random))
     return ask(request, Wanted.EITHER)
 
@@ -286,7 +289,9 @@ def odd_parameters_of_tensors(random: Random) -> GrpcCase:
         "custom",
     ]
     for _ in range(random.randint(1, 3)):
-        random.choice([request.inputs[0], request.outputs[0]]).parameters[random.choice(names)].CopyFrom(odd_parameter(random))
+        random.choice([request.inputs[0], request.outputs[0]]).parameters[random.choice(names)].CopyFrom(
+            odd_parameter(random)
+        )
     return ask(request, Wanted.EITHER)
 
 
@@ -310,7 +315,9 @@ def outputs_twice_or_not_at_all(random: Random) -> GrpcCase:
 @kind
 def classification(random: Random) -> GrpcCase:
     _, request = make_draft(random)
-    request.outputs[0].parameters["classification"].int64_param = random.choice([1, 2, 100, 2**31, 2**40, 0, -1, -(2**63)])
+    request.outputs[0].parameters["classification"].int64_param = random.choice(
+        [1, 2, 100, 2**31, 2**40, 0, -1, -(2**63)]
+    )
     return ask(request, Wanted.EITHER)
 
 
@@ -331,7 +338,10 @@ def shared_memory(random: Random) -> GrpcCase:
 def shared_memory_registered(random: Random) -> GrpcCase:
     key = random.choice(["/nothing", "", "/", "/../../etc/passwd", "../x", "x" * 5000, "\x1b"])
     message = pb.SystemSharedMemoryRegisterRequest(
-        name=random.choice(NAMES), key=key, offset=random.choice([0, 2**40, 2**64 - 1]), byte_size=random.choice([0, 1, 2**40])
+        name=random.choice(NAMES),
+        key=key,
+        offset=random.choice([0, 2**40, 2**64 - 1]),
+        byte_size=random.choice([0, 1, 2**40]),
     )
     return GrpcCase((message.SerializeToString(),), method="SystemSharedMemoryRegister")
 
@@ -352,7 +362,9 @@ def bytes_tensors(random: Random) -> GrpcCase:
 def bad_indices(random: Random) -> GrpcCase:
     model = random.choice(GATHERING)
     rows = model.make_rows(random)
-    rows[random.randrange(len(rows)), random.randrange(2)] = random.choice([10, 1000, 2**31 - 1, -(2**31), -11])
+    rows[random.randrange(len(rows)), random.randrange(2)] = random.choice(
+        [10, 1000, 2**31 - 1, -(2**31), -11]
+    )
     return ask(draft(model, rows))
 
 
@@ -405,7 +417,10 @@ def mutated_fields(random: Random) -> GrpcCase:
 @kind
 def streams(random: Random) -> GrpcCase:
     """Sound and unsound messages, each of which gets one answer."""
-    cases = [random.choice([make_sound, wrong_rank, bad_indices, unknown_model, unknown_input])(random) for _ in range(5)]
+    cases = [
+        random.choice([make_sound, wrong_rank, bad_indices, unknown_model, unknown_input])(random)
+        for _ in range(5)
+    ]
     messages = [message for case in cases for message in case.messages]
     return GrpcCase(tuple(messages), Wanted.EITHER, method="ModelStreamInfer")
 
@@ -418,21 +433,28 @@ def streams_that_are_not_messages(random: Random) -> GrpcCase:
 
 @kind
 def unknown_methods(random: Random) -> GrpcCase:
-    return GrpcCase((b"\xff" * random.randint(0, 99),), method=random.choice(["Nothing", "", "ModelInfer/x", "modelinfer"]))
+    return GrpcCase(
+        (b"\xff" * random.randint(0, 99),),
+        method=random.choice(["Nothing", "", "ModelInfer/x", "modelinfer"]),
+    )
 
 
 @kind
 def deadlines_that_pass(random: Random) -> GrpcCase:
     """While the request waits in the backend."""
     model = random.choice(SLOW)
-    return replace(ask(draft(model, model.make_rows(random))), deadline_seconds=random.choice([0.005, 0.01, 0.02]))
+    return replace(
+        ask(draft(model, model.make_rows(random))), deadline_seconds=random.choice([0.005, 0.01, 0.02])
+    )
 
 
 @kind
 def called_off(random: Random) -> GrpcCase:
     """While the request waits in the backend."""
     model = random.choice(SLOW)
-    return replace(ask(draft(model, model.make_rows(random))), called_off_seconds=random.choice([0.005, 0.01, 0.02]))
+    return replace(
+        ask(draft(model, model.make_rows(random))), called_off_seconds=random.choice([0.005, 0.01, 0.02])
+    )
 
 
 @kind
@@ -449,7 +471,12 @@ def control_calls(random: Random) -> GrpcCase:
             ("ModelMetadata", pb.ModelMetadataRequest(name=name)),
             ("ModelReady", pb.ModelReadyRequest(name=name, version="x")),
             ("TraceSetting", pb.TraceSettingRequest(model_name=name)),
-            ("LogSettings", pb.LogSettingsRequest(settings={"nothing": pb.LogSettingsRequest.SettingValue(string_param=name)})),
+            (
+                "LogSettings",
+                pb.LogSettingsRequest(
+                    settings={"nothing": pb.LogSettingsRequest.SettingValue(string_param=name)}
+                ),
+            ),
             ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest(name=name)),
             (
                 "CudaSharedMemoryRegister",

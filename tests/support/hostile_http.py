@@ -60,7 +60,14 @@ def unknown_input(random: Random) -> HttpCase:
 @kind
 def missing_input(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    bodies: tuple[object, ...] = ({"inputs": []}, {}, {"inputs": None}, {"inputs": {}}, {"inputs": [{}]}, {"inputs": [None]})
+    bodies: tuple[object, ...] = (
+        {"inputs": []},
+        {},
+        {"inputs": None},
+        {"inputs": {}},
+        {"inputs": [{}]},
+        {"inputs": [None]},
+    )
     return ask(model, random.choice(bodies))
 
 
@@ -152,7 +159,9 @@ def json_and_binary(random: Random) -> HttpCase:
     """Triton takes one of them."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
-    return replace(binary(model, rows, rows.tobytes(), rows.nbytes, data=rows.ravel().tolist()), wanted=Wanted.EITHER)
+    return replace(
+        binary(model, rows, rows.tobytes(), rows.nbytes, data=rows.ravel().tolist()), wanted=Wanted.EITHER
+    )
 
 
 @kind
@@ -203,7 +212,11 @@ def duplicate_keys(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     text = encode(draft(model, model.make_rows(random)))
     doubled = random.choice(
-        [b'{"inputs":[],' + text[1:], text[:-1] + b',"inputs":[]}', text.replace(b'"shape"', b'"shape":[9,9],"shape"')]
+        [
+            b'{"inputs":[],' + text[1:],
+            text[:-1] + b',"inputs":[]}',
+            text.replace(b'"shape"', b'"shape":[9,9],"shape"'),
+        ]
     )
     return replace(ask(model, doubled), wanted=Wanted.EITHER)
 
@@ -267,7 +280,10 @@ def hostile_id(random: Random) -> HttpCase:
 def not_utf8(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     text = encode(draft(model, model.make_rows(random)))
-    return ask(model, text.replace(model.input.encode(), random.choice([b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80"]), 1))
+    return ask(
+        model,
+        text.replace(model.input.encode(), random.choice([b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80"]), 1),
+    )
 
 
 @kind
@@ -275,23 +291,40 @@ def odd_parameters(random: Random) -> HttpCase:
     """Sequences, priorities and timeouts of models that have none of them."""
     model = random.choice(MODELS)
     name = random.choice(
-        ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "custom", "", "binary_data_output"]
+        [
+            "sequence_id",
+            "sequence_start",
+            "sequence_end",
+            "priority",
+            "timeout",
+            "custom",
+            "",
+            "binary_data_output",
+        ]
     )
     value = random.choice([-1, 0, 1, 2**31, 2**62, 1.5, "x", "", True, None, [], {}, [1], "\x1b", "9" * 1000])
-    return replace(ask(model, {**draft(model, model.make_rows(random)), "parameters": {name: value}}), wanted=Wanted.EITHER)
+    return replace(
+        ask(model, {**draft(model, model.make_rows(random)), "parameters": {name: value}}),
+        wanted=Wanted.EITHER,
+    )
 
 
 @kind
 def parameters_of_another_type(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    body = {**draft(model, model.make_rows(random)), "parameters": random.choice(["x", 1, [], [1], None, True, [{}]])}
+    body = {
+        **draft(model, model.make_rows(random)),
+        "parameters": random.choice(["x", 1, [], [1], None, True, [{}]]),
+    }
     return replace(ask(model, body), wanted=Wanted.EITHER)
 
 
 @kind
 def odd_outputs(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    outputs = random.choice([[{}], [{"name": 1}], "z", 7, {}, [None], [[]], [{"name": None}], [{"name": "nothing"}]])
+    outputs = random.choice(
+        [[{}], [{"name": 1}], "z", 7, {}, [None], [[]], [{"name": None}], [{"name": "nothing"}]]
+    )
     wanted = Wanted.EITHER if outputs in ({}, 7, "z") else Wanted.REFUSED
     return replace(ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=wanted)
 
@@ -301,7 +334,9 @@ def outputs_twice_or_not_at_all(random: Random) -> HttpCase:
     """Triton takes the ones and gives all for the others."""
     model = random.choice(MODELS)
     outputs = random.choice([[{"name": model.output}] * 2, [{"name": model.output}] * 300, [], None])
-    return replace(ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER)
+    return replace(
+        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER
+    )
 
 
 @kind
@@ -309,32 +344,57 @@ def classification(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     number = random.choice([1, 2, 100, 2**31, 2**40, 0, -1, "1", 1.5, True, None, []])
     outputs = [{"name": model.output, "parameters": {"classification": number}}]
-    return replace(ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER)
+    return replace(
+        ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER
+    )
 
 
 @kind
 def shared_memory_of_input(random: Random) -> HttpCase:
-    region, offset = random.choice(["nothing", REGION, "", "\x1b"]), random.choice([0, 1, REGION_BYTES, 2**31, 2**40, -1])
+    region, offset = (
+        random.choice(["nothing", REGION, "", "\x1b"]),
+        random.choice([0, 1, REGION_BYTES, 2**31, 2**40, -1]),
+    )
     size = random.choice([REGION_BYTES + 1, 2**31, 2**40, 0])
-    parameters = {"shared_memory_region": region, "shared_memory_offset": offset, "shared_memory_byte_size": size}
+    parameters = {
+        "shared_memory_region": region,
+        "shared_memory_offset": offset,
+        "shared_memory_byte_size": size,
+    }
     return edited(random, data=None, parameters=parameters)
 
 
 @kind
 def shared_memory_of_output(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    region, offset = random.choice(["nothing", REGION, "", "\x1b"]), random.choice([REGION_BYTES, 2**31, 2**40, -1])
-    parameters = {"shared_memory_region": region, "shared_memory_offset": offset, "shared_memory_byte_size": 64}
-    body = {**draft(model, model.make_rows(random)), "outputs": [{"name": model.output, "parameters": parameters}]}
+    region, offset = (
+        random.choice(["nothing", REGION, "", "\x1b"]),
+        random.choice([REGION_BYTES, 2**31, 2**40, -1]),
+    )
+    parameters = {
+        "shared_memory_region": region,
+        "shared_memory_offset": offset,
+        "shared_memory_byte_size": 64,
+    }
+    body = {
+        **draft(model, model.make_rows(random)),
+        "outputs": [{"name": model.output, "parameters": parameters}],
+    }
     return ask(model, body)
 
 
 @kind
 def shared_memory_registered(random: Random) -> HttpCase:
     key = random.choice(["/nothing", "", "/", "/../../etc/passwd", "../x", "x" * 5000, "\x1b", 7, None])
-    body = {"key": key, "offset": random.choice([0, -1, 2**40, "0"]), "byte_size": random.choice([0, 1, 2**40, -1, "1"])}
+    body = {
+        "key": key,
+        "offset": random.choice([0, -1, 2**40, "0"]),
+        "byte_size": random.choice([0, 1, 2**40, -1, "1"]),
+    }
     device = random.choice(["system", "cuda", "nothing"])
-    return HttpCase(write_request(f"/v2/{device}sharedmemory/region/hostile_{random.randrange(9)}/register", encode(body)))
+    return HttpCase(
+        write_request(f"/v2/{device}sharedmemory/region/hostile_{random.randrange(9)}/register", encode(body))
+    )
 
 
 @kind
@@ -351,7 +411,9 @@ def bytes_tensors(random: Random) -> HttpCase:
 def bad_indices(random: Random) -> HttpCase:
     model = random.choice(GATHERING)
     rows = model.make_rows(random)
-    rows[random.randrange(len(rows)), random.randrange(2)] = random.choice([10, 1000, 2**31 - 1, -(2**31), -11])
+    rows[random.randrange(len(rows)), random.randrange(2)] = random.choice(
+        [10, 1000, 2**31 - 1, -(2**31), -11]
+    )
     return ask(model, draft(model, rows))
 
 
@@ -391,7 +453,9 @@ def damaged_compression(random: Random) -> HttpCase:
 def pipelined(random: Random) -> HttpCase:
     """Sound and unsound requests in one write."""
     count = random.randint(2, 5)
-    cases = [random.choice([make_sound, wrong_rank, bad_indices, unknown_input])(random) for _ in range(count)]
+    cases = [
+        random.choice([make_sound, wrong_rank, bad_indices, unknown_input])(random) for _ in range(count)
+    ]
     return HttpCase(b"".join(case.data for case in cases), Wanted.EITHER, answers=count)
 
 
@@ -428,15 +492,19 @@ def malformed_http(random: Random) -> HttpCase:
         [
             b"\r\n\r\n",
             b"GET\r\n\r\n",
-            # Under load Triton 2.51 now and then closes the connection on a path of 5000 characters, without an answer.
+            # Under load Triton 2.51 now and then closes the connection on a path of 5000 characters, without
+            # an answer.
             b"GET /%s HTTP/1.1\r\n\r\n" % (b"a" * random.choice([5000, 60_000])),
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
             bytes(random.randrange(256) for _ in range(100)),
             sound.replace(b"HTTP/1.1", random.choice([b"HTTP/1.9", b"", b"FTP/1.1"])),
-            sound.replace(b"Host: x", random.choice([b"Host", b": x", b"\x00: \x00", b"Host: " + b"x" * 100_000])),
             sound.replace(
-                b"Content-Length: ", random.choice([b"Content-Length: -", b"Content-Length: x", b"Content-Length: 9999"])
+                b"Host: x", random.choice([b"Host", b": x", b"\x00: \x00", b"Host: " + b"x" * 100_000])
+            ),
+            sound.replace(
+                b"Content-Length: ",
+                random.choice([b"Content-Length: -", b"Content-Length: x", b"Content-Length: 9999"]),
             ),
             sound.replace(b"Content-Length", b"Content-Length: 1\r\nContent-Length"),
             sound.replace(b"Host: x", b"Transfer-Encoding: chunked"),
@@ -463,7 +531,17 @@ def control_calls(random: Random) -> HttpCase:
         "/v2/logging",
     )
     body = random.choice(
-        [b"", b"{", b"[]", b"null", b'{"ready":7}', b'{"parameters":7}', b'{"nothing":"\\u001b"}', b"\xff", b"[" * 500]
+        [
+            b"",
+            b"{",
+            b"[]",
+            b"null",
+            b'{"ready":7}',
+            b'{"parameters":7}',
+            b'{"nothing":"\\u001b"}',
+            b"\xff",
+            b"[" * 500,
+        ]
     )
     method = random.choice(["GET", "POST", "POST"])
     return HttpCase(write_request(random.choice(paths), body, {}, method), Wanted.EITHER)

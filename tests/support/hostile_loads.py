@@ -87,7 +87,9 @@ def write_damaged(folder: Path, number: int) -> None:
     compiled, payload = damage(number)
     write_triton_model(compiled, folder)
     broken = _Payload(compiled.executable, payload)
-    replace(compiled, executable=broken).export(folder / "1" / "executable.popef", folder / "1" / "weights.popef")
+    replace(compiled, executable=broken).export(
+        folder / "1" / "executable.popef", folder / "1" / "weights.popef"
+    )
     _set_mode(folder, number)
 
 
@@ -106,7 +108,9 @@ def write_graph(folder: Path, name: str, number: int) -> None:
 def _set_mode(folder: Path, number: int) -> None:
     config = folder / "config.pbtxt"
     parameters = [*MODES.values()][number % len(MODES)]
-    entries = [f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+    entries = [
+        f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+    ]
     tensors = config.read_text().partition("parameters {")[0]
     config.write_text(f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n")
 
@@ -116,8 +120,13 @@ def load_all(server: TritonServer, damaged: range, graphs: list[str]) -> Report:
     folder, report = server.model_repository / NAME, Report()
     limits = {"connection_timeout": PATIENCE_SECONDS, "network_timeout": PATIENCE_SECONDS}
     with httpclient.InferenceServerClient(server.http_url, **limits) as client:
-        cases = [(f"payload {number}", lambda number=number: write_damaged(folder, number)) for number in damaged]
-        cases += [(name, lambda name=name, place=place: write_graph(folder, name, place)) for place, name in enumerate(graphs)]
+        cases = [
+            (f"payload {number}", lambda number=number: write_damaged(folder, number)) for number in damaged
+        ]
+        cases += [
+            (name, lambda name=name, place=place: write_graph(folder, name, place))
+            for place, name in enumerate(graphs)
+        ]
         for name, write in cases:
             shutil.rmtree(folder, ignore_errors=True)
             write()
@@ -168,7 +177,9 @@ def check_sound(client: httpclient.InferenceServerClient) -> list[str]:
 
 
 def _state(client: httpclient.InferenceServerClient) -> str:
-    return next((model.get("state", "") for model in client.get_model_repository_index() if model["name"] == NAME), "")
+    return next(
+        (model.get("state", "") for model in client.get_model_repository_index() if model["name"] == NAME), ""
+    )
 
 
 def _iter_inputs(config: dict[str, Any]) -> Iterator[httpclient.InferInput]:

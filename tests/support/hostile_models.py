@@ -22,8 +22,9 @@ TABLE = np.arange(30, dtype=np.float32).reshape(10, 3)
 MOST_ROWS = 64
 """max_batch_size of all models: a request of more rows than that is small."""
 DELAY_MS = 100
-"""How long the models that hold their requests up do so. Triton 2.51 (24.10) ends when a call over gRPC is called off, or its
-deadline passes, in the moment in which it is answered, whatever the backend (24.12 mends it): theirs end long before that."""
+"""How long the models that hold their requests up do so. Triton 2.51 (24.10) ends when a call over gRPC is
+called off, or its deadline passes, in the moment in which it is answered, whatever the backend (24.12 mends
+it): theirs end long before that."""
 OPTIONS = [QUICKLY, "--log-error=false", "--log-warning=false"]
 """Of the server. Triton logs some refused requests, with names as they came."""
 
@@ -32,11 +33,48 @@ REGION, REGION_BYTES = "hostile_region", 256
 """Shared memory that the server knows of; no request here may read or write beyond it."""
 
 SIZES = (0, -1, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 2**40, MOST_ROWS + 1)
-JSON_SHAPES = ([0, 4], [-1, 4], [-4, 4], [-1, -1], [-(2**63), 4], [2**62, 4], [2**32, 2**32], [1000, 1000], [3, 3], [0, 0])
-"""Of data in JSON. Triton 2.51 makes room for such data after their shape alone: one of 2^40, which fits into its integers but
-into no memory, ends it, whatever the backend."""
-TYPES = ("BOOL", "UINT8", "INT16", "INT32", "INT64", "UINT64", "FP16", "FP32", "FP64", "BF16", "BYTES", "", "fp32", "TYPE_FP32")
-VALUES = (b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-0", b"1e400", b"18446744073709551616", b"-1.5", b"01", b"true")
+JSON_SHAPES = (
+    [0, 4],
+    [-1, 4],
+    [-4, 4],
+    [-1, -1],
+    [-(2**63), 4],
+    [2**62, 4],
+    [2**32, 2**32],
+    [1000, 1000],
+    [3, 3],
+    [0, 0],
+)
+"""Of data in JSON. Triton 2.51 makes room for such data after their shape alone: one of 2^40, which fits into
+its integers but into no memory, ends it, whatever the backend."""
+TYPES = (
+    "BOOL",
+    "UINT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "UINT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "BF16",
+    "BYTES",
+    "",
+    "fp32",
+    "TYPE_FP32",
+)
+VALUES = (
+    b"NaN",
+    b"Infinity",
+    b"-Infinity",
+    b"1e999",
+    b"-0",
+    b"1e400",
+    b"18446744073709551616",
+    b"-1.5",
+    b"01",
+    b"true",
+)
 NAMES = (
     "",
     "\x1b[2J",
@@ -60,8 +98,9 @@ class Wanted(Enum):
 
 
 ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Of the server: where glibc begins, and stays with this. Otherwise it raises the size from which on memory is given back at
-once, and what hundreds of kilobytes leave between smaller pieces looks like a leak of some 6 KB a request."""
+"""Of the server: where glibc begins, and stays with this. Otherwise it raises the size from which on memory
+is given back at once, and what hundreds of kilobytes leave between smaller pieces looks like a leak of some 6
+KB a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +162,11 @@ def _write(repository: Path, model: onnx.ModelProto, models: tuple[Served, ...])
         folder = repository / served.name
         write_triton_model(compiled, folder)
         config = folder / "config.pbtxt"
-        entries = [f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()]
+        entries = [
+            f'{{ key: "{key}" value: {{ string_value: "{value}" }} }}' for key, value in parameters.items()
+        ]
         tensors = config.read_text().partition("parameters {")[0]
-        config.write_text(f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n")
+        config.write_text(
+            f"{tensors}parameters [{', '.join(entries)}]\ninstance_group [{{ kind: KIND_CPU }}]\n"
+        )
         exchange(config, "max_batch_size: 8000", f"max_batch_size: {MOST_ROWS}")

@@ -1,7 +1,7 @@
 """Sends hostile requests to a real server, sound ones between them, and judges what comes back.
 
-A case is wrong when it gets none or several answers, is answered where it must be refused or answered wrongly, or when the
-answer speaks of a defect of the backend. The same seed and number make the same case.
+A case is wrong when it gets none or several answers, is answered where it must be refused or answered
+wrongly, or when the answer speaks of a defect of the backend. The same seed and number make the same case.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ class _Buffer(io.BufferedReader):
 
 
 class HttpClient:
-    """Writes bytes to the server and reads whole answers, over a connection that it keeps while the server does."""
+    """Writes bytes to the server and reads whole answers, over a connection that it keeps while the server
+    does."""
 
     def __init__(self, server: TritonServer) -> None:
         self._address = (HOST, server.ports[0])
@@ -165,7 +166,9 @@ def judge_http(case: HttpCase, answer: http.client.HTTPResponse, body: bytes) ->
     _judge(case.wanted, answer.status < 400, text)
     if case.wanted is Wanted.ANSWERED:
         assert case.model is not None
-        _compare(case.model, case.rows, _read_outputs(body, answer.headers.get("Inference-Header-Content-Length")))
+        _compare(
+            case.model, case.rows, _read_outputs(body, answer.headers.get("Inference-Header-Content-Length"))
+        )
 
 
 def _read_outputs(body: bytes, length: str | None) -> dict[str, Array]:
@@ -225,7 +228,9 @@ class GrpcClient:
         if code == "OK" and len(answers) != expected:
             raise WrongAnswerError(f"{len(answers)} answers, expected {expected}")
         if case.is_stream:
-            text += "".join(pb.ModelStreamInferResponse.FromString(answer).error_message for answer in answers)
+            text += "".join(
+                pb.ModelStreamInferResponse.FromString(answer).error_message for answer in answers
+            )
         _judge(case.wanted, code == "OK", f"{code} {text}")
         if case.wanted is Wanted.ANSWERED:
             assert case.model is not None
@@ -256,11 +261,15 @@ def _compare(model: Served, rows: Array | None, outputs: dict[str, Array]) -> No
         raise WrongAnswerError(f"{model.name}: {rows.tolist()} was answered {outputs}")
 
 
-PROTOCOLS: dict[str, tuple[Any, Any]] = {"http": (HttpClient, hostile_http), "grpc": (GrpcClient, hostile_grpc)}
+PROTOCOLS: dict[str, tuple[Any, Any]] = {
+    "http": (HttpClient, hostile_http),
+    "grpc": (GrpcClient, hostile_grpc),
+}
 
 
 def run_cases(server: TritonServer, numbers: range, seed: int) -> Report:
-    """Send the cases of these numbers, even ones over HTTP and odd ones over gRPC, from many clients at once."""
+    """Send the cases of these numbers, even ones over HTTP and odd ones over gRPC, from many clients at
+    once."""
     shares = [
         (protocol, [*numbers][place::2][client::CLIENTS])
         for client in range(CLIENTS)
@@ -284,7 +293,9 @@ def _work(server: TritonServer, protocol: str, numbers: Sequence[int], seed: int
             if place % SOUND_EVERY == 0:
                 _send(client, protocol, "sound", module.make_sound, f"{seed} {number} sound", report)
             if server.poll() is not None:
-                report.faults.append(f"{protocol} {name} {number}: the server has ended, with status {server.poll()}")
+                report.faults.append(
+                    f"{protocol} {name} {number}: the server has ended, with status {server.poll()}"
+                )
                 break
     finally:
         client.close()
@@ -315,7 +326,8 @@ def check_models(server: TritonServer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the server's processes hold: bytes of memory and open files of each, and its segments of /dev/shm in bytes."""
+    """What the server's processes hold: bytes of memory and open files of each, and its segments of /dev/shm
+    in bytes."""
 
     resident: dict[str, int]
     files: dict[str, int]
@@ -332,8 +344,15 @@ def measure(server: TritonServer) -> Usage:
 
 def _name_processes(server: TritonServer) -> dict[int, str]:
     """By id: the server, a stub by its instance, and a stub's child by its parent's."""
-    living = {process.pid: process for process in iter_processes() if process.session == server.pid and process.state != "Z"}
-    names = {pid: next((word for word in process.command_line if word.endswith("_0_0")), "") for pid, process in living.items()}
+    living = {
+        process.pid: process
+        for process in iter_processes()
+        if process.session == server.pid and process.state != "Z"
+    }
+    names = {
+        pid: next((word for word in process.command_line if word.endswith("_0_0")), "")
+        for pid, process in living.items()
+    }
     names[server.pid] = "server"
     return {pid: name or f"child of {names.get(living[pid].parent, '?')}" for pid, name in names.items()}
 

@@ -15,7 +15,8 @@ from hostile_models import MODELS, Array, Served, Wanted
 class HttpCase:
     """Bytes for one connection, how many answers they must get, and what those must say.
 
-    `rows` is what an answered request must hold of `model`. After `closes` we write no more: then fewer answers may come.
+    `rows` is what an answered request must hold of `model`. After `closes` we write no more: then fewer
+    answers may come.
     """
 
     data: bytes
@@ -41,7 +42,12 @@ def write_request(
 
 def draft(model: Served, rows: Array) -> Body:
     """The JSON of a sound request."""
-    tensor = {"name": model.input, "shape": list(rows.shape), "datatype": model.datatype, "data": rows.ravel().tolist()}
+    tensor = {
+        "name": model.input,
+        "shape": list(rows.shape),
+        "datatype": model.datatype,
+        "data": rows.ravel().tolist(),
+    }
     return {"inputs": [tensor], "outputs": [{"name": model.output}]}
 
 
@@ -49,9 +55,13 @@ def encode(body: object) -> bytes:
     return body if isinstance(body, bytes) else json.dumps(body).encode()
 
 
-def ask(model: Served, body: object, headers: Mapping[str, object] | None = None, version: str = "") -> HttpCase:
+def ask(
+    model: Served, body: object, headers: Mapping[str, object] | None = None, version: str = ""
+) -> HttpCase:
     """The request of a body, JSON or bytes, which is to be refused."""
-    return HttpCase(write_request(f"/v2/models/{model.name}{version}/infer", encode(body), headers), model=model)
+    return HttpCase(
+        write_request(f"/v2/models/{model.name}{version}/infer", encode(body), headers), model=model
+    )
 
 
 def make_sound(random: Random, model: Served | None = None) -> HttpCase:
@@ -70,9 +80,13 @@ def edited(random: Random, **changes: object) -> HttpCase:
     return ask(model, body)
 
 
-def binary(model: Served, rows: Array, after: bytes, size: object, *, length: object = None, **fields: object) -> HttpCase:
+def binary(
+    model: Served, rows: Array, after: bytes, size: object, *, length: object = None, **fields: object
+) -> HttpCase:
     """A request whose data come `after` the JSON."""
     tensor = {"name": model.input, "shape": list(rows.shape), "datatype": model.datatype, **fields}
     outputs = [{"name": model.output, "parameters": {"binary_data": True}}]
     head = encode({"inputs": [{**tensor, "parameters": {"binary_data_size": size}}], "outputs": outputs})
-    return ask(model, head + after, {"Inference-Header-Content-Length": len(head) if length is None else length})
+    return ask(
+        model, head + after, {"Inference-Header-Content-Length": len(head) if length is None else length}
+    )

@@ -40,7 +40,10 @@ def make_rows(number: float, rows: int = 1) -> np.ndarray:
 def lookup_model() -> onnx.ModelProto:
     """rows = table[ids] * factor."""
     return make_model(
-        [helper.make_node("Gather", ["table", "ids"], ["row"]), helper.make_node("Mul", ["row", "factor"], ["rows"])],
+        [
+            helper.make_node("Gather", ["table", "ids"], ["row"]),
+            helper.make_node("Mul", ["row", "factor"], ["rows"]),
+        ],
         {"ids": (TensorProto.INT32, ["n"]), "factor": (TensorProto.FLOAT, ["n", 3])},
         {"rows": (TensorProto.FLOAT, ["n", 3])},
         {"table": np.arange(3 * TABLE_ROWS, dtype=np.float32).reshape(TABLE_ROWS, 3)},
@@ -55,8 +58,10 @@ TWO_INSTANCES = ("{ kind: KIND_CPU }", "{ kind: KIND_CPU count: 2 }")
 
 WARM_UP = """
 model_warmup [
-    { name: "zeros" batch_size: 3 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 512 ] zero_data: true } } },
-    { name: "random" batch_size: 2 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 512 ] random_data: true } } }
+    { name: "zeros" batch_size: 3
+      inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 512 ] zero_data: true } } },
+    { name: "random" batch_size: 2
+      inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 512 ] random_data: true } } }
 ]
 """
 WARM_UP_REQUESTS = 5
@@ -65,7 +70,8 @@ QUEUE = """dynamic_batching {
     priority_levels: 3
     default_priority_level: 2
     default_queue_policy {
-        timeout_action: REJECT default_timeout_microseconds: 300000000 allow_timeout_override: true max_queue_size: 3
+        timeout_action: REJECT default_timeout_microseconds: 300000000
+        allow_timeout_override: true max_queue_size: 3
     }
     priority_queue_policy { key: 3 value { timeout_action: REJECT default_timeout_microseconds: 1 } }
 }"""
@@ -116,7 +122,10 @@ class TritonPythonModel:
 
 
 def write_model(
-    folder: Path, model: onnx.ModelProto, *changes: str | tuple[str, str], options: CompilerOptions | None = None
+    folder: Path,
+    model: onnx.ModelProto,
+    *changes: str | tuple[str, str],
+    options: CompilerOptions | None = None,
 ) -> Path:
     """A model folder; `changes` are texts to add to its config.pbtxt, or pairs of texts to exchange in it."""
     write_triton_model(Compiler.compile(Converter(batch_size=4).convert(model), None, options), folder)
@@ -150,8 +159,11 @@ def write_explicit(repository: Path) -> list[str]:
         write_model(repository / f"reloaded_{mode}", scale_model(2), set_mode(mode))
         busy = write_model(repository / f"busy_{mode}", scale_model(2), set_mode(mode), DELAY, ONE_BY_ONE)
         exchange(busy / "config.pbtxt", "dynamic_batching { }", QUEUE)
-        write_model(repository / f"cached_{mode}", scale_model(2), set_mode(mode), "response_cache { enable: true }")
-        # Triton checks requests itself; an optional input that the model needs all the same gets a bad one past it.
+        write_model(
+            repository / f"cached_{mode}", scale_model(2), set_mode(mode), "response_cache { enable: true }"
+        )
+        # Triton checks requests itself; an optional input that the model needs all the same gets a bad one
+        # past it.
         optional = ('name: "factor"', 'name: "factor" optional: true')
         write_model(repository / f"counted_{mode}", lookup_model(), set_mode(mode), TWO_INSTANCES, optional)
     for name, config in (("ensemble", ENSEMBLE), ("script", SCRIPT_CONFIG)):
@@ -159,11 +171,18 @@ def write_explicit(repository: Path) -> list[str]:
         (repository / name / "config.pbtxt").write_text(config)
     (repository / "script" / "1" / "model.py").write_text(SCRIPT)
     caches = f"--cache-directory={find_triton() / 'caches'}"
-    return ["--model-control-mode=explicit", "--load-model=*", "--cache-config=local,size=1048576", caches, QUICKLY]
+    return [
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--cache-config=local,size=1048576",
+        caches,
+        QUICKLY,
+    ]
 
 
 def write_polled(repository: Path) -> list[str]:
-    """The machine fits the executables. A failed reload keeps Triton 24.10 from ending before its exit timeout."""
+    """The machine fits the executables. A failed reload keeps Triton 24.10 from ending before its exit
+    timeout."""
     for mode in MODES:
         write_model(repository / f"executable_{mode}", scale_model(2), set_mode(mode))
     write_model(repository / "configuration", scale_model(2))

@@ -1,4 +1,5 @@
-"""Damage to protobuf messages that knows what they are: fields lost, doubled, moved and set to what nobody expects."""
+"""Damage to protobuf messages that knows what they are: fields lost, doubled, moved and set to what nobody
+expects."""
 
 from __future__ import annotations
 
@@ -9,8 +10,42 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor as Field
 from google.protobuf.message import Message
 
-NUMBERS = (0, 1, 2, 3, 7, 16, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**64 - 1, -1, -2, -(2**63))
-TEXTS = ("", "x", "y", "w", "\0", "\x1b[31m", "a\nb", "../../etc/passwd", "/dev/zero", "Loop", "If", "Scan", "Concat", "Tile")
+NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    16,
+    255,
+    2**16,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**40,
+    2**62,
+    2**63 - 1,
+    2**64 - 1,
+    -1,
+    -2,
+    -(2**63),
+)
+TEXTS = (
+    "",
+    "x",
+    "y",
+    "w",
+    "\0",
+    "\x1b[31m",
+    "a\nb",
+    "../../etc/passwd",
+    "/dev/zero",
+    "Loop",
+    "If",
+    "Scan",
+    "Concat",
+    "Tile",
+)
 _RANGES = {
     Field.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     Field.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -85,5 +120,10 @@ def _invent(field: Any, random: Random, before: Any) -> Any:
 def _damage(data: bytes, random: Random) -> bytes:
     place = random.randrange(len(data) + 1)
     return random.choice(
-        (data[:place], data + b"\0" * 4, data[:place] + bytes([random.randrange(256)]) + data[place + 1 :], b"")
+        (
+            data[:place],
+            data + b"\0" * 4,
+            data[:place] + bytes([random.randrange(256)]) + data[place + 1 :],
+            b"",
+        )
     )

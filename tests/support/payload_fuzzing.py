@@ -24,13 +24,18 @@ _MOST_FED_BYTES = 1 << 20
 
 @cache
 def seed_executables() -> tuple[Compiled, ...]:
-    """Sound executables of several kinds: floats and halves, constants and streamed weights, loops, branches, convolutions."""
+    """Sound executables of several kinds: floats and halves, constants and streamed weights, loops, branches,
+    convolutions."""
     models = [linear_model(), gather_model(), hostile.endless_loop(3), _branches(), _convolution()]
     found = []
     for model in models:
         for precision in ("fp32", "fp16"):
-            converted = Converter(batch_size=2, precision=precision).convert(model) if model is models[0] else None
-            converted = converted or Converter(batch_size=2 if model is models[1] else None, precision=precision).convert(model)
+            converted = (
+                Converter(batch_size=2, precision=precision).convert(model) if model is models[0] else None
+            )
+            converted = converted or Converter(
+                batch_size=2 if model is models[1] else None, precision=precision
+            ).convert(model)
             for constant_weights in (True, False):
                 options = CompilerOptions(constant_weights=constant_weights)
                 found.append(Compiler.compile(converted, None, options))
@@ -45,7 +50,9 @@ def seed_payloads() -> tuple[bytes, ...]:
 
 def _branches() -> onnx.ModelProto:
     out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
-    graphs = [helper.make_graph([helper.make_node(op, ["x"], ["o"])], op, [], [out]) for op in ("Relu", "Neg")]
+    graphs = [
+        helper.make_graph([helper.make_node(op, ["x"], ["o"])], op, [], [out]) for op in ("Relu", "Neg")
+    ]
     go = helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0)
     choose = helper.make_node("Greater", ["m", "zero"], ["go"])
     node = helper.make_node("If", ["go"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
@@ -101,7 +108,8 @@ def _parses(message: pb.Executable) -> bool:
 
 
 def check_payload(payload: bytes, *, isolated: bool = False) -> str:
-    """Load and run it; "answers", or the name of the error of ours that it came to. Anything else is raised."""
+    """Load and run it; "answers", or the name of the error of ours that it came to. Anything else is
+    raised."""
     engine = None
     try:
         executable = Executable.deserialize(payload)
@@ -135,7 +143,9 @@ def _feed(program, stream):
 def _drain(program, stream):
     def write(rows):
         row_shape = stream.row_shape if program.batch_size else stream.shape
-        assert (rows.dtype, rows.shape[1:]) == (stream.dtype, row_shape), f"{stream} gave {rows.dtype} {rows.shape}"
+        assert (rows.dtype, rows.shape[1:]) == (stream.dtype, row_shape), (
+            f"{stream} gave {rows.dtype} {rows.shape}"
+        )
 
     return write
 

@@ -1,4 +1,5 @@
-"""Whole PopEF files, generated as plain data and written by popef, by the reference library or by the tests' own builder."""
+"""Whole PopEF files, generated as plain data and written by popef, by the reference library or by the tests'
+own builder."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def blobs(draw: st.DrawFn) -> PlainBlob:
     return kind, values, payload
 
 
-TENSOR_INFOS = st.fixed_dictionaries({"shape": st.lists(st.integers(0, 3), max_size=3), "dataType": st.integers(0, 14)})
+TENSOR_INFOS = st.fixed_dictionaries(
+    {"shape": st.lists(st.integers(0, 3), max_size=3), "dataType": st.integers(0, 14)}
+)
 ITEM_BYTES = (1, 1, 2, 4, 8, 1, 1, 2, 2, 4, 4, 8, 8, 1, 1)
 
 
@@ -50,7 +53,10 @@ def tensor_bytes(info: Plain) -> int:
 
 
 FILES = st.lists(
-    blobs(), min_size=1, max_size=4, unique_by=lambda blob: (blob[0], blob[1]["name"]) if blob[0] == 0 else id(blob)
+    blobs(),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda blob: (blob[0], blob[1]["name"]) if blob[0] == 0 else id(blob),
 )
 
 
@@ -84,7 +90,11 @@ def written_by_others(blob: PlainBlob, seed: int) -> bytes:
         return scatter(PLAIN.shapes[name], values, seed)
 
     structure = message(STRUCTURE_OF_BLOB[kind], values)
-    size = len(message("BlobHeader", {"version": "2.1", "type": kind, "size": 1})) + len(structure) + len(payload)
+    size = (
+        len(message("BlobHeader", {"version": "2.1", "type": kind, "size": 1}))
+        + len(structure)
+        + len(payload)
+    )
     return message("BlobHeader", {"version": "2.1", "type": kind, "size": size}) + structure + payload
 
 

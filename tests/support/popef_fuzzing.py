@@ -33,7 +33,8 @@ SECONDS = 2.0
 
 
 def check(data: bytes) -> None:
-    """Read `data` in every way; raises AssertionError for a broken promise, and lets out what is no PopefError."""
+    """Read `data` in every way; raises AssertionError for a broken promise, and lets out what is no
+    PopefError."""
     began = time.process_time()
     with popef.Reader(LIMITS) as reader:
         try:
@@ -71,7 +72,9 @@ def _verify(data: bytes) -> list[object]:
 def _check_read(data: bytes, reader: popef.Reader) -> None:
     assert list(describe_words_of(data))
     _verify(data)
-    assert repr(reader.metadata() + reader.tensors() + reader.feeds() + reader.executables() + reader.opaqueBlobs())
+    assert repr(
+        reader.metadata() + reader.tensors() + reader.feeds() + reader.executables() + reader.opaqueBlobs()
+    )
     for blob in reader.blobs():
         assert describe_blob(blob)
         _check_like_the_general_decoder(blob)
@@ -168,7 +171,8 @@ CODE = b"IPU code " * 30
 
 
 def seed_files() -> Iterator[bytes]:
-    """Valid files: every type of blob, every codec, the layouts of popef's writer, of the reference and of the builder."""
+    """Valid files: every type of blob, every codec, the layouts of popef's writer, of the reference and of
+    the builder."""
     yield written_by_popef(EXAMPLE)
     for seed in range(10):
         yield b"".join(written_by_others(blob, seed + i) for i, blob in enumerate(EXAMPLE))
@@ -178,7 +182,14 @@ def seed_files() -> Iterator[bytes]:
 
 
 _INFO = {"shape": [2, 3], "dataType": 7}
-_ANCHOR = {"name": "w", "handle": "h2d_w", "tensorInfo": _INFO, "type": 1, "isPerReplica": False, "programs": [1, 5]}
+_ANCHOR = {
+    "name": "w",
+    "handle": "h2d_w",
+    "tensorInfo": _INFO,
+    "type": 1,
+    "isPerReplica": False,
+    "programs": [1, 5],
+}
 EXAMPLE: list[PlainBlob] = [
     (
         1,

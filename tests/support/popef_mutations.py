@@ -7,9 +7,26 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 MASK = (1 << 64) - 1
-_EDGES = (0, 1, 2, 7, 8, 63, 64, (1 << 29) - 1, 1 << 31, (1 << 32) - 1, (1 << 63) - 8, (1 << 63) - 1, 1 << 63, MASK - 7, MASK)
+_EDGES = (
+    0,
+    1,
+    2,
+    7,
+    8,
+    63,
+    64,
+    (1 << 29) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    (1 << 63) - 8,
+    (1 << 63) - 1,
+    1 << 63,
+    MASK - 7,
+    MASK,
+)
 
-# Of a word that is a pointer: kind, offset (far: double and pad), list code, count (far: segment), words, pointers.
+# Of a word that is a pointer: kind, offset (far: double and pad), list code, count (far: segment), words,
+# pointers.
 _PARTS = ((0, 2), (2, 30), (2, 1), (3, 29), (32, 3), (35, 29), (32, 16), (48, 16), (32, 32), (63, 1))
 
 
@@ -45,7 +62,12 @@ def _change_part(word: int, random: Random) -> int:
     shift, bits = random.choice(_PARTS)
     mask = (1 << bits) - 1
     part = word >> shift & mask
-    part = random.choice((part + 1, part - 1, 0, 1, 2, mask, mask >> 1, random.randrange(64), random.getrandbits(bits))) & mask
+    part = (
+        random.choice(
+            (part + 1, part - 1, 0, 1, 2, mask, mask >> 1, random.randrange(64), random.getrandbits(bits))
+        )
+        & mask
+    )
     return word & ~(mask << shift) | part << shift
 
 
@@ -79,7 +101,8 @@ def _duplicate(data: bytes, random: Random, _: Sequence[int]) -> bytes:
 
 
 def _splice(data: bytes, random: Random, starts: Sequence[int]) -> bytes:
-    """Move, double or cut out a piece between the beginnings of blobs, or between a blob and the middle of another."""
+    """Move, double or cut out a piece between the beginnings of blobs, or between a blob and the middle of
+    another."""
     ends = [*starts, len(data)]
     first, last = sorted(random.choices(ends, k=2))
     return data[: random.choice(ends)] + data[first:last] + data[random.choice(ends) :]

@@ -13,7 +13,9 @@ from simipu.target import TARGETS
 import popef
 
 
-def make_model(nodes: list[onnx.NodeProto], inputs: dict, outputs: dict, weights: dict, opset: int = 17) -> onnx.ModelProto:
+def make_model(
+    nodes: list[onnx.NodeProto], inputs: dict, outputs: dict, weights: dict, opset: int = 17
+) -> onnx.ModelProto:
     """An ONNX model; inputs and outputs map names to (element type, shape)."""
     graph = helper.make_graph(
         nodes,
@@ -49,7 +51,8 @@ def linear_model(width: int = 4, seed: int = 0) -> onnx.ModelProto:
 
 
 def gather_model() -> onnx.ModelProto:
-    """Rows of a table of 10 by 3, which counts up from 0, by pairs of indices; others than 0 to 9 are refused."""
+    """Rows of a table of 10 by 3, which counts up from 0, by pairs of indices; others than 0 to 9 are
+    refused."""
     return make_model(
         [helper.make_node("Gather", ["table", "ids"], ["rows"])],
         {"ids": (TensorProto.INT64, ["n", 2])},
@@ -59,11 +62,14 @@ def gather_model() -> onnx.ModelProto:
 
 
 def loudness_model() -> onnx.ModelProto:
-    """y = x over the loudest value of the whole batch: a row's answer depends on its neighbours, as in audio front ends."""
+    """y = x over the loudest value of the whole batch: a row's answer depends on its neighbours, as in audio
+    front ends."""
     return make_model(
         [
             helper.make_node("Abs", ["x"], ["size"]),
-            helper.make_node("ReduceMax", ["size"], ["loudest"], name="loudest_of_all", axes=[0, 1], keepdims=1),
+            helper.make_node(
+                "ReduceMax", ["size"], ["loudest"], name="loudest_of_all", axes=[0, 1], keepdims=1
+            ),
             helper.make_node("Div", ["x", "loudest"], ["y"]),
         ],
         {"x": (TensorProto.FLOAT, ["batch", 4])},
@@ -73,7 +79,8 @@ def loudness_model() -> onnx.ModelProto:
 
 
 def steps_model(steps: int = 5) -> onnx.ModelProto:
-    """A time-major LSTM with zeros for its state: x [steps, batch, 2] to y [steps, batch, 3] and last [batch, 3]."""
+    """A time-major LSTM with zeros for its state: x [steps, batch, 2] to y [steps, batch, 3] and last [batch,
+    3]."""
     random = np.random.default_rng(0)
     nodes = [
         helper.make_node("LSTM", ["x", "w", "r", "", "", "state", "state"], ["all", "end"], hidden_size=3),
@@ -130,7 +137,10 @@ def write_handmade(path: Path, model: onnx.ModelProto) -> None:
     """A PopEF file whose main program is `model` as it is: any operator, any type, every shape fixed."""
     streams = tuple(
         Stream(value.name, value.name, direction, *_type_and_shape(value))
-        for direction, values in ((Direction.HOST_TO_DEVICE, model.graph.input), (Direction.DEVICE_TO_HOST, model.graph.output))
+        for direction, values in (
+            (Direction.HOST_TO_DEVICE, model.graph.input),
+            (Direction.DEVICE_TO_HOST, model.graph.output),
+        )
         for value in values
     )
     program = Program(5, "main_program", ProgramKind.MAIN, streams, model.SerializeToString())
@@ -140,12 +150,17 @@ def write_handmade(path: Path, model: onnx.ModelProto) -> None:
 def write_executable(path: Path, executable: Executable) -> None:
     """A PopEF file of an executable of one program, as it is."""
     (program,) = executable.programs
-    kinds = {Direction.HOST_TO_DEVICE: popef.TensorType.INPUT, Direction.DEVICE_TO_HOST: popef.TensorType.OUTPUT}
+    kinds = {
+        Direction.HOST_TO_DEVICE: popef.TensorType.INPUT,
+        Direction.DEVICE_TO_HOST: popef.TensorType.OUTPUT,
+    }
     anchors = [
         popef.Anchor(
             name=stream.tensor,
             handle=stream.handle,
-            tensorInfo=popef.TensorInfo(shape=stream.shape, dataType=popef.numpyDTypeToPopefType(stream.dtype)),
+            tensorInfo=popef.TensorInfo(
+                shape=stream.shape, dataType=popef.numpyDTypeToPopefType(stream.dtype)
+            ),
             type=kinds[stream.direction],
             programs=[program.index],
         )
@@ -153,7 +168,12 @@ def write_executable(path: Path, executable: Executable) -> None:
     ]
     flow = popef.ProgramFlow(load=[], main=[program.index], save=[])
     metadata = popef.Metadata(
-        replicationFactor=1, numIpus=1, executable=executable.name, ipuVersion=2, anchors=anchors, programFlow=flow
+        replicationFactor=1,
+        numIpus=1,
+        executable=executable.name,
+        ipuVersion=2,
+        anchors=anchors,
+        programFlow=flow,
     )
     with popef.Writer(path) as writer:
         with writer.createExecutable(executable.name) as blob:
@@ -163,4 +183,6 @@ def write_executable(path: Path, executable: Executable) -> None:
 
 def _type_and_shape(value: onnx.ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
     tensor = value.type.tensor_type
-    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(dim.dim_value for dim in tensor.shape.dim)
+    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(
+        dim.dim_value for dim in tensor.shape.dim
+    )

@@ -1,4 +1,5 @@
-"""PopEF messages as Cap'n Proto's rules of evolution allow them: longer and shorter structures, lists that have grown."""
+"""PopEF messages as Cap'n Proto's rules of evolution allow them: longer and shorter structures, lists that
+have grown."""
 
 from __future__ import annotations
 
@@ -13,8 +14,11 @@ CODES = {8: 2, 16: 3, 32: 4, 64: 5}
 """The size code of integers by their bits."""
 
 
-def scatter(shape: StructShape, values: Plain, seed: int, bits: int = 64, seen: Counter[str] | None = None) -> bytes:
-    """A message of some values in a form that `seed` chooses, its integers `bits` wide; `seen` counts what occurs in it."""
+def scatter(
+    shape: StructShape, values: Plain, seed: int, bits: int = 64, seen: Counter[str] | None = None
+) -> bytes:
+    """A message of some values in a form that `seed` chooses, its integers `bits` wide; `seen` counts what
+    occurs in it."""
     seen = Counter() if seen is None else seen
     random = Random(seed)
     root = _Grower(random, bits, seen).struct(shape, values)
@@ -66,7 +70,9 @@ class _Grower:
         only_word = all(not any(item.data[1:]) and not any(item.pointers) for item in items)
         if only_word and all(item.data for item in items) and self._choose("structures in integers", 0.7):
             return IntsNode(CODES[64], [item.data[0] for item in items])
-        if not any(any(item.data) or any(item.pointers[1:]) for item in items) and self._choose("structures in pointers", 0.7):
+        if not any(any(item.data) or any(item.pointers[1:]) for item in items) and self._choose(
+            "structures in pointers", 0.7
+        ):
             return PointersNode([item.pointers[0] for item in items])
         return self._composite(items)
 

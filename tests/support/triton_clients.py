@@ -50,8 +50,8 @@ def send(client: grpcclient.InferenceServerClient, model: str, inputs: dict[str,
 def traffic(grpc_url: str, model: str, clients: int = 3) -> Iterator[list[list[Any]]]:
     """Clients that send numbered rows to a scale_model one request after the other, until the block is left.
 
-    Yields a growing list per client of what became of its requests: the factor of the right answer, REFUSED when the model
-    is not there, or a text saying what was wrong.
+    Yields a growing list per client of what became of its requests: the factor of the right answer, REFUSED
+    when the model is not there, or a text saying what was wrong.
     """
     stop = threading.Event()
     outcomes: list[list[Any]] = [[] for _ in range(clients)]
@@ -110,7 +110,9 @@ def _tensors(module: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
 
 def _arrays(answer: Any) -> dict[str, np.ndarray]:
     response = answer.get_response()
-    outputs = response["outputs"] if isinstance(response, dict) else [{"name": o.name} for o in response.outputs]
+    outputs = (
+        response["outputs"] if isinstance(response, dict) else [{"name": o.name} for o in response.outputs]
+    )
     return {output["name"]: answer.as_numpy(output["name"]) for output in outputs}
 
 

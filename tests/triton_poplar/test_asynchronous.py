@@ -28,7 +28,9 @@ class Answers:
 
     def wait(self, count):
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.requests) >= count, 20), f"{len(self.requests)} of {count} answers"
+            assert self.changed.wait_for(lambda: len(self.requests) >= count, 20), (
+                f"{len(self.requests)} of {count} answers"
+            )
         return self.requests
 
 
@@ -54,7 +56,9 @@ def make_instance(linear, compile_popef, tmp_path):
 
 
 def request(instance, rows, value=1.0, requested=()):
-    return Request(instance.model_state, {"x": np.full((rows, 4), value, np.float32)}, requested, reply=(rows, value))
+    return Request(
+        instance.model_state, {"x": np.full((rows, 4), value, np.float32)}, requested, reply=(rows, value)
+    )
 
 
 def check(answered):
@@ -195,7 +199,10 @@ def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path):
     assert [run["args"]["rows"] for run in runs] == [4]
     modelled = runs[0]["args"]["IPU and host seconds (modelled)"]
     assert modelled == instance.session.modelled_seconds > runs[0]["args"]["IPU seconds (modelled)"] > 0
-    assert {event["name"] for event in events if event["ph"] == "C"} >= {"linear batch size (rows)", "linear execution (ms)"}
+    assert {event["name"] for event in events if event["ph"] == "C"} >= {
+        "linear batch size (rows)",
+        "linear execution (ms)",
+    }
 
 
 def test_without_tracing_there_are_no_graphs(make_instance):

@@ -36,9 +36,18 @@ def test_friendly_names_are_used(folder):
 @pytest.mark.parametrize(
     ("config", "added"),
     [
-        ({"max_batch_size": 8}, {"max_batch_size": 8, "dynamic_batching": {}, "input": [X], "output": [Y, Z]}),
-        ({"max_batch_size": 8, "sequence_batching": {}}, {"max_batch_size": 8, "input": [X], "output": [Y, Z]}),
-        ({"input": [X], "max_batch_size": 8}, {"max_batch_size": 8, "dynamic_batching": {}, "output": [Y, Z]}),
+        (
+            {"max_batch_size": 8},
+            {"max_batch_size": 8, "dynamic_batching": {}, "input": [X], "output": [Y, Z]},
+        ),
+        (
+            {"max_batch_size": 8, "sequence_batching": {}},
+            {"max_batch_size": 8, "input": [X], "output": [Y, Z]},
+        ),
+        (
+            {"input": [X], "max_batch_size": 8},
+            {"max_batch_size": 8, "dynamic_batching": {}, "output": [Y, Z]},
+        ),
         (
             {"input": [{**X, "dims": [4, 4]}]},
             {"max_batch_size": 0, "output": [{**Y, "dims": [4, 3]}, {**Z, "dims": [4, 4]}]},
@@ -53,7 +62,10 @@ def test_what_the_user_wrote_stays(folder, config, added):
 
 def test_a_model_without_batch_gets_no_batching(compile_popef, tmp_path):
     model = make_model(
-        [helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0), helper.make_node("Neg", ["state"], ["next"])],
+        [
+            helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0),
+            helper.make_node("Neg", ["state"], ["next"]),
+        ],
         {"state": (TensorProto.FLOAT, [2, 3])},
         {"total": (TensorProto.FLOAT, []), "next": (TensorProto.FLOAT, [2, 3])},
         {},
@@ -75,7 +87,9 @@ def test_scalars_of_a_batch_are_reshaped(compile_popef, tmp_path):
     )
     compile_popef(model, name="sum/1/executable.popef")
     added = complete_config({}, tmp_path / "sum" / "1")
-    assert added["output"] == [{"name": "total", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}]
+    assert added["output"] == [
+        {"name": "total", "data_type": "TYPE_FP32", "dims": [1], "reshape": {"shape": []}}
+    ]
     ModelState({**added}, tmp_path / "sum" / "1").validate()
 
 

@@ -12,14 +12,25 @@ from triton_poplar.model_state import ModelState
 
 
 def test_both_spellings_of_the_flag_are_read_and_the_last_counts():
-    line = ["tritonserver", "--backend-config=poplar,sim_num_IPUs=1", "--backend-config", "poplar,sim_ipu_version=ipu21"]
-    line += ["--backend-config=python,sim_num_IPUs=9", "--backend-config=poplar,sim_num_IPUs=4", "--http-port=1"]
+    line = [
+        "tritonserver",
+        "--backend-config=poplar,sim_num_IPUs=1",
+        "--backend-config",
+        "poplar,sim_ipu_version=ipu21",
+    ]
+    line += [
+        "--backend-config=python,sim_num_IPUs=9",
+        "--backend-config=poplar,sim_num_IPUs=4",
+        "--http-port=1",
+    ]
     assert find_options(line) == {"sim_num_IPUs": "4", "sim_ipu_version": "ipu21"}
     options = BackendState(line, {}).options
     assert (options.sim_num_IPUs, options.sim_ipu_version, options.sim_tiles_per_IPU) == (4, 21, None)
 
 
-@pytest.mark.parametrize("line", [["--backend-config"], ["--backend-config=poplar"], ["--backend-config=poplar,x"], [""]])
+@pytest.mark.parametrize(
+    "line", [["--backend-config"], ["--backend-config=poplar"], ["--backend-config=poplar,x"], [""]]
+)
 def test_flags_without_a_value_are_left_alone(line):
     assert find_options(line) == {}
 
@@ -76,7 +87,9 @@ def open_instance(linear, compile_popef, tmp_path):
 
     def make(*options):
         backend = BackendState([f"--backend-config=poplar,{option}" for option in options], {})
-        instance = ModelInstanceState(ModelState({"name": "linear"}, tmp_path / "linear" / "1", backend), "linear_0")
+        instance = ModelInstanceState(
+            ModelState({"name": "linear"}, tmp_path / "linear" / "1", backend), "linear_0"
+        )
         opened.append(instance)
         return instance
 
@@ -120,7 +133,9 @@ def test_real_executables_are_served_with_their_graph(linear, compile_popef, ope
 
     def anchor(name, kind, width):
         info = popef.TensorInfo(shape=(2, 4, width), dataType=popef.DataType.F16)
-        return popef.Anchor(name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=True, programs=[1])
+        return popef.Anchor(
+            name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=True, programs=[1]
+        )
 
     anchors = [
         anchor("infeed_1.0", popef.TensorType.INPUT, 4),

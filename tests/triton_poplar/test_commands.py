@@ -22,7 +22,12 @@ import popef.cli
 import popef.dump
 from popef.arguments import Parser
 
-COMMANDS = {"popef": popef.cli, "popef_dump": popef.dump, "poprt": poprt.cli, "poplar-triton": triton_poplar.cli}
+COMMANDS = {
+    "popef": popef.cli,
+    "popef_dump": popef.dump,
+    "poprt": poprt.cli,
+    "poplar-triton": triton_poplar.cli,
+}
 EVIL = "\x1b[31mred\n[server]"
 
 
@@ -76,10 +81,22 @@ while read -r -a words; do complete_for "${words[@]%@}"; done
 """
 """Completes the last word of each line of stdin, of which a last @ is left out."""
 COMPLETIONS = {
-    "poprt": {"--preci@": "--precision", "--precision @": "fp32 fp16 fp8 fp8_weight", "-i mod@": "model.onnx models"},
-    "popef": {"ver@": "verify", "extract --type da@": "dataTensor dataFeed", "verify model@": "model.onnx models"},
+    "poprt": {
+        "--preci@": "--precision",
+        "--precision @": "fp32 fp16 fp8 fp8_weight",
+        "-i mod@": "model.onnx models",
+    },
+    "popef": {
+        "ver@": "verify",
+        "extract --type da@": "dataTensor dataFeed",
+        "verify model@": "model.onnx models",
+    },
     "popef_dump": {"--w@": "--words", "mode@": "model.onnx models"},
-    "poplar-triton": {"@": "serve demo build profile install doctor", "serve mod@": "models", "profile --tra@": "--trace"},
+    "poplar-triton": {
+        "@": "serve demo build profile install doctor",
+        "serve mod@": "models",
+        "profile --tra@": "--trace",
+    },
 }
 
 
@@ -89,7 +106,9 @@ def test_bash_completes_options_values_and_paths(program, tmp_path):
     (tmp_path / "model.onnx").touch()
     lines = "".join(f"{program} {line}\n" for line in COMPLETIONS[program])
     command = ["bash", "--norc", "-c", SCRIPT, "bash", str(Path(sys.executable).with_name(program))]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+    done = subprocess.run(
+        command, input=lines, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+    )
     assert done.stderr == ""
     assert [set(line.split()) for line in done.stdout.splitlines()] == [
         set(want.split()) for want in COMPLETIONS[program].values()
@@ -130,7 +149,10 @@ def test_a_model_folder_is_no_repository(inside, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("serve", "models", "--http-port", "99999"), "expected a whole number from 0 to 65535, found '99999'"),
+        (
+            ("serve", "models", "--http-port", "99999"),
+            "expected a whole number from 0 to 65535, found '99999'",
+        ),
         (("serve", "models", "--", "--http-port=9"), "--http-port: expected before the --, found after it"),
         (("serve", "models", "--http", "9"), "unrecognized arguments: --http"),
     ],
@@ -157,7 +179,10 @@ def test_doctor_shows_what_it_found_as_it_is_and_whole(monkeypatch, capsys):
 def evil(tmp_path: Path) -> Path:
     """A model all of whose names would move a terminal's cursor, begin lines, and be taken for markup."""
     x, y = f"x{EVIL}", f"y{EVIL}"
-    nodes = [helper.make_node("Tanh", [x], ["t"], name=f"n{EVIL}"), helper.make_node("Exp", ["t"], [y], name=f"m{EVIL}")]
+    nodes = [
+        helper.make_node("Tanh", [x], ["t"], name=f"n{EVIL}"),
+        helper.make_node("Exp", ["t"], [y], name=f"m{EVIL}"),
+    ]
     kind = (TensorProto.FLOAT, [2, 3])
     onnx.save(make_model(nodes, {x: kind}, {y: kind}, {}), tmp_path / "evil.onnx")
     return tmp_path / "evil.onnx"
@@ -228,4 +253,7 @@ def test_a_report_that_cannot_be_written_names_its_option(option, evil, capsys):
     if option == "--html":
         pytest.importorskip("matplotlib")
     assert run("poplar-triton", "profile", evil, option, "/proc/none/file") == 1
-    assert capsys.readouterr().err == f"poplar-triton: error: {option}: /proc/none/file: No such file or directory\n"
+    assert (
+        capsys.readouterr().err
+        == f"poplar-triton: error: {option}: /proc/none/file: No such file or directory\n"
+    )

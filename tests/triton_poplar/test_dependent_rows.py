@@ -41,7 +41,9 @@ def check(answered):
 
 def test_a_quiet_request_beside_a_loud_one_gets_its_own_answer(folder):
     instance = open_instance(folder)
-    requests = [request(instance, rows, value) for rows, value in ((1, QUIET), (1, LOUD), (3, QUIET), (4, LOUD))]
+    requests = [
+        request(instance, rows, value) for rows, value in ((1, QUIET), (1, LOUD), (3, QUIET), (4, LOUD))
+    ]
     instance.execute(requests)
     for each in requests:
         check(each)
@@ -52,7 +54,9 @@ def test_a_quiet_request_beside_a_loud_one_gets_its_own_answer(folder):
 def test_in_asynchronous_mode_too_and_nobody_waits_for_more_rows(folder):
     done = threading.Semaphore(0)
     instance = open_instance(folder, lambda request: done.release(), timeout_ns=0)
-    requests = [request(instance, rows, value) for rows, value in ((1, QUIET), (2, LOUD), (1, QUIET), (1, LOUD))]
+    requests = [
+        request(instance, rows, value) for rows, value in ((1, QUIET), (2, LOUD), (1, QUIET), (1, LOUD))
+    ]
     instance.submit(requests)
     for _ in requests:
         assert done.acquire(timeout=10)
@@ -72,7 +76,9 @@ def test_a_request_that_would_have_to_be_split_is_refused_and_its_neighbours_are
         assert done.acquire(timeout=10)
     check(requests[0])
     check(requests[2])
-    with pytest.raises(RequestError, match=r"compiled batch of 4 rows, found 5.*'loudest_of_all' \(ReduceMax\)") as refused:
+    with pytest.raises(
+        RequestError, match=r"compiled batch of 4 rows, found 5.*'loudest_of_all' \(ReduceMax\)"
+    ) as refused:
         requests[1].outputs()
     assert refused.value.code == "INVALID_ARG"
     assert instance.statistics.errors == {"bad_request": 1}
@@ -89,7 +95,8 @@ def test_the_real_backends_way_is_there_for_whoever_asks_for_it(folder):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "told"), [({}, "each request runs alone"), ({"join_dependent_rows": 1}, "depend on other clients'")]
+    ("parameters", "told"),
+    [({}, "each request runs alone"), ({"join_dependent_rows": 1}, "depend on other clients'")],
 )
 def test_a_configuration_that_batches_is_warned_of_by_the_nodes_name(folder, caplog, parameters, told):
     with caplog.at_level(logging.WARNING):
@@ -169,7 +176,11 @@ def steps(compile_popef, tmp_path):
 
 def test_rows_along_the_second_axis_are_served_in_any_number(steps):
     added = complete_config({}, steps)
-    assert [entry["dims"] for entry in (*added["input"], *added["output"])] == [[5, -1, 2], [5, -1, 3], [-1, 3]]
+    assert [entry["dims"] for entry in (*added["input"], *added["output"])] == [
+        [5, -1, 2],
+        [5, -1, 3],
+        [-1, 3],
+    ]
     assert added["max_batch_size"] == 0
     state = ModelState({"name": "steps", **added}, steps)
     state.validate()
@@ -183,7 +194,9 @@ def test_rows_along_the_second_axis_are_served_in_any_number(steps):
     assert (whole["y"].shape, whole["last"].shape) == ((5, 11, 3), (11, 3))
     np.testing.assert_array_equal(whole["last"], whole["y"][-1])
     assert whole["y"].flags.c_contiguous
-    np.testing.assert_allclose(np.concatenate([each.outputs()["y"] for each in requests[1:]], axis=1), whole["y"], atol=1e-6)
+    np.testing.assert_allclose(
+        np.concatenate([each.outputs()["y"] for each in requests[1:]], axis=1), whole["y"], atol=1e-6
+    )
     instance.close()
 
 

@@ -140,13 +140,20 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
         ({"input": [entry("q", [4])]}, "has input 'q', which the PopEF file does not; its inputs are x"),
         ({"input": []}, "lacks input 'x'"),
         ({"output": []}, "lists no output; the model's outputs are y, z"),
-        ({"input": [entry("x", [4], "TYPE_FP16")]}, "config.pbtxt says TYPE_FP16, the PopEF file has TYPE_FP32"),
-        ({"input": [entry("x", [4], "TYPE_BF16")]}, "TYPE_BF16, which PopEF files lack; supported are BOOL = TYPE_BOOL"),
+        (
+            {"input": [entry("x", [4], "TYPE_FP16")]},
+            "config.pbtxt says TYPE_FP16, the PopEF file has TYPE_FP32",
+        ),
+        (
+            {"input": [entry("x", [4], "TYPE_BF16")]},
+            "TYPE_BF16, which PopEF files lack; supported are BOOL = TYPE_BOOL",
+        ),
         ({"output": [entry("y", [3], "TYPE_STRING")]}, "TYPE_STRING, which PopEF files lack"),
         ({"input": [entry("x", [5])]}, r"config.pbtxt says dims \[5\], the PopEF file has \[4\]"),
         (
             {"max_batch_size": 0},
-            r"dims \[4\], the PopEF file has \[4, 4\] .*; with max_batch_size 0 dims include the batch, 4 or -1",
+            r"dims \[4\], the PopEF file has \[4, 4\] .*; with max_batch_size 0 dims include the "
+            r"batch, 4 or -1",
         ),
         ({"input": [entry("x", [4, 4])]}, "dims do not include the batch dimension"),
         (
@@ -157,14 +164,26 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
             {"max_batch_size": 0, "input": [entry("x", [4, -1])]},
             "shapes are fixed when compiling; with max_batch_size 0 dims incl",
         ),
-        ({"model_transaction_policy": {"decoupled": True}}, "says decoupled: true, but every request has exactly one answer"),
-        ({"parameters": {"executable_path": "gone.popef"}}, "file 'gone.popef' .parameter executable_path. does not exist"),
+        (
+            {"model_transaction_policy": {"decoupled": True}},
+            "says decoupled: true, but every request has exactly one answer",
+        ),
+        (
+            {"parameters": {"executable_path": "gone.popef"}},
+            "file 'gone.popef' .parameter executable_path. does not exist",
+        ),
         ({"parameters": {"weights_path": "gone.popef"}}, "parameter weights_path"),
         ({"parameters": {"name_map_file_path": "gone.json"}}, "parameter name_map_file_path"),
         ({"parameters": {"check_package_hash": "maybe"}}, "expected 0, 1, true or false, found 'maybe'"),
-        ({"parameters": {"timeout_ns": "-1"}}, "expected a whole number from 0 to 9223372036854775807, found '-1'"),
+        (
+            {"parameters": {"timeout_ns": "-1"}},
+            "expected a whole number from 0 to 9223372036854775807, found '-1'",
+        ),
         ({"parameters": {"timeout_ns": str(2**63)}}, "timeout_ns: expected a whole number"),
-        ({"parameters": {"timeout_ns": "9" * 10_000}}, r"expected a whole number.* found '9+ \[9802 characters\] 9+'$"),
+        (
+            {"parameters": {"timeout_ns": "9" * 10_000}},
+            r"expected a whole number.* found '9+ \[9802 characters\] 9+'$",
+        ),
         ({"parameters": {"sim_threads": "1025"}}, "expected a whole number from 0 to 1024, found '1025'"),
         ({"parameters": {"execute_delay_ms": "86400001"}}, "expected a whole number from 0 to 86400000"),
         ({"parameters": {"creation_delay_sec": "86401"}}, "expected a whole number from 0 to 86400"),
@@ -228,7 +247,10 @@ def test_relative_paths_are_taken_from_the_version_then_the_model_folder(folder)
 
 def test_a_model_without_batch_takes_whole_tensors(compile_popef, tmp_path):
     model = make_model(
-        [helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0), helper.make_node("Neg", ["state"], ["next"])],
+        [
+            helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0),
+            helper.make_node("Neg", ["state"], ["next"]),
+        ],
         {"state": (TensorProto.FLOAT, [2, 3])},
         {"total": (TensorProto.FLOAT, []), "next": (TensorProto.FLOAT, [2, 3])},
         {},
@@ -252,7 +274,9 @@ def test_types_that_triton_lacks_are_refused_with_the_table(folder, open_model):
         writer.writeMetadata(model.metadata)
         with writer.createExecutable(model.executable.name) as blob:
             blob.write(payload)
-    with pytest.raises(ModelConfigError, match="has type F8143, which Triton lacks; supported are BOOL = TYPE_BOOL"):
+    with pytest.raises(
+        ModelConfigError, match="has type F8143, which Triton lacks; supported are BOOL = TYPE_BOOL"
+    ):
         ModelState(make_config(), folder)
 
 
@@ -277,7 +301,9 @@ def two_models(folder, compile_popef):
 
 
 def test_two_executables_are_refused_with_their_names(folder, two_models):
-    with pytest.raises(ModelConfigError, match=rf"expected one executable, got 2 among '{two_models[0]}', '{two_models[1]}'"):
+    with pytest.raises(
+        ModelConfigError, match=rf"expected one executable, got 2 among '{two_models[0]}', '{two_models[1]}'"
+    ):
         ModelState(make_config(), folder)
 
 
@@ -306,7 +332,10 @@ def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
         reader.parseFile(path.parent / "weights.popef")
         for tensor in reader.tensors():
             weights.append(f"{tensor.info.name()}.popef")
-            with popef.Writer(folder.parent / weights[-1]) as writer, writer.createTensorData(tensor.info) as blob:
+            with (
+                popef.Writer(folder.parent / weights[-1]) as writer,
+                writer.createTensorData(tensor.info) as blob,
+            ):
                 blob.write(tensor.data().tobytes())
     parameters = {"executable_path": "code.popef, metadata.popef", "weights_path": ",".join(weights)}
     state = ModelState(make_config(parameters=parameters), folder)
@@ -314,7 +343,9 @@ def test_a_model_may_lie_in_several_files(folder, linear, compile_popef):
     instance = ModelInstanceState(state, "linear_0")
     (request,) = ask(instance, ROW)
     np.testing.assert_array_equal(request.outputs()["z"], 2 * ROW)
-    with pytest.raises(ModelConfigError, match=r"file 'gone.popef' \(parameter weights_path\) does not exist"):
+    with pytest.raises(
+        ModelConfigError, match=r"file 'gone.popef' \(parameter weights_path\) does not exist"
+    ):
         ModelState(make_config(parameters={**parameters, "weights_path": f"{weights[0]},gone.popef"}), folder)
 
 
@@ -337,7 +368,9 @@ def test_a_wait_for_tests_lasts_a_day_at_most(folder):
     parameters = {"execute_delay_ms": "86400000", "instance_wise_delay_multiplier": "1000000"}
     state = ModelState(make_config(parameters=parameters), folder)
     assert state.execution_delay_seconds(0) == 86_400
-    with pytest.raises(ModelConfigError, match=r"at most 86400 s for each instance, found 1.728e\+11 s for instance 2"):
+    with pytest.raises(
+        ModelConfigError, match=r"at most 86400 s for each instance, found 1.728e\+11 s for instance 2"
+    ):
         state.execution_delay_seconds(2)
 
 
@@ -350,13 +383,17 @@ def test_anchors_whose_names_no_request_can_have_are_refused(folder, open_model)
         writer.writeMetadata(model.metadata)
         with writer.createExecutable(model.executable.name) as blob:
             blob.write(payload)
-    with pytest.raises(ModelConfigError, match=r"expected a name without control characters, found \\x1b at character 1"):
+    with pytest.raises(
+        ModelConfigError, match=r"expected a name without control characters, found \\x1b at character 1"
+    ):
         ModelState(make_config(), folder)
 
 
 @pytest.mark.parametrize("text", ["1", "true", "TRUE", "True"])
 def test_flags_are_spelled_as_users_spell_them(text):
-    assert parse_parameters({"parameters": {"synchronous_execution": {"string_value": text}}}).synchronous_execution
+    assert parse_parameters(
+        {"parameters": {"synchronous_execution": {"string_value": text}}}
+    ).synchronous_execution
 
 
 def test_the_readme_holds_the_table_of_parameters():

@@ -1,6 +1,10 @@
 """Makes the usual predicates, under the two spellings that releases of the real library have."""
 
 from model_runtime.predicate_factory import anchor_callbacks
-from model_runtime.predicate_factory.anchor_callbacks import orBind, predProgramFlowMain, predProgramNotAssigned
+from model_runtime.predicate_factory.anchor_callbacks import (
+    orBind,
+    predProgramFlowMain,
+    predProgramNotAssigned,
+)
 
 __all__ = ["anchor_callbacks", "orBind", "predProgramFlowMain", "predProgramNotAssigned"]

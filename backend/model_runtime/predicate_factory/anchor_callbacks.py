@@ -9,7 +9,9 @@ _ACCEPT, _REJECT = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_
 
 
 def predProgramFlowMain(
-    program_flow: popef.ProgramFlow, accept: AnchorCallbackPolicy = _ACCEPT, reject: AnchorCallbackPolicy = _REJECT
+    program_flow: popef.ProgramFlow,
+    accept: AnchorCallbackPolicy = _ACCEPT,
+    reject: AnchorCallbackPolicy = _REJECT,
 ) -> AnchorCallbackPredicate:
     """Accepts the anchors of the main programs."""
     mains = set(program_flow.main())

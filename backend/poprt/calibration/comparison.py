@@ -13,7 +13,8 @@ import onnx
 Array = npt.NDArray[Any]
 
 LIMIT = 0.01
-"""Share of an output's largest value by which half may differ before it is warned of; inputs of one's own may show more."""
+"""Share of an output's largest value by which half may differ before it is warned of; inputs of one's own may
+show more."""
 _PASSING = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 _LOGITS = frozenset("Add Gemm MatMul".split())
 _CLASSES = frozenset("LogSoftmax Softmax".split())
@@ -43,9 +44,10 @@ class _Output:
 class Comparison:
     """A model's outputs in half beside those in float, over all runs.
 
-    `error` is the largest difference over the largest value of that output, of the output where this is largest. `labels` are
-    the answers that look like classes, of which `agreeing` name the same one; `misled` others do so although float is not
-    undecided between the two. `lost` counts values that half has as NaN or infinity where float has a number.
+    `error` is the largest difference over the largest value of that output, of the output where this is
+    largest. `labels` are the answers that look like classes, of which `agreeing` name the same one; `misled`
+    others do so although float is not undecided between the two. `lost` counts values that half has as NaN or
+    infinity where float has a number.
     """
 
     error: float
@@ -67,7 +69,10 @@ class Comparison:
         if self.labels:
             parts.append(f"labels agree in {self.agreeing} of {self.labels}")
         parts.append(f"{self.lost} values lost to NaN or infinity" if self.lost else "no NaN or infinity")
-        return f"beside float, on {'made-up inputs' if self.made_up else 'the calibration data'}: {', '.join(parts)}"
+        return (
+            f"beside float, on {'made-up inputs' if self.made_up else 'the calibration data'}: "
+            f"{', '.join(parts)}"
+        )
 
 
 @dataclass(slots=True)

@@ -21,20 +21,30 @@ _BLOCK = 8
 """Pixels of the edges of a picture's blocks."""
 
 
-def iter_given(inputs: Sequence[Stream], data: Mapping[str, Array], batch_size: int) -> Iterator[dict[str, Array]]:
-    """The rows of `data` in batches of the compiled size, the last filled up with the first rows; floats are not narrowed.
+def iter_given(
+    inputs: Sequence[Stream], data: Mapping[str, Array], batch_size: int
+) -> Iterator[dict[str, Array]]:
+    """The rows of `data` in batches of the compiled size, the last filled up with the first rows; floats are
+    not narrowed.
 
     Raises CompileError for data that do not fit the inputs.
     """
     rows = {stream.tensor: _to_rows(stream, data.get(stream.tensor), batch_size, inputs) for stream in inputs}
     for start in range(0, max(map(len, rows.values())), batch_size or 1):
         numbers = np.arange(start, start + (batch_size or 1))
-        taken = {stream.tensor: rows[stream.tensor].take(numbers % len(rows[stream.tensor]), 0) for stream in inputs}
-        yield {s.tensor: _place(taken[s.tensor], s) if batch_size else taken[s.tensor][0].astype(_dtype(s)) for s in inputs}
+        taken = {
+            stream.tensor: rows[stream.tensor].take(numbers % len(rows[stream.tensor]), 0)
+            for stream in inputs
+        }
+        yield {
+            s.tensor: _place(taken[s.tensor], s) if batch_size else taken[s.tensor][0].astype(_dtype(s))
+            for s in inputs
+        }
 
 
 def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Sequence[Stream]) -> Array:
-    """An input's data as rows along the leading axis: they may be given so, or as they are in the compiled shape."""
+    """An input's data as rows along the leading axis: they may be given so, or as they are in the compiled
+    shape."""
     row = stream.row_shape if batch_size else stream.shape
     found = None if given is None else np.shape(given)
     if found is not None and 0 not in found:
@@ -47,15 +57,21 @@ def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Seque
             return np.moveaxis(array, axis, 0)
     raise CompileError(
         f"calibration data for input {stream.tensor!r}: expected rows of shape {list(row)}, found "
-        f"{'none' if found is None else list(found)}; the inputs are {', '.join(each.tensor for each in inputs)}"
+        f"{'none' if found is None else list(found)}; the inputs are "
+        f"{', '.join(each.tensor for each in inputs)}"
     )
 
 
-def iter_made_up(model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int) -> Iterator[dict[str, Array]]:
-    """Batches of rows of all kinds: normally distributed, between 0 and 1, waves, blocks with edges, quiet; indices all over
-    their tables, whole numbers of 8 and 16 bits over all that these hold; masks of everything and of beginnings."""
+def iter_made_up(
+    model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int
+) -> Iterator[dict[str, Array]]:
+    """Batches of rows of all kinds: normally distributed, between 0 and 1, waves, blocks with edges, quiet;
+    indices all over their tables, whole numbers of 8 and 16 bits over all that these hold; masks of
+    everything and of beginnings."""
     random = np.random.default_rng(0)
-    ranges = {stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iuf"}
+    ranges = {
+        stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iuf"
+    }
     for first in range(0, LEAST_ROWS, batch_size or 1):
         batch = {}
         for stream in inputs:
@@ -64,7 +80,9 @@ def iter_made_up(model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: i
                 _make_row(random, stream, shape, ranges.get(stream.tensor, Range()), first + row)
                 for row in range(batch_size or 1)
             ]
-            batch[stream.tensor] = _place(np.stack(rows), stream) if batch_size else rows[0].astype(_dtype(stream))
+            batch[stream.tensor] = (
+                _place(np.stack(rows), stream) if batch_size else rows[0].astype(_dtype(stream))
+            )
         yield batch
 
 
@@ -77,7 +95,9 @@ def _dtype(stream: Stream) -> npt.DTypeLike:
     return np.float32 if stream.dtype.kind == "f" else stream.dtype
 
 
-def _make_row(random: np.random.Generator, stream: Stream, shape: tuple[int, ...], found: Range, row: int) -> Array:
+def _make_row(
+    random: np.random.Generator, stream: Stream, shape: tuple[int, ...], found: Range, row: int
+) -> Array:
     kind, name = stream.dtype.kind, stream.tensor.lower()
     if found.is_known:
         lowest, highest = _limits(stream) if kind in "iu" else (-math.inf, math.inf)
@@ -90,8 +110,11 @@ def _make_row(random: np.random.Generator, stream: Stream, shape: tuple[int, ...
     return _make_floats(random, shape, row)
 
 
-def _make_indices(random: np.random.Generator, shape: tuple[int, ...], least: int, greatest: int, row: int) -> Array:
-    """All over the range; from a narrow part of it, as words and letters come; counting; and a few, again and again."""
+def _make_indices(
+    random: np.random.Generator, shape: tuple[int, ...], least: int, greatest: int, row: int
+) -> Array:
+    """All over the range; from a narrow part of it, as words and letters come; counting; and a few, again and
+    again."""
     count, kind = greatest - least + 1, row % 4
     if kind == 0:
         return random.integers(least, greatest, shape, endpoint=True)

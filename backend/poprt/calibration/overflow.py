@@ -30,7 +30,8 @@ _log = logging.getLogger("poprt")
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A node of a graph in half whose result, computed in float, is too large; `largest` is its largest magnitude."""
+    """A node of a graph in half whose result, computed in float, is too large; `largest` is its largest
+    magnitude."""
 
     node: str
     op_type: str
@@ -38,10 +39,11 @@ class Overflow:
 
 
 class Watch:
-    """An output added to a lowered graph, in place: the largest magnitudes of all results that are about to be rounded.
+    """An output added to a lowered graph, in place: the largest magnitudes of all results that are about to
+    be rounded.
 
-    One output, and each node behind the one that it watches: ONNX Runtime takes a time for others that grows with the square of
-    their number.
+    One output, and each node behind the one that it watches: ONNX Runtime takes a time for others that grows
+    with the square of their number.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -64,7 +66,10 @@ class Watch:
             watched = [chain.add("Concat", *part, axis=0) for part in parts]
         del graph.node[:]
         graph.node.extend([*nodes, *chain.nodes])
-        graph.output.extend(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [len(self._nodes)]) for name in watched)
+        graph.output.extend(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [len(self._nodes)])
+            for name in watched
+        )
 
     def add(self, values: Sequence[Array]) -> None:
         """Take what a run gave for the outputs that were added."""
@@ -74,18 +79,22 @@ class Watch:
     def overflows(self) -> tuple[Overflow, ...]:
         """The nodes whose results were too large in any run, in order."""
         found = zip(self._nodes.values(), self._largest, strict=True)
-        return tuple(Overflow(node.name, node.op_type, float(size)) for node, size in found if size >= HALF_LIMIT)
+        return tuple(
+            Overflow(node.name, node.op_type, float(size)) for node, size in found if size >= HALF_LIMIT
+        )
 
 
 def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
     """Warn of the nodes, the first of them by name."""
     if not overflows:
         return
-    named = ", ".join(f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}" for each in overflows[:_MOST_NAMED])
+    named = ", ".join(
+        f"node {each.node!r} ({each.op_type}) reaches {each.largest:.4g}" for each in overflows[:_MOST_NAMED]
+    )
     more = f" and {len(overflows) - _MOST_NAMED} more" if len(overflows) > _MOST_NAMED else ""
     _log.warning(
-        "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such operators in float with "
-        "fp16_skip_op_types, or scale the values down",
+        "with %s results overflow on the chip, where the largest half is 65504: %s%s. Keep such operators "
+        "in float with fp16_skip_op_types, or scale the values down",
         "made-up inputs" if made_up else "the calibration data",
         named,
         more,
@@ -93,7 +102,8 @@ def report(overflows: tuple[Overflow, ...], *, made_up: bool) -> None:
 
 
 def _watch(chain: Chain, name: str, *, growing: bool) -> str:
-    """The largest magnitude of tensor `name`, one element. An infinity that another went into is not one of its own."""
+    """The largest magnitude of tensor `name`, one element. An infinity that another went into is not one of
+    its own."""
     size = chain.add("Abs", name)
     if not growing:
         size = chain.add("Where", chain.add("IsInf", name), _ZERO, size)

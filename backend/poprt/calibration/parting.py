@@ -35,8 +35,8 @@ _SUMS = frozenset("Add AveragePool Conv Gemm GlobalAveragePool MatMul ReduceMean
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """What is known of a tensor on both sides: largest error over largest value, largest values, and the share of values that
-    are not 0 in float and are in half."""
+    """What is known of a tensor on both sides: largest error over largest value, largest values, and the
+    share of values that are not 0 in float and are in half."""
 
     error: float
     largest: float
@@ -62,7 +62,10 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
     """What is to be told of outputs that part: the first nodes, and what to do."""
     partings = find_partings(half, whole, feeds)
     if not partings:
-        return "No single node parts them: errors add up; keep the model in fp32, or parts of it with fp16_skip_op_types"
+        return (
+            "No single node parts them: errors add up; keep the model in fp32, or parts of it "
+            "with fp16_skip_op_types"
+        )
     named = "; ".join(parting.describe() for parting in partings[:MOST_NAMED])
     told = f"They first part at {named}"
     if renarrow is None:
@@ -75,8 +78,11 @@ def explain(half: Side, whole: Side, feeds: Feeds, renarrow: Renarrow | None) ->
     return f"{told}. {option} brings the error to {error:.2g} (--fp16_skip_op_names takes single nodes)"
 
 
-def _mend(whole: Side, feeds: Feeds, renarrow: Renarrow, partings: Sequence[Parting]) -> tuple[frozenset[str], float] | None:
-    """Types of operators that, kept in float, bring the outputs together, and the error left; None if there are none."""
+def _mend(
+    whole: Side, feeds: Feeds, renarrow: Renarrow, partings: Sequence[Parting]
+) -> tuple[frozenset[str], float] | None:
+    """Types of operators that, kept in float, bring the outputs together, and the error left; None if there
+    are none."""
     types: frozenset[str] = frozenset()
     end = time.monotonic() + MOST_SECONDS_TO_MEND
     for _ in range(MOST_ROUNDS):
@@ -120,7 +126,8 @@ def _try(whole: Side, feeds: Feeds, renarrow: Renarrow, types: frozenset[str]) -
 
 
 def find_partings(half: Side, whole: Side, feeds: Feeds) -> list[Parting]:
-    """The nodes of the main graph whose results differ by more than `LIMIT` while nothing that they take does, in order."""
+    """The nodes of the main graph whose results differ by more than `LIMIT` while nothing that they take
+    does, in order."""
     seen = _compare_tensors(half, whole, feeds)
     makers = {name: node for node in half.model.graph.node for name in node.output}
     users: dict[str, list[onnx.NodeProto]] = {}
@@ -149,7 +156,9 @@ def _explain_node(
     used_by = [user.op_type for user in users.get(result, ())]
     tensor = seen[result]
     if tensor.largest > _HALF_MAX:
-        return Parting(node, f"overflow, {tensor.largest:.3g} is beyond {_HALF_MAX:.0f}", (node.op_type, *used_by))
+        return Parting(
+            node, f"overflow, {tensor.largest:.3g} is beyond {_HALF_MAX:.0f}", (node.op_type, *used_by)
+        )
     vanished = [name for name, source in sources.items() if source.vanished]
     if vanished and node.op_type in _STEEP:
         made_by = [makers[name].op_type for name in vanished if name in makers]
@@ -162,8 +171,14 @@ def _explain_node(
         cause = f"cancellation, of values up to {most:.3g} no more than {tensor.largest:.3g} is left"
         return Parting(node, cause, (node.op_type, *made_by))
     if tensor.vanished > LIMIT:
-        return Parting(node, f"underflow, results below {_LEAST_HALF:.2g} are 0 in half", (node.op_type, *used_by))
-    return Parting(node, f"rounding, its result is off by {tensor.error:.2g} of the largest value", (node.op_type, *made_by))
+        return Parting(
+            node, f"underflow, results below {_LEAST_HALF:.2g} are 0 in half", (node.op_type, *used_by)
+        )
+    return Parting(
+        node,
+        f"rounding, its result is off by {tensor.error:.2g} of the largest value",
+        (node.op_type, *made_by),
+    )
 
 
 def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]:
@@ -182,7 +197,8 @@ def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]
     step = -(-len(names) // MOST_TENSORS)
     if step < 2:
         return look(names)
-    # Of a large graph a sample first, then what lies between the last that is alike and the first that is not.
+    # Of a large graph a sample first, then what lies between the last that is alike and the first that is
+    # not.
     sample = look(names[::step])
     first = next((i for i, name in enumerate(names[::step]) if sample[name].error > LIMIT), 0) * step
     return sample | look(names[max(0, first - step + 1) : first + 1][-MOST_TENSORS:])

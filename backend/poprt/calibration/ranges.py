@@ -1,7 +1,8 @@
-"""What values a graph's inputs can have, found by following them to the operators that use them; floats may be indices, too.
+"""What values a graph's inputs can have, found by following them to the operators that use them; floats may
+be indices, too.
 
-An index must be inside its table or a run fails; a mask of nothing but ones, or bytes that are all 1, would show nothing of
-what half precision does to a model.
+An index must be inside its table or a run fails; a mask of nothing but ones, or bytes that are all 1, would
+show nothing of what half precision does to a model.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from simipu.shapes import graph_values, infer_shapes
 from poprt.weights import read_array
 
 _PASSING = frozenset(
-    "Cast Concat Expand Flatten Gather Identity Pad Reshape Slice Split Squeeze Tile Transpose Unsqueeze".split()
+    (
+        "Cast Concat Expand Flatten Gather Identity Pad Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
+    ).split()
 )
 """Operators that hand on the values of their first input, or of all."""
 _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
@@ -32,8 +35,8 @@ _SMALL = 4_096
 
 @dataclass(slots=True)
 class Range:
-    """The least and the greatest value that an input of whole numbers may have, where the graph says so; whether it looks like
-    a mask otherwise."""
+    """The least and the greatest value that an input of whole numbers may have, where the graph says so;
+    whether it looks like a mask otherwise."""
 
     least: float = -np.inf
     greatest: float = np.inf
@@ -75,8 +78,8 @@ def find_range(model: onnx.ModelProto, name: str) -> Range:
 
 
 def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
-    """Narrow the range by what one node does with it, to which `added` has been added; the same for its results, None where
-    they are others."""
+    """Narrow the range by what one node does with it, to which `added` has been added; the same for its
+    results, None where they are others."""
     if node.op_type in _TABLES and index == 1:
         shape = known.shapes.get(node.input[0], ())
         if shape:

@@ -1,7 +1,8 @@
-"""Reads the user's calibration data: an .npz file, a folder of .npy files, or a pickled dict, which may be anybody's.
+"""Reads the user's calibration data: an .npz file, a folder of .npy files, or a pickled dict, which may be
+anybody's.
 
-Only arrays of numbers come out. Nothing is allocated of which the file does not have the bytes, and a pickle calls neither
-numpy nor anything else: what its opcodes ask for is noted down and made here.
+Only arrays of numbers come out. Nothing is allocated of which the file does not have the bytes, and a pickle
+calls neither numpy nor anything else: what its opcodes ask for is noted down and made here.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Array = npt.NDArray[Any]
 _NUMBERS = "biuf"
 """numpy's kinds of truth values, whole numbers and floats."""
 _NPZ_BYTES, _NPZ_RATIO = 64 << 20, 32
-"""An .npz file may unpack to that many bytes and that many times its own size: masks compress well, bombs better."""
+"""An .npz file may unpack to that many bytes and that many times its own size: masks compress well, bombs
+better."""
 _MOST_AXES = 32
 """Every numpy has so many."""
 _DAMAGE = (
@@ -55,7 +57,8 @@ _DAMAGE = (
 
 
 def read_calibration_data(path: str | Path) -> dict[str, Array]:
-    """Arrays of numbers by input name: of an .npz file, of a folder of .npy files, or of a pickled dict as the real tool takes.
+    """Arrays of numbers by input name: of an .npz file, of a folder of .npy files, or of a pickled dict as
+    the real tool takes.
 
     Raises CompileError, in one line, for anything else, and OSError for what cannot be read.
     """
@@ -68,7 +71,10 @@ def read_calibration_data(path: str | Path) -> dict[str, Array]:
             if fault := find_name_fault(name):
                 raise ValueError(f"{name[:100]!r}: {fault}")
     except _DAMAGE as error:
-        text = f"{path}: expected arrays by input name, in an .npz file, a folder of .npy files or a pickled dict; found "
+        text = (
+            f"{path}: expected arrays by input name, in an .npz file, a folder of .npy files or a "
+            "pickled dict; found "
+        )
         raise CompileError(escape(text + _say(error))) from error
     return data
 
@@ -109,7 +115,10 @@ def _iter_npz(content: bytes) -> Iterator[tuple[str, Array]]:
             raise ValueError("two arrays of one name")
         for entry in entries:
             name = entry.filename
-            if not name.endswith(".npy") or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            if not name.endswith(".npy") or entry.compress_type not in (
+                zipfile.ZIP_STORED,
+                zipfile.ZIP_DEFLATED,
+            ):
                 raise ValueError(f"{name!r}, which numpy.savez would not have written")
             with _naming(name):
                 array = _decode_npy(archive.read(entry))
@@ -121,19 +130,29 @@ def _decode_npy(content: bytes) -> Array:
     version = np.lib.format.read_magic(file)  # type: ignore[no-untyped-call]
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     if version not in readers:
-        raise ValueError(f"version {version} of .npy; versions {', '.join(map(str, readers))} can hold numbers")
+        raise ValueError(
+            f"version {version} of .npy; versions {', '.join(map(str, readers))} can hold numbers"
+        )
     shape, is_fortran, dtype = readers[version](file)  # type: ignore[no-untyped-call]
     return _make_array(memoryview(content)[file.tell() :], dtype, shape, is_fortran=is_fortran)
 
 
-def _make_array(raw: memoryview | bytes | bytearray, dtype: Any, shape: object, *, is_fortran: object) -> Array:
+def _make_array(
+    raw: memoryview | bytes | bytearray, dtype: Any, shape: object, *, is_fortran: object
+) -> Array:
     """A view of exactly these bytes."""
     if not isinstance(dtype, np.dtype) or dtype.kind not in _NUMBERS:
         raise ValueError(f"type {dtype!r}, where only numbers can be used")
-    if not isinstance(shape, tuple) or len(shape) > _MOST_AXES or not all(type(size) is int and size >= 0 for size in shape):
+    if (
+        not isinstance(shape, tuple)
+        or len(shape) > _MOST_AXES
+        or not all(type(size) is int and size >= 0 for size in shape)
+    ):
         raise ValueError(f"a shape that is no tuple of at most {_MOST_AXES} sizes")
     if math.prod(shape) * dtype.itemsize != len(raw):
-        raise ValueError(f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has {math.prod(shape) * dtype.itemsize}")
+        raise ValueError(
+            f"{len(raw)} bytes, where {dtype} of shape {list(shape)} has {math.prod(shape) * dtype.itemsize}"
+        )
     array: Array = np.frombuffer(raw, dtype)
     return array.reshape(shape[::-1]).T if is_fortran else array.reshape(shape)
 
@@ -153,9 +172,10 @@ def _iter_pickle(content: bytes) -> Iterator[tuple[str, Array]]:
 
 
 _OPCODES = frozenset(
-    "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT BINFLOAT "
-    "STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE BINUNICODE SHORT_BINUNICODE "
-    "BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
+    "PROTO FRAME STOP MARK POP POP_MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 FLOAT "
+    "BINFLOAT STRING BINSTRING SHORT_BINSTRING BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 UNICODE "
+    "BINUNICODE SHORT_BINUNICODE BINUNICODE8 EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST LIST APPEND "
+    "APPENDS EMPTY_DICT DICT SETITEM SETITEMS "
     "GET BINGET LONG_BINGET PUT BINPUT LONG_BINPUT MEMOIZE GLOBAL STACK_GLOBAL REDUCE BUILD".split()
 )
 """What dicts of arrays and plain values are made of in all protocols."""
@@ -163,8 +183,8 @@ _MEMO = frozenset(("PUT", "BINPUT", "LONG_BINPUT"))
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Before anything is executed: pickle itself allocates what a length or a place in its memo asks for. `genops` finds every
-    length that the file does not have."""
+    """Before anything is executed: pickle itself allocates what a length or a place in its memo asks for.
+    `genops` finds every length that the file does not have."""
     for number, (opcode, argument, place) in enumerate(pickletools.genops(content)):
         if opcode.name not in _OPCODES:
             raise ValueError(f"opcode {opcode.name} at byte {place}")
@@ -226,9 +246,13 @@ class _NotedArray:
     @staticmethod
     def _make(raw: Any, dtype: Any, shape: object, is_fortran: object) -> Array:
         if not isinstance(dtype, _NotedType) or not isinstance(raw, (bytes, bytearray, str)):
-            raise pickle.UnpicklingError(f"an array of {type(raw).__name__}, where bytes and a type were expected")
+            raise pickle.UnpicklingError(
+                f"an array of {type(raw).__name__}, where bytes and a type were expected"
+            )
         # Python 2's strings of bytes were read as latin-1.
-        return _make_array(raw.encode("latin1") if isinstance(raw, str) else raw, dtype.make(), shape, is_fortran=is_fortran)
+        return _make_array(
+            raw.encode("latin1") if isinstance(raw, str) else raw, dtype.make(), shape, is_fortran=is_fortran
+        )
 
 
 def _note_buffer(raw: Any, dtype: Any, shape: Any, order: object, axes: Any = None) -> _NotedArray:

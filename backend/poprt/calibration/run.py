@@ -31,7 +31,8 @@ _log = logging.getLogger("poprt")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What the calibration run found: nothing where the model computes in float, or could not be computed here."""
+    """What the calibration run found: nothing where the model computes in float, or could not be computed
+    here."""
 
     comparison: Comparison | None = None
     overflows: tuple[Overflow, ...] = ()
@@ -45,15 +46,20 @@ def calibrate(
     data: Mapping[str, Array] | None = None,
     renarrow: Renarrow | None = None,
 ) -> Findings:
-    """Compare a model in half with the same in float (None: itself, rounded nowhere); warn of overflow and outputs that part.
+    """Compare a model in half with the same in float (None: itself, rounded nowhere); warn of overflow and
+    outputs that part.
 
-    `streams` are the inputs, `data` rows by input name (None: made up). With `renarrow` the option that brings the two
-    together again is looked for. Raises CompileError for data that do not fit, and LoadTimeoutError for a model that cannot be
-    made ready in time.
+    `streams` are the inputs, `data` rows by input name (None: made up). With `renarrow` the option that
+    brings the two together again is looked for. Raises CompileError for data that do not fit, and
+    LoadTimeoutError for a model that cannot be made ready in time.
     """
     if not _has_halves(half.model.graph):
         return Findings()
-    made = iter_made_up(half.model, streams, batch_size) if data is None else iter_given(streams, data, batch_size)
+    made = (
+        iter_made_up(half.model, streams, batch_size)
+        if data is None
+        else iter_given(streams, data, batch_size)
+    )
     batches = list(made)
     whole = whole or Side(half.model, half.weights, None)
     try:
@@ -66,7 +72,9 @@ def calibrate(
     report(overflows, made_up=data is None)
     try:
         comparison = _compare(half, whole, batches, ours, made_up=data is None, renarrow=renarrow)
-    except _FAILURES as error:  # of the model in float, or of one that is tried: the compiled one is ready in time
+    except (
+        _FAILURES
+    ) as error:  # of the model in float, or of one that is tried: the compiled one is ready in time
         _log.warning(_FAILED, error)
         return Findings(overflows=overflows)
     return Findings(comparison, overflows)
@@ -93,12 +101,21 @@ def _compare(
 def _has_halves(graph: onnx.GraphProto) -> bool:
     types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     types |= {tensor.data_type for tensor in graph.initializer}
-    types |= {each.i for node in graph.node if node.op_type == "Cast" for each in node.attribute if each.name == "to"}
-    return TensorProto.FLOAT16 in types or any(_has_halves(body) for node in graph.node for body in iter_subgraphs(node))
+    types |= {
+        each.i
+        for node in graph.node
+        if node.op_type == "Cast"
+        for each in node.attribute
+        if each.name == "to"
+    }
+    return TensorProto.FLOAT16 in types or any(
+        _has_halves(body) for node in graph.node for body in iter_subgraphs(node)
+    )
 
 
 def _compute(half: Side, batches: Sequence[Feeds]) -> tuple[tuple[Overflow, ...], list[list[Array]]]:
-    """The nodes that overflow, and the outputs as they will be served; one graph does both where sums are kept in float."""
+    """The nodes that overflow, and the outputs as they will be served; one graph does both where sums are
+    kept in float."""
     floats = Numerics(half_partials=False)
     ours = list(half.run(batches)) if half.numerics != floats else []
     watches: list[Watch] = []

@@ -1,4 +1,5 @@
-"""A model ready to be computed in the calibration run: in half as it will be served, or in float beside it."""
+"""A model ready to be computed in the calibration run: in half as it will be served, or in float beside
+it."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ ENOUGH_SECONDS = 5.0
 MOST_SECONDS = 120.0
 """The longest that one batch may take."""
 READY_SECONDS = 150.0
-"""The longest that a compiled model may take to be made ready: half of what a server allows, which may be slower."""
+"""The longest that a compiled model may take to be made ready: half of what a server allows, which may be
+slower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A static model, the values of the initializers that it holds without data, and what is rounded in it (None: nothing)."""
+    """A static model, the values of the initializers that it holds without data, and what is rounded in it
+    (None: nothing)."""
 
     model: onnx.ModelProto
     weights: Mapping[str, Array]
@@ -48,12 +51,19 @@ class Side:
         `change` may add outputs to the lowered graph. Raises LoadError and RunError.
         """
         # In the type that the graph takes they need not be written into it and read again.
-        wide = {name: value.astype(np.float32) if value.dtype == np.float16 else value for name, value in self.weights.items()}
+        wide = {
+            name: value.astype(np.float32) if value.dtype == np.float16 else value
+            for name, value in self.weights.items()
+        }
         lowered, values = lower_model(self.model, wide, self.numerics)
         change(lowered.graph)
         wanted = list(names) if names is not None else [value.name for value in lowered.graph.output]
         known = {value.name for value in lowered.graph.output}
-        added = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in wanted if name not in known]
+        added = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+            for name in wanted
+            if name not in known
+        ]
         lowered.graph.output.extend(added)
         options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS)
         ready = Lowered(lowered.SerializeToString(), values)
@@ -67,7 +77,10 @@ class Side:
     def _cast(self, feeds: Feeds) -> dict[str, Array]:
         types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.input}
         with np.errstate(over="ignore"):
-            return {name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind)) for name, kind in types.items()}
+            return {
+                name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind))
+                for name, kind in types.items()
+            }
 
 
 Renarrow = Callable[[frozenset[str]], Side]

@@ -50,9 +50,18 @@ def add_arguments(parser: Parser) -> None:
     add = parser.add_argument
     model_help = "ONNX file (weights may be missing), or a PopEF file compiled by poprt"
     parser.add_path("model", type=Path, metavar="MODEL", help=model_help)
-    add("--target", type=_target, metavar="NAME", help=f"the chip: {_known_targets()} (default: c600; PopEF: its own)")
+    add(
+        "--target",
+        type=_target,
+        metavar="NAME",
+        help=f"the chip: {_known_targets()} (default: c600; PopEF: its own)",
+    )
     add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
-    add("--precision", choices=PRECISIONS, help="type of weights and arithmetic (default: fp16; PopEF: its own)")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        help="type of weights and arithmetic (default: fp16; PopEF: its own)",
+    )
     add(
         "--input_shape",
         type=read_shape,
@@ -62,14 +71,39 @@ def add_arguments(parser: Parser) -> None:
         help="sizes of an input; repeatable",
     )
     add("--partials_type", choices=("half", "float"), help="type of partial sums (default: half)")
-    add("--available_memory_proportion", type=proportion, metavar="F", help="tile memory for products (default: 0.6)")
-    add("--num_io_tiles", type=count, metavar="N", help="tiles that only do I/O, so that it overlaps (default: 0)")
-    add("--batches_per_step", type=positive, metavar="N", help="batches run per return to the host (default: 1)")
+    add(
+        "--available_memory_proportion",
+        type=proportion,
+        metavar="F",
+        help="tile memory for products (default: 0.6)",
+    )
+    add(
+        "--num_io_tiles",
+        type=count,
+        metavar="N",
+        help="tiles that only do I/O, so that it overlaps (default: 0)",
+    )
+    add(
+        "--batches_per_step",
+        type=positive,
+        metavar="N",
+        help="batches run per return to the host (default: 1)",
+    )
     add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
     add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
     add("--num_ipus", type=positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
-    add("--enable_pipelining", action="store_true", default=None, help="IPUs work on batches that follow one another")
-    add("--replication_factor", type=positive, metavar="N", help="copies of the model, which share the host (default: 1)")
+    add(
+        "--enable_pipelining",
+        action="store_true",
+        default=None,
+        help="IPUs work on batches that follow one another",
+    )
+    add(
+        "--replication_factor",
+        type=positive,
+        metavar="N",
+        help="copies of the model, which share the host (default: 1)",
+    )
     sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
     add(
@@ -81,10 +115,16 @@ def add_arguments(parser: Parser) -> None:
     )
     add("--json", action="store_true", help="machine-readable")
     parser.add_path(
-        "--html", type=Path, metavar="FILE", help="write a report with plots (needs matplotlib); of the first point of a sweep"
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a report with plots (needs matplotlib); of the first point of a sweep",
     )
     parser.add_path(
-        "--trace", type=Path, metavar="FILE", help="write a trace of the supersteps for Perfetto; of the first point of a sweep"
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the supersteps for Perfetto; of the first point of a sweep",
     )
     add_limits(parser)
 
@@ -101,7 +141,9 @@ def run(options: argparse.Namespace) -> int:
         if options.html:
             sizes = dict(options.sweep).get("batch_size", BATCH_SIZES)
             batches = [_try_profile(profiler, replace(points[0], batch_size=size)) for size in sizes]
-            report = make_report(profiles[0], [each for each in batches if each is not None], profiles[1:] and profiles)
+            report = make_report(
+                profiles[0], [each for each in batches if each is not None], profiles[1:] and profiles
+            )
             _write(options.html, report)
     if options.trace:
         _write(options.trace, json.dumps(make_trace(profiles[0])))
@@ -138,7 +180,11 @@ def _points(options: argparse.Namespace) -> list[Settings]:
     combinations = itertools.product(*(values for _, values in options.sweep))
     points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
     # Neighbours share the converted graph: only the target may change between them.
-    return sorted(points, key=lambda point: (point.precision or "", point.batch_size or 0)) if len(names) > 1 else points
+    return (
+        sorted(points, key=lambda point: (point.precision or "", point.batch_size or 0))
+        if len(names) > 1
+        else points
+    )
 
 
 def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
@@ -172,7 +218,9 @@ def _axis(text: str) -> Axis:
 
 def _precision(text: str) -> str:
     if text not in PRECISIONS:
-        raise argparse.ArgumentTypeError(f"precision {text!r} is not known; known are {', '.join(PRECISIONS)}")
+        raise argparse.ArgumentTypeError(
+            f"precision {text!r} is not known; known are {', '.join(PRECISIONS)}"
+        )
     return text
 
 
@@ -188,4 +236,8 @@ def read_shape(text: str) -> tuple[str, list[int]]:
     return name, sizes
 
 
-_AXES: dict[str, Callable[[str], str | int]] = {"batch_size": positive, "target": _target, "precision": _precision}
+_AXES: dict[str, Callable[[str], str | int]] = {
+    "batch_size": positive,
+    "target": _target,
+    "precision": _precision,
+}

@@ -79,7 +79,8 @@ class Profile:
 
     @property
     def peak_macs_per_cycle(self) -> int:
-        """Multiply-adds that all tiles together could do in a cycle, in this precision and type of partial sums."""
+        """Multiply-adds that all tiles together could do in a cycle, in this precision and type of partial
+        sums."""
         if self.precision == "fp32":
             return self.target.float_macs * self.target.num_tiles
         if self.precision == "fp8" and self.target.quarter_macs:
@@ -134,7 +135,12 @@ class Profile:
 
     def _ipu_as_json(self, ipu: IpuCost) -> dict[str, Any]:
         fits = ipu.peak_tile_bytes <= self.target.bytes_per_tile
-        return {"cycles": ipu.cycles, "peak_tile_bytes": ipu.peak_tile_bytes, "fits": fits, "by_memory": ipu.by_memory()}
+        return {
+            "cycles": ipu.cycles,
+            "peak_tile_bytes": ipu.peak_tile_bytes,
+            "fits": fits,
+            "by_memory": ipu.by_memory(),
+        }
 
 
 class Profiler:
@@ -146,13 +152,14 @@ class Profiler:
         self._converted: tuple[tuple[int | None, str], onnx.ModelProto] | None = None
 
     def profile(self, settings: Settings) -> Profile:
-        """What the source takes under `settings`. Raises CompileError naming what cannot be compiled, and why."""
+        """What the source takes under `settings`. Raises CompileError naming what cannot be compiled, and
+        why."""
         target = TARGETS[settings.target or self.source.target]
         options = replace(self.source.options, **settings.options)
         if not 0 <= options.num_io_tiles < target.tiles_per_ipu:
             raise CompileError(
-                f"num_io_tiles must be at least 0 and below the {target.tiles_per_ipu} tiles of {target.name}, "
-                f"found {options.num_io_tiles}"
+                f"num_io_tiles must be at least 0 and below the {target.tiles_per_ipu} tiles of "
+                f"{target.name}, found {options.num_io_tiles}"
             )
         precision = settings.precision or self.source.precision
         model = self._convert(settings.batch_size, precision)
@@ -172,7 +179,12 @@ def profile(source: Source, settings: Settings | None = None) -> Profile:
 
 
 def make_profile(
-    name: str, precision: str, model: onnx.ModelProto, target: Target, options: CostOptions, batch_size: int | None = None
+    name: str,
+    precision: str,
+    model: onnx.ModelProto,
+    target: Target,
+    options: CostOptions,
+    batch_size: int | None = None,
 ) -> Profile:
     """The profile of a converted graph, whose unnamed nodes are named, in place, by what they make."""
     name_nodes(model.graph)

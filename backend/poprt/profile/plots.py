@@ -15,8 +15,20 @@ from simipu.cost import Estimate
 
 from poprt.profile.model import Profile
 
-COLOURS = {"compute": "#2f6db3", "exchange": "#e2902f", "sync": "#8d99a6", "host": "#b5524f", "idle": "#dfe3e8"}
-_MEMORY_COLOURS = {"weights": "#4a7f6f", "code": "#a9a9a9", "streams": "#c9b458", "live": "#7fb2e5", "copies": "#b9d7f3"}
+COLOURS = {
+    "compute": "#2f6db3",
+    "exchange": "#e2902f",
+    "sync": "#8d99a6",
+    "host": "#b5524f",
+    "idle": "#dfe3e8",
+}
+_MEMORY_COLOURS = {
+    "weights": "#4a7f6f",
+    "code": "#a9a9a9",
+    "streams": "#c9b458",
+    "live": "#7fb2e5",
+    "copies": "#b9d7f3",
+}
 _LINE_COLOURS = ("#2f6db3", "#e2902f", "#4a7f6f", "#8d99a6", "#7d5ba6", "#c9b458")
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -40,7 +52,9 @@ def plot_layers(profile: Profile, marked: int = 5) -> str:
     _stack(axes, [*phases, ("sync", [s.sync_cycles for s in steps])], COLOURS)
     positions = {id(step): i for i, step in enumerate(steps)}
     for rank, step in enumerate(profile.dearest(marked), 1):
-        axes.annotate(str(rank), (positions[id(step)], step.cycles), ha="center", va="bottom", fontweight="bold")
+        axes.annotate(
+            str(rank), (positions[id(step)], step.cycles), ha="center", va="bottom", fontweight="bold"
+        )
     axes.set(xlabel="node, in order of execution", ylabel="cycles")
     axes.set_ylim(top=1.12 * max((step.cycles for step in steps), default=1))
     _thousands(axes.yaxis)
@@ -79,7 +93,9 @@ def plot_causes(profile: Profile) -> str:
     for cause, cycles in causes.items():
         share = cycles / total
         if share:
-            axes.barh([0], [share], left=left, color=COLOURS.get(cause, "#555555"), label=f"{cause} {share:.1%}")
+            axes.barh(
+                [0], [share], left=left, color=COLOURS.get(cause, "#555555"), label=f"{cause} {share:.1%}"
+            )
         if share > _LEAST_LABELLED_SHARE:
             colour = "black" if cause in ("idle", "exchange") else "white"
             axes.annotate(f"{share:.0%}", (left + share / 2, 0), ha="center", va="center", color=colour)
@@ -93,15 +109,20 @@ def plot_causes(profile: Profile) -> str:
 
 @mpl.rc_context(_STYLE)
 def plot_memory(profile: Profile) -> str:
-    """Over the tiles at the peak, beside what a tile has; then over the nodes: what stays, and what is live."""
+    """Over the tiles at the peak, beside what a tile has; then over the nodes: what stays, and what is
+    live."""
     figure = Figure(figsize=(9, 5.6), layout="constrained")
     over_tiles, over_nodes = figure.subplots(2, 1)
     tile, peak = profile.target.bytes_per_tile / 1024, profile.estimate.peak_tile_bytes / 1024
     edges, layers = _memory_over_tiles(profile)
     _stack(over_tiles, layers, _MEMORY_COLOURS, edges)
     over_tiles.axhline(tile, color=COLOURS["host"], linestyle="--", linewidth=1)
-    over_tiles.annotate(f"a tile has {tile:,.0f} KiB", (0, tile), xytext=(4, 3), **_BESIDE, color=COLOURS["host"])
-    over_tiles.set(xlabel="tile, at the peak of its IPU's memory", ylabel="KiB", ylim=(0, 1.25 * max(tile, peak)))
+    over_tiles.annotate(
+        f"a tile has {tile:,.0f} KiB", (0, tile), xytext=(4, 3), **_BESIDE, color=COLOURS["host"]
+    )
+    over_tiles.set(
+        xlabel="tile, at the peak of its IPU's memory", ylabel="KiB", ylim=(0, 1.25 * max(tile, peak))
+    )
     _legend(over_tiles)
 
     steps = profile.steps
@@ -119,17 +140,28 @@ def plot_memory(profile: Profile) -> str:
 
 
 def _memory_over_tiles(profile: Profile) -> tuple[list[float], list[tuple[str, list[float]]]]:
-    """Where the tiles that are alike begin and end, and KiB of a tile there, by what they hold at their IPU's peak."""
+    """Where the tiles that are alike begin and end, and KiB of a tile there, by what they hold at their IPU's
+    peak."""
     result = profile.estimate
     io_tiles = result.options.num_io_tiles
     compute_tiles = profile.target.tiles_per_ipu - io_tiles
     edges, sizes = [0.0], []
     for number, ipu in enumerate(result.ipus):
-        fullest = max((each for each in result.operators if each.ipu == number), key=lambda each: each.live_bytes, default=None)
+        fullest = max(
+            (each for each in result.operators if each.ipu == number),
+            key=lambda each: each.live_bytes,
+            default=None,
+        )
         held = ipu.by_memory() | {"copies": 0}
-        copies, busy = (fullest.work.temporary_bytes, min(fullest.work.tiles, compute_tiles)) if fullest else (0, 0)
+        copies, busy = (
+            (fullest.work.temporary_bytes, min(fullest.work.tiles, compute_tiles)) if fullest else (0, 0)
+        )
         held["live"] -= copies
-        kinds = ((busy, held | {"copies": copies}), (compute_tiles - busy, held), (io_tiles, dict.fromkeys(held, 0)))
+        kinds = (
+            (busy, held | {"copies": copies}),
+            (compute_tiles - busy, held),
+            (io_tiles, dict.fromkeys(held, 0)),
+        )
         for width, each in kinds:
             if width:
                 edges.append(edges[-1] + width)
@@ -139,7 +171,8 @@ def _memory_over_tiles(profile: Profile) -> tuple[list[float], list[tuple[str, l
 
 @mpl.rc_context(_STYLE)
 def plot_batches(profiles: Sequence[Profile]) -> str:
-    """Latency and throughput by batch size, a line for each target and precision; a cross is a batch that does not fit."""
+    """Latency and throughput by batch size, a line for each target and precision; a cross is a batch that
+    does not fit."""
     figure = Figure(figsize=(9, 2.8), layout="constrained")
     ordered = sorted(profiles, key=lambda each: each.batch_size)
     sizes = sorted({each.batch_size for each in ordered})
@@ -156,13 +189,20 @@ def plot_batches(profiles: Sequence[Profile]) -> str:
             axes.plot([each.batch_size for each in members], values, color=colour, linewidth=1.5, label=name)
             for value, each in zip(values, members, strict=True):
                 fits = each.estimate.fits
-                axes.plot(each.batch_size, value, marker="o" if fits else "X", color=colour if fits else COLOURS["host"])
+                axes.plot(
+                    each.batch_size,
+                    value,
+                    marker="o" if fits else "X",
+                    color=colour if fits else COLOURS["host"],
+                )
                 if len(lines) == 1:
                     text = f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
                     axes.annotate(text, (each.batch_size, value), xytext=(0, 6), **_ABOVE)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.set(xlabel="batch size", ylabel=label, ylim=(0, 1.2 * max(read(each.estimate) for each in ordered)))
+        axes.set(
+            xlabel="batch size", ylabel=label, ylim=(0, 1.2 * max(read(each.estimate) for each in ordered))
+        )
         axes.margins(x=0.08)
         _thousands(axes.yaxis)
         if len(lines) > 1:
@@ -213,7 +253,9 @@ def _legend(axes: Axes) -> None:
 
 
 def _thousands(axis: Any) -> None:
-    axis.set_major_formatter(lambda value, position: f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}")
+    axis.set_major_formatter(
+        lambda value, position: f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+    )
 
 
 def _svg(figure: Figure, name: str) -> str:

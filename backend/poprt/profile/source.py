@@ -1,4 +1,5 @@
-"""What can be profiled: an ONNX file, whose weights may be missing, and a PopEF file that this project compiled."""
+"""What can be profiled: an ONNX file, whose weights may be missing, and a PopEF file that this project
+compiled."""
 
 from __future__ import annotations
 
@@ -39,8 +40,11 @@ class Source(Protocol):
     precision: str
     options: CostOptions
 
-    def convert(self, batch_size: int | None, precision: str, on_step: Callable[[str], None]) -> onnx.ModelProto:
-        """The static graph that the chip would run. Raises CompileError where there is none of that size or precision."""
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+    ) -> onnx.ModelProto:
+        """The static graph that the chip would run. Raises CompileError where there is none of that size or
+        precision."""
         ...
 
 
@@ -81,9 +85,14 @@ class OnnxSource:
         self._check()
         half_to_float(self._model)
 
-    def convert(self, batch_size: int | None, precision: str, on_step: Callable[[str], None]) -> onnx.ModelProto:
-        """The converter's result, large weights left without data. Raises CompileError as the converter does."""
-        converter = Converter(input_shape=self.input_shape, batch_size=batch_size, precision=precision, on_step=on_step)
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+    ) -> onnx.ModelProto:
+        """The converter's result, large weights left without data. Raises CompileError as the converter
+        does."""
+        converter = Converter(
+            input_shape=self.input_shape, batch_size=batch_size, precision=precision, on_step=on_step
+        )
         return converter.convert(self._model)
 
     def _check(self) -> None:
@@ -91,12 +100,15 @@ class OnnxSource:
         try:
             onnx.checker.check_model(without_weights(self._model, empty))
         except (onnx.checker.ValidationError, ValueError) as error:
-            raise CompileError(f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}") from error
+            raise CompileError(
+                f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}"
+            ) from error
 
 
 @dataclass(slots=True)
 class PopefSource:
-    """A PopEF file: the graph of its main program, with the target and the options that the executable records."""
+    """A PopEF file: the graph of its main program, with the target and the options that the executable
+    records."""
 
     path: Path
     name: str = field(init=False)
@@ -112,7 +124,9 @@ class PopefSource:
         self._executable = Executable.deserialize(found.executable.executable())
         mains = list(found.metadata.programFlow().main())
         if len(mains) != 1:
-            raise CompileError(f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled")
+            raise CompileError(
+                f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled"
+            )
         self._main = mains[0]
         self._model = read_graph(self._executable.program(self._main))
         self.name = _popef_name(self.path)
@@ -120,18 +134,22 @@ class PopefSource:
         self.precision = _precision(self._model)
         self.options = cost_options(CompilerOptions.from_dict(dict(self._executable.compile_options)))
 
-    def convert(self, batch_size: int | None, precision: str, on_step: Callable[[str], None]) -> onnx.ModelProto:
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+    ) -> onnx.ModelProto:
         """The main program's graph; of another batch size where its rows are independent."""
         on_step("read graph")
         if precision != self.precision:
-            raise CompileError(f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}")
+            raise CompileError(
+                f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"
+            )
         program = self._executable.program(self._main)
         streams = {stream.tensor: stream for stream in program.streams}
         compiled = program.batch_size
         if batch_size not in (None, compiled) and not (program.row_independent and compiled):
             raise CompileError(
-                f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not independent; "
-                f"profile its ONNX model for {batch_size}"
+                f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not "
+                f"independent; profile its ONNX model for {batch_size}"
             )
         model = onnx.ModelProto()
         model.CopyFrom(self._model)
@@ -154,7 +172,9 @@ def input_batch(model: onnx.ModelProto) -> int:
 def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
     dims = value.type.tensor_type.shape.dim
     if len(dims) not in (0, len(shape)):
-        raise CompileError(f"input {value.name!r} has shape {describe_shape(value)}, its stream {tuple(shape)}")
+        raise CompileError(
+            f"input {value.name!r} has shape {describe_shape(value)}, its stream {tuple(shape)}"
+        )
     del dims[:]
     for size in shape:
         dims.add(dim_value=size)
@@ -170,6 +190,8 @@ def _precision(model: onnx.ModelProto) -> str:
     types = {tensor.data_type for tensor in model.graph.initializer}
     types |= {value.type.tensor_type.elem_type for value in model.graph.input}
     if types & QUARTERS.keys():
-        narrows = any(attribute(node, "to") in QUARTERS for node in model.graph.node if node.op_type == "Cast")
+        narrows = any(
+            attribute(node, "to") in QUARTERS for node in model.graph.node if node.op_type == "Cast"
+        )
         return "fp8" if narrows else "fp8_weight"
     return "fp16" if TensorProto.FLOAT16 in types else "fp32"

@@ -25,7 +25,15 @@ def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
 def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
     """A row for each profile."""
     table = _table(
-        "model, modelled", "target", "precision", "batch|", "cycles|", "latency|", "samples/s|", "peak of a tile|", "fits"
+        "model, modelled",
+        "target",
+        "precision",
+        "batch|",
+        "cycles|",
+        "latency|",
+        "samples/s|",
+        "peak of a tile|",
+        "fits",
     )
     for each in profiles:
         result = each.estimate
@@ -43,8 +51,9 @@ def describe_profile(profile: Profile) -> str:
     fits = "fits" if result.fits else "DOES NOT FIT"
     return (
         f"{profile.model}, batch {profile.batch_size}, {profile.precision} on {profile.chip}, modelled: "
-        f"{result.cycles:,} cycles ({describe_seconds(result.compute_seconds)}), {result.samples_per_second:,.0f} samples/s, "
-        f"latency {describe_seconds(result.latency_seconds)} of which host transfers {describe_seconds(result.host_seconds)}; "
+        f"{result.cycles:,} cycles ({describe_seconds(result.compute_seconds)}), "
+        f"{result.samples_per_second:,.0f} samples/s, latency {describe_seconds(result.latency_seconds)} of "
+        f"which host transfers {describe_seconds(result.host_seconds)}; "
         f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: {fits}"
     )
 
@@ -63,7 +72,11 @@ def describe_seconds(seconds: float) -> str:
     """A time with three digits or so in the unit that suits it."""
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * scale >= 1 or unit == "us":
-            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 1000 else f"{seconds * scale:,.0f} {unit}"
+            return (
+                f"{seconds * scale:.3g} {unit}"
+                if seconds * scale < 1000
+                else f"{seconds * scale:,.0f} {unit}"
+            )
     raise AssertionError("the last unit takes all")
 
 
@@ -83,12 +96,31 @@ def _operators(profile: Profile) -> Table:
         peak = f"{profile.peak_share(each.macs, each.cycles):.1%}" if each.macs else ""
         _add(
             table,
-            [each.op_type, str(each.count), f"{each.cycles:,}", f"{share:.1%}", describe_macs(each.macs), peak, each.bound],
+            [
+                each.op_type,
+                str(each.count),
+                f"{each.cycles:,}",
+                f"{share:.1%}",
+                describe_macs(each.macs),
+                peak,
+                each.bound,
+            ],
         )
     cycles, macs = profile.estimate.cycles, sum(each.macs for each in types)
     table.add_section()
     count = sum(each.count for each in types)
-    _add(table, ["all", str(count), f"{cycles:,}", "", describe_macs(macs), f"{profile.peak_share(macs, cycles):.1%}", ""])
+    _add(
+        table,
+        [
+            "all",
+            str(count),
+            f"{cycles:,}",
+            "",
+            describe_macs(macs),
+            f"{profile.peak_share(macs, cycles):.1%}",
+            "",
+        ],
+    )
     return table
 
 
@@ -122,11 +154,19 @@ def _ipus(profile: Profile) -> Table:
 
 
 def _nodes(profile: Profile, top: int) -> Table:
-    table = _table("dearest nodes", "operator", "cycles|", "share|", "of peak|", "tiles|", "supersteps|", "plan")
+    table = _table(
+        "dearest nodes", "operator", "cycles|", "share|", "of peak|", "tiles|", "supersteps|", "plan"
+    )
     for each in profile.dearest(top):
         work = each.work
         peak = f"{profile.peak_share(work.macs, each.cycles):.1%}" if work.macs else ""
-        cells = [each.name, each.op_type, f"{each.cycles:,}", f"{each.cycles / profile.estimate.cycles:.1%}", peak]
+        cells = [
+            each.name,
+            each.op_type,
+            f"{each.cycles:,}",
+            f"{each.cycles / profile.estimate.cycles:.1%}",
+            peak,
+        ]
         _add(table, [*cells, str(work.tiles), str(work.steps), work.plan or work.kind])
     return table
 
@@ -135,7 +175,9 @@ def _table(*columns: str) -> Table:
     """Columns that end in | are numbers, to the right."""
     table = Table()
     for column in columns:
-        table.add_column(column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold")
+        table.add_column(
+            column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold"
+        )
     return table
 
 

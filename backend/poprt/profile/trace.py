@@ -1,4 +1,5 @@
-"""A profile as a Chrome trace, which Perfetto opens: the supersteps in order, one row each for compute, exchange and sync."""
+"""A profile as a Chrome trace, which Perfetto opens: the supersteps in order, one row each for compute,
+exchange and sync."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ ROWS = {"sync": 1, "exchange": 2, "compute": 3}
 def make_trace(profile: Profile) -> dict[str, Any]:
     """Trace events in microseconds at the chip's clock; `args.cycles` are exact and sum to the estimate's."""
     title = f"{profile.model}: one tile of {profile.chip}, modelled"
-    named = [_meta("process_name", 0, title), *(_meta("thread_name", row, cause) for cause, row in ROWS.items())]
+    named = [
+        _meta("process_name", 0, title),
+        *(_meta("thread_name", row, cause) for cause, row in ROWS.items()),
+    ]
     return {
         "traceEvents": [*named, *_iter_events(profile)],
         "displayTimeUnit": "ns",
@@ -51,10 +55,18 @@ def _iter_events(profile: Profile) -> Iterator[dict[str, Any]]:
                         "cat": cause,
                         "ts": profile.target.seconds(start) * 1e6,
                         "dur": profile.target.seconds(cycles) * 1e6,
-                        "args": {"cycles": cycles, "operator": operator.op_type, "step": f"{step + 1} of {steps}"},
+                        "args": {
+                            "cycles": cycles,
+                            "operator": operator.op_type,
+                            "step": f"{step + 1} of {steps}",
+                        },
                     }
                     start += cycles
 
 
 def _phases(operator: OperatorCost) -> dict[str, int]:
-    return {"sync": operator.sync_cycles, "exchange": operator.work.exchange, "compute": operator.work.compute}
+    return {
+        "sync": operator.sync_cycles,
+        "exchange": operator.work.exchange,
+        "compute": operator.work.compute,
+    }

@@ -1,8 +1,8 @@
 """Lets a model be converted without its weights: times and bytes follow from shapes.
 
-Large weights of products lose their data before constants are folded, which leaves such weights as they are. What the folding
-looks into (convolutions that take up a normalisation, above all) keeps its data or, where a file with external data is missing,
-gets a constant.
+Large weights of products lose their data before constants are folded, which leaves such weights as they are.
+What the folding looks into (convolutions that take up a normalisation, above all) keeps its data or, where a
+file with external data is missing, gets a constant.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ LARGE_BYTES = 1 << 20
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
-"""Operators that the folding never computes with such weights, unless all their inputs are weights; a convolution may take
-up a constant that follows it. A weight that is transposed is known at compile time all the same, and costs nothing."""
+"""Operators that the folding never computes with such weights, unless all their inputs are weights; a
+convolution may take up a constant that follows it. A weight that is transposed is known at compile time all
+the same, and costs nothing."""
 
 _log = logging.getLogger("poprt")
 
 
 def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
-    """Drop the data of large weights of products, in place; other weights without data get theirs from `folder` or a constant.
+    """Drop the data of large weights of products, in place; other weights without data get theirs from
+    `folder` or a constant.
 
     Raises CompileError for integers whose file is missing: shapes may depend on them.
     """
@@ -54,18 +56,30 @@ def strip_weights(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def _take_constants(graph: onnx.GraphProto) -> None:
-    """Make weights without data of large ConstantOfShape nodes, as models have them that are published for their shapes."""
-    shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == TensorProto.INT64 and has_data(tensor)}
-    for node in [node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes]:
+    """Make weights without data of large ConstantOfShape nodes, as models have them that are published for
+    their shapes."""
+    shapes = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_type == TensorProto.INT64 and has_data(tensor)
+    }
+    for node in [
+        node for node in graph.node if node.op_type == "ConstantOfShape" and node.input[0] in shapes
+    ]:
         found = [each.t.data_type for each in node.attribute]
-        stub = _stub(node.output[0], found[0] if found else TensorProto.FLOAT, numpy_helper.to_array(shapes[node.input[0]]))
+        stub = _stub(
+            node.output[0],
+            found[0] if found else TensorProto.FLOAT,
+            numpy_helper.to_array(shapes[node.input[0]]),
+        )
         if stub.data_type in _FLOATS and count_bytes(stub) >= LARGE_BYTES:
             graph.initializer.append(stub)
             graph.node.remove(node)
 
 
 def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
-    """The operators that read each tensor; an output of the graph and a subgraph count as operators of their own."""
+    """The operators that read each tensor; an output of the graph and a subgraph count as operators of their
+    own."""
     users: dict[str, set[str]] = {}
     for node in graph.node:
         for name in node.input:
@@ -79,16 +93,23 @@ def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
 
 
 def _merged_weights(graph: onnx.GraphProto) -> set[str]:
-    """The weights of convolutions that the folding multiplies with a normalisation or a constant behind them."""
+    """The weights of convolutions that the folding multiplies with a normalisation or a constant behind
+    them."""
     weights = {tensor.name for tensor in graph.initializer}
     weights |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
     changed = {
         name
         for node in graph.node
-        if node.op_type == "BatchNormalization" or (node.op_type in ("Add", "Mul") and weights.intersection(node.input))
+        if node.op_type == "BatchNormalization"
+        or (node.op_type in ("Add", "Mul") and weights.intersection(node.input))
         for name in node.input
     }
-    return {name for node in graph.node if node.op_type == "Conv" and node.output[0] in changed for name in node.input}
+    return {
+        name
+        for node in graph.node
+        if node.op_type == "Conv" and node.output[0] in changed
+        for name in node.input
+    }
 
 
 class _Filling:
@@ -99,12 +120,14 @@ class _Filling:
         self._left = MOST_FILLED_BYTES
 
     def load_or_fill(self, tensor: TensorProto) -> None:
-        """In place. A file that is not there is what a model published for its shapes lacks; any other fault is warned of."""
+        """In place. A file that is not there is what a model published for its shapes lacks; any other fault
+        is warned of."""
         self._left -= max(0, count_bytes(tensor))
         if self._left < 0:
             raise CompileMemoryError(
-                f"weight {tensor.name!r} has no data and shape {list(tensor.dims)}: constants in the place of such weights "
-                f"would take more than {MOST_FILLED_BYTES} bytes; profile the model with its data"
+                f"weight {tensor.name!r} has no data and shape {list(tensor.dims)}: constants in the place "
+                f"of such weights would take more than {MOST_FILLED_BYTES} bytes; profile the model with "
+                "its data"
             )
         try:
             if tensor.data_location == TensorProto.EXTERNAL:
@@ -121,8 +144,8 @@ def _fill(tensor: TensorProto) -> None:
     if tensor.data_type not in _FILLED or min(tensor.dims, default=0) < 0:
         element = TensorProto.DataType.Name(tensor.data_type)
         raise CompileError(
-            f"weight {tensor.name!r} has no data, but is {element}: shapes may depend on its values; put the model's external "
-            "data beside it"
+            f"weight {tensor.name!r} has no data, but is {element}: shapes may depend on its values; put "
+            "the model's external data beside it"
         )
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     filled = _stub(tensor.name, tensor.data_type, tensor.dims)

@@ -1,4 +1,5 @@
-"""The cost model: what a graph would take on the chip, in cycles and bytes of a tile. It knows shapes only, never values."""
+"""The cost model: what a graph would take on the chip, in cycles and bytes of a tile. It knows shapes only,
+never values."""
 
 from simipu.cost.estimate import CostOptions, Estimate, IpuCost, OperatorCost, estimate
 

@@ -55,8 +55,14 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
-            known.update((node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value")
-    return {name: tensor for name, tensor in known.items() if list(tensor.dims) in ([], [1]) and tensor.ByteSize() > 8}
+            known.update(
+                (node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value"
+            )
+    return {
+        name: tensor
+        for name, tensor in known.items()
+        if list(tensor.dims) in ([], [1]) and tensor.ByteSize() > 8
+    }
 
 
 def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
@@ -68,7 +74,10 @@ def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> t
     unconditional = goes_on == body.input[1].name or bool(_value(goes_on, {**known, **known_constants(body)}))
     if trips is None or (trips > MOST_TRIPS and not unconditional):
         return 1, "the trip count is not known: one iteration is counted"
-    return trips, "" if unconditional else f"all {trips} iterations are run, although the condition may end it before"
+    return (
+        trips,
+        "" if unconditional else f"all {trips} iterations are run, although the condition may end it before",
+    )
 
 
 def _value(name: str, known: Known) -> int | None:
@@ -77,7 +86,9 @@ def _value(name: str, known: Known) -> int | None:
 
 def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int, str]:
     count = next(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
-    axes = next((list(attribute.ints) for attribute in node.attribute if attribute.name == "scan_input_axes"), [0])
+    axes = next(
+        (list(attribute.ints) for attribute in node.attribute if attribute.name == "scan_input_axes"), [0]
+    )
     scanned = values.get(node.input[len(node.input) - count])
     if scanned is None:
         return 1, "the length of the scan is not known: one step is counted"

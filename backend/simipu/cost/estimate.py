@@ -1,6 +1,8 @@
-"""What one run of a graph would take on the chip, in time and memory. Modelled, never measured; shapes only, no values.
+"""What one run of a graph would take on the chip, in time and memory. Modelled, never measured; shapes only,
+no values.
 
-Laws: cycles are integers; every cycle of every tile has exactly one cause, and the causes sum to total cycles times tiles.
+Laws: cycles are integers; every cycle of every tile has exactly one cause, and the causes sum to total cycles
+times tiles.
 """
 
 from __future__ import annotations
@@ -19,7 +21,15 @@ from simipu.cost.liveness import Liveness
 from simipu.cost.operators import VIEWS, Context, Work, control_work, operator_work
 from simipu.cost.products import Settings
 from simipu.cost.quarters import take_quarters
-from simipu.cost.sharding import COPY, copy_work, crossing_bytes, insert_copies, place_evenly, place_manually, weight_bytes
+from simipu.cost.sharding import (
+    COPY,
+    copy_work,
+    crossing_bytes,
+    insert_copies,
+    place_evenly,
+    place_manually,
+    weight_bytes,
+)
 from simipu.errors import CompileError
 from simipu.shapes import MOST_TRIPS, Value, graph_values, infer_shapes
 from simipu.target import Target
@@ -36,7 +46,8 @@ class CostOptions:
     stream_buffering_depth: int = 1
     use_128bit_conv_unit_load: bool = False
     fused_attention: bool = False
-    """PopRT's pass of that name was used: attention works on layouts that need no element by element copies."""
+    """PopRT's pass of that name was used: attention works on layouts that need no element by element
+    copies."""
     num_ipus: int = 1
     """IPUs of a replica, over which the layers are spread."""
     virtual_graph_mode: str = "off"
@@ -74,13 +85,19 @@ class IpuCost:
     """Of a tile, as all that follows."""
     code_bytes: int
     stream_bytes: int
-    """Of every tile where there are no I/O tiles; of a pipeline's stage also what it hands on and is handed meanwhile."""
+    """Of every tile where there are no I/O tiles; of a pipeline's stage also what it hands on and is handed
+    meanwhile."""
     live_bytes: int
     """At the peak."""
 
     def by_memory(self) -> dict[str, int]:
         """Bytes of the fullest tile at the peak, by what they hold."""
-        return {"weights": self.weight_bytes, "code": self.code_bytes, "streams": self.stream_bytes, "live": self.live_bytes}
+        return {
+            "weights": self.weight_bytes,
+            "code": self.code_bytes,
+            "streams": self.stream_bytes,
+            "live": self.live_bytes,
+        }
 
     @property
     def peak_tile_bytes(self) -> int:
@@ -120,12 +137,14 @@ class Estimate:
 
     @property
     def total_cycles(self) -> int:
-        """Cycles with the host's transfers: one after the other, or the longer of the two where they overlap."""
+        """Cycles with the host's transfers: one after the other, or the longer of the two where they
+        overlap."""
         return max(self.cycles, self.host_cycles) if self.overlapped else self.cycles + self.host_cycles
 
     @property
     def interval_cycles(self) -> int:
-        """Cycles from batch to batch: of the slowest stage of a pipeline, else of all IPUs one after the other."""
+        """Cycles from batch to batch: of the slowest stage of a pipeline, else of all IPUs one after the
+        other."""
         return max(ipu.cycles for ipu in self.ipus) if self.options.enable_pipelining else self.cycles
 
     @property
@@ -146,7 +165,9 @@ class Estimate:
     @property
     def seconds_per_batch(self) -> float:
         """Modelled seconds from batch to batch while batches are queued; every replica has one meanwhile."""
-        return batch_seconds(self.target.seconds(self.interval_cycles), self.host_seconds, overlapped=self.overlapped)
+        return batch_seconds(
+            self.target.seconds(self.interval_cycles), self.host_seconds, overlapped=self.overlapped
+        )
 
     @property
     def latency_seconds(self) -> float:
@@ -168,7 +189,8 @@ class Estimate:
         return counts
 
     def by_cause(self) -> dict[str, int]:
-        """Cycles of all tiles of a replica, I/O tiles included, by what they were spent on; sum: total cycles times tiles.
+        """Cycles of all tiles of a replica, I/O tiles included, by what they were spent on; sum: total cycles
+        times tiles.
 
         Transfers keep the I/O tiles busy or, where there are none, all tiles.
         """
@@ -215,10 +237,13 @@ class Estimate:
         return self.peak_tile_bytes <= self.target.bytes_per_tile
 
 
-def estimate(model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1) -> Estimate:
+def estimate(
+    model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1
+) -> Estimate:
     """What one run of `model` (every shape static) takes on `target`; `batch_size` samples are in a run.
 
-    `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose shape is not known.
+    `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose
+    shape is not known.
     """
     options = options or CostOptions()
     graph = infer_shapes(model).graph
@@ -244,7 +269,9 @@ def estimate(model: onnx.ModelProto, target: Target, options: CostOptions | None
     )
 
 
-def _place(graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions) -> list[int]:
+def _place(
+    graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions
+) -> list[int]:
     if options.virtual_graph_mode == "manual":
         return place_manually(graph, options.num_ipus)
     sizes = weight_bytes(graph, values)
@@ -267,10 +294,18 @@ def _ipu_cost(
     nodes = [node for node, place in zip(graph.node, places, strict=True) if place == ipu]
     read = {name for node in nodes for name in iter_reads(node)}
     tiles, values, options = walk.target.num_tiles, walk.values, walk.options
-    weights = sum(values[tensor.name].bytes for tensor in graph.initializer if tensor.name in read or options.num_ipus == 1)
+    weights = sum(
+        values[tensor.name].bytes
+        for tensor in graph.initializer
+        if tensor.name in read or options.num_ipus == 1
+    )
     weights += walk.further_weight_bytes[ipu]
     streams = 0 if options.num_io_tiles else math.ceil(host_bytes * options.stream_buffering_depth / tiles)
-    handed = [values[node.input[0]].bytes for node in nodes if node.op_type == COPY] if options.enable_pipelining else []
+    handed = (
+        [values[node.input[0]].bytes for node in nodes if node.op_type == COPY]
+        if options.enable_pipelining
+        else []
+    )
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
         weight_bytes=math.ceil(weights / tiles * c.IMBALANCE),
@@ -287,18 +322,21 @@ class _Walk:
         self.target, self.options, self.values = target, options, values
         self.assumptions: list[str] = []
         self.further_weight_bytes = Counter[int]()
-        """By IPU: of the graphs inside nodes, and of what constants alone make, as far as it is more than they are."""
+        """By IPU: of the graphs inside nodes, and of what constants alone make, as far as it is more than
+        they are."""
         self._settings = Settings(options.available_memory_proportion, options.use_128bit_conv_unit_load)
         self._known: dict[str, onnx.TensorProto] = {}
         self._constants: set[str] = set()
         self._grown: dict[str, int] = {}
-        """Constants that nodes make of constants, and how many elements more they have than those that are weights."""
+        """Constants that nodes make of constants, and how many elements more they have than those that are
+        weights."""
         self._moved: set[str] = set()
 
     def iter_operators(
         self, graph: onnx.GraphProto, ipus: Sequence[int], inside: str = "", around: int = 0
     ) -> Iterator[OperatorCost]:
-        """The nodes of `graph`, which is inside the node of that name; `around` bytes are alive on a tile meanwhile."""
+        """The nodes of `graph`, which is inside the node of that name; `around` bytes are alive on a tile
+        meanwhile."""
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
         liveness = Liveness(graph, self.values, ipus)
@@ -321,11 +359,15 @@ class _Walk:
     def _hold(self, names: Iterable[str], ipu: int) -> None:
         """What constants make is computed by the compiler and lies on the chip, if a run needs it."""
         held = {name: self._grown.pop(name, 0) for name in names}
-        self.further_weight_bytes[ipu] += sum(size * self.values[name].bytes_per_element for name, size in held.items() if size)
+        self.further_weight_bytes[ipu] += sum(
+            size * self.values[name].bytes_per_element for name, size in held.items() if size
+        )
 
     def _grow(self, node: onnx.NodeProto) -> None:
         """In elements: a weight that is widened where it is used lies on the chip as narrow as it is."""
-        taken = [self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values]
+        taken = [
+            self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values
+        ]
         covered = sum(taken) if node.op_type == "Concat" else max(taken, default=0)
         for name in node.output:
             if name in self.values:
@@ -333,7 +375,9 @@ class _Walk:
 
     def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
         sync = c.EXTERNAL_SYNC_CYCLES if node.op_type == COPY else self.target.internal_sync_cycles
-        return OperatorCost(inside + node.name, node.op_type, work, work.steps * sync, live + work.temporary_bytes, ipu)
+        return OperatorCost(
+            inside + node.name, node.op_type, work, work.steps * sync, live + work.temporary_bytes, ipu
+        )
 
     def _work(self, node: onnx.NodeProto) -> Work:
         if node.op_type == COPY:
@@ -360,25 +404,33 @@ class _Walk:
             self.options.fused_attention,
         )
 
-    def _iter_bodies(self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int) -> Iterator[OperatorCost]:
-        """The node itself, which copies what goes in and comes out, and the nodes of the dearest of the graphs inside it."""
+    def _iter_bodies(
+        self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int
+    ) -> Iterator[OperatorCost]:
+        """The node itself, which copies what goes in and comes out, and the nodes of the dearest of the
+        graphs inside it."""
         if bodies.assumption:
             self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
         found = []
         for graph in bodies.graphs:
             self.values.update(graph_values(graph))
-            self.further_weight_bytes[ipu] += sum(self.values[tensor.name].bytes for tensor in graph.initializer)
+            self.further_weight_bytes[ipu] += sum(
+                self.values[tensor.name].bytes for tensor in graph.initializer
+            )
             places = [ipu] * len(graph.node)
             found.append(list(self.iter_operators(graph, places, f"{inside}{node.name}/", live)))
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
         if bodies.runs > MOST_TRIPS:
             raise CompileError(
-                f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and nothing ends it before"
+                f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and nothing ends "
+                "it before"
             )
         others = [operator for operators in found if operators is not dearest for operator in operators]
         work = control_work(self._context(node), bodies.runs)
         work = replace(work, code_bytes=work.code_bytes + _code_bytes(others) - _code_bytes([]))
-        yield self._operator(node, work, ipu, inside, max([live, *(operator.live_bytes for operator in others)]))
+        yield self._operator(
+            node, work, ipu, inside, max([live, *(operator.live_bytes for operator in others)])
+        )
         for operator in dearest:
             yield _repeat(operator, bodies.runs)
 
@@ -386,7 +438,11 @@ class _Walk:
 def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
     work = operator.work
     work = replace(
-        work, compute=work.compute * runs, exchange=work.exchange * runs, steps=work.steps * runs, macs=work.macs * runs
+        work,
+        compute=work.compute * runs,
+        exchange=work.exchange * runs,
+        steps=work.steps * runs,
+        macs=work.macs * runs,
     )
     return replace(operator, work=work, sync_cycles=operator.sync_cycles * runs)
 

@@ -1,4 +1,5 @@
-"""The host's side of a run: transfers over its link, and its own work for each batch. Modelled, in seconds."""
+"""The host's side of a run: transfers over its link, and its own work for each batch. Modelled, in
+seconds."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ def transfer_seconds(num_bytes: int, target: Target) -> float:
 def batch_seconds(compute_seconds: float, host_seconds: float, *, overlapped: bool) -> float:
     """From batch to batch while batches are queued.
 
-    Transfers overlap with computing where there are I/O tiles (`overlapped`), else one follows the other; the host prepares
-    the next batch meanwhile.
+    Transfers overlap with computing where there are I/O tiles (`overlapped`), else one follows the other; the
+    host prepares the next batch meanwhile.
     """
     device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
     return max(device, host_seconds + c.HOST_BATCH_SECONDS)

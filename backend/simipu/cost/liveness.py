@@ -35,7 +35,8 @@ class Liveness:
         self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
         self._live: set[str] = set()
         self._totals = Counter[int]()
-        """Bytes of what is alive, by IPU: kept, because to add them up for each node would take time in the square of nodes."""
+        """Bytes of what is alive, by IPU: kept, because to add them up for each node would take time in the
+        square of nodes."""
         self._begin(info.name for info in graph.input if self._root(info.name))
 
     def _root(self, name: str) -> str:

@@ -18,13 +18,16 @@ from simipu.errors import CompileError
 from simipu.shapes import Value
 from simipu.target import Target
 
-VIEWS = frozenset("Constant ConstantOfShape Dropout Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split())
+VIEWS = frozenset(
+    "Constant ConstantOfShape Dropout Flatten Identity Reshape Shape Size Squeeze Unsqueeze".split()
+)
 """Operators that only rename memory, or are known at compile time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What an operator takes of the tiles: cycles of the busiest one, supersteps, tiles at work, memory of a tile."""
+    """What an operator takes of the tiles: cycles of the busiest one, supersteps, tiles at work, memory of a
+    tile."""
 
     kind: str
     compute: int = 0
@@ -62,11 +65,18 @@ class Context:
     @property
     def source(self) -> Value:
         """The largest input, or the result where there is none."""
-        return max((value for value in self.inputs if value is not None), key=lambda value: value.size, default=self.result)
+        return max(
+            (value for value in self.inputs if value is not None),
+            key=lambda value: value.size,
+            default=self.result,
+        )
 
     def attribute(self, name: str, default: Any) -> Any:
         """The value of an attribute of the node."""
-        return next((onnx.helper.get_attribute_value(each) for each in self.node.attribute if each.name == name), default)
+        return next(
+            (onnx.helper.get_attribute_value(each) for each in self.node.attribute if each.name == name),
+            default,
+        )
 
     def per_tile(self, size: int) -> int:
         """Elements of the busiest tile."""
@@ -76,7 +86,9 @@ class Context:
         """Bytes of a tensor on the busiest tile."""
         return self.per_tile(value.size * value.bytes_per_element)
 
-    def spread(self, kind: str, compute: float, exchange: float = 0, steps: int = 1, temporary: int = 0) -> Work:
+    def spread(
+        self, kind: str, compute: float, exchange: float = 0, steps: int = 1, temporary: int = 0
+    ) -> Work:
         """Work of which every tile that has an element takes its share."""
         tiles = min(self.target.num_tiles, max(1, self.result.size))
         return Work(kind, math.ceil(compute), math.ceil(exchange), steps, tiles, temporary)
@@ -88,7 +100,9 @@ def operator_work(context: Context) -> Work:
     Raises CompileError when a tensor of it has no shape.
     """
     op_type = context.node.op_type
-    known = all(name in context.constants for name in context.node.input if name) and not _is_quarter_cast(context)
+    known = all(name in context.constants for name in context.node.input if name) and not _is_quarter_cast(
+        context
+    )
     if op_type in VIEWS or not context.outputs or known:
         return Work("view")
     formula = _FORMULAS.get(op_type)
@@ -97,12 +111,15 @@ def operator_work(context: Context) -> Work:
     compute = _pass(context.source, c.FALLBACK_CYCLES_PER_ELEMENT, 1, context) + _pass(
         context.result, c.FALLBACK_CYCLES_PER_ELEMENT, 1, context
     )
-    exchange = (context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)) / _rate(context)
+    exchange = (context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)) / _rate(
+        context
+    )
     return replace(context.spread("fallback", compute, exchange, steps=4), fallback=True)
 
 
 def control_work(context: Context, runs: int) -> Work:
-    """What an If, Loop or Scan takes itself: a decision each time, and copies of what goes in and comes out."""
+    """What an If, Loop or Scan takes itself: a decision each time, and copies of what goes in and comes
+    out."""
     copied = sum(map(context.bytes_per_tile, (*filter(None, context.inputs), *context.outputs)))
     compute = runs * math.ceil(copied / c.COPY_BYTES_PER_CYCLE)
     return replace(context.spread("control flow", compute, steps=runs), temporary_bytes=copied)
@@ -122,7 +139,9 @@ def _pass(value: Value, cycles: float, vector: float, context: Context, start: i
 _ELEMENTWISE: dict[str, tuple[float, int, float, int]] = {
     **dict.fromkeys("Add Sub Mul Sum Mean".split(), (3, 4, 3, 2)),
     **dict.fromkeys("Relu Neg Abs Clip Sign".split(), (3, 4, 3, 2)),
-    **dict.fromkeys("Max Min LeakyRelu PRelu Elu Selu Celu ThresholdedRelu Ceil Floor Round".split(), (4, 4, 3, 2)),
+    **dict.fromkeys(
+        "Max Min LeakyRelu PRelu Elu Selu Celu ThresholdedRelu Ceil Floor Round".split(), (4, 4, 3, 2)
+    ),
     "Div": (21, 4, 10, 2),
     "Mod": (21, 4, 10, 2),
     "Exp": (4, 4, 6, 2),
@@ -135,10 +154,20 @@ _ELEMENTWISE: dict[str, tuple[float, int, float, int]] = {
     "Erf": (13, 1, 41, 1),
     "Gelu": (8, 4, 10, 2),
     **dict.fromkeys("Sin Cos Tan Asin Acos Atan Sinh Cosh Asinh Acosh Atanh".split(), (25, 1, 2300, 1)),
-    "Pow": (45, 1, 45, 1),  # fitted: BERT-base with and without the fused Gelu; PL's estimator says 325, an average
+    "Pow": (
+        45,
+        1,
+        45,
+        1,
+    ),  # fitted: BERT-base with and without the fused Gelu; PL's estimator says 325, an average
     "Where": (5, 1, 5, 1),
-    **dict.fromkeys("Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor Not IsNaN IsInf BitShift".split(), (9, 4, 14, 4)),
-    **dict.fromkeys("Cast CastLike QuantizeLinear DequantizeLinear DynamicQuantizeLinear".split(), (4, 4, 4, 4)),
+    **dict.fromkeys(
+        "Equal Less Greater LessOrEqual GreaterOrEqual And Or Xor Not IsNaN IsInf BitShift".split(),
+        (9, 4, 14, 4),
+    ),
+    **dict.fromkeys(
+        "Cast CastLike QuantizeLinear DequantizeLinear DynamicQuantizeLinear".split(), (4, 4, 4, 4)
+    ),
 }
 _BROADCAST: tuple[float, int, float, int] = (2, 4, 2, 2)
 """Adding or multiplying a vector or a scalar."""
@@ -150,7 +179,9 @@ def _elementwise(context: Context) -> Work:
     start = 17 if len(context.node.input) == 1 else 28
     broadcast = min(value.size for value in context.inputs if value) < context.result.size
     # PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul).
-    if broadcast and (op_type in ("Add", "Sub", "Mul") or (op_type == "Div" and context.node.input[1] in context.constants)):
+    if broadcast and (
+        op_type in ("Add", "Sub", "Mul") or (op_type == "Div" and context.node.input[1] in context.constants)
+    ):
         (half, half_vector, single, single_vector), start = _BROADCAST, c.BROADCAST_START
     wide = context.source.bytes_per_element > 2
     cycles, vector = (single, single_vector) if wide else (half, half_vector)
@@ -161,7 +192,8 @@ def _elementwise(context: Context) -> Work:
 
 
 def _is_quarter_cast(context: Context) -> bool:
-    """Whether it is a Cast from or to fp8, which alone has a scale. Not done at compile time: fp8 weights are to stay small."""
+    """Whether it is a Cast from or to fp8, which alone has a scale. Not done at compile time: fp8 weights are
+    to stay small."""
     return context.node.op_type == "Cast" and context.attribute("scale", None) is not None
 
 
@@ -176,7 +208,10 @@ def _softmax(context: Context) -> Work:
     elements = context.per_tile(context.source.size)
     temporary = 2 * context.bytes_per_tile(context.source)
     return context.spread(
-        "softmax", c.SOFTMAX_CYCLES + elements * c.SOFTMAX_CYCLES_PER_HALF * width, steps=8, temporary=temporary
+        "softmax",
+        c.SOFTMAX_CYCLES + elements * c.SOFTMAX_CYCLES_PER_HALF * width,
+        steps=8,
+        temporary=temporary,
     )
 
 
@@ -184,11 +219,14 @@ def _norm(context: Context) -> Work:
     width = context.source.bytes_per_element / 2
     elements = context.per_tile(context.source.size)
     temporary = 2 * context.bytes_per_tile(context.source)
-    return context.spread("norm", c.NORM_CYCLES + elements * c.NORM_CYCLES_PER_HALF * width, steps=6, temporary=temporary)
+    return context.spread(
+        "norm", c.NORM_CYCLES + elements * c.NORM_CYCLES_PER_HALF * width, steps=6, temporary=temporary
+    )
 
 
 def _reduction(context: Context) -> Work:
-    """One stage where every tile has results of its own to add up, else a second that adds up the tiles' partial results."""
+    """One stage where every tile has results of its own to add up, else a second that adds up the tiles'
+    partial results."""
     stages = 1 if context.result.size >= context.target.num_tiles else 2
     elements = context.per_tile(context.source.size)
     compute = stages * c.REDUCTION_CYCLES + elements * context.source.bytes_per_element / 8
@@ -198,7 +236,10 @@ def _reduction(context: Context) -> Work:
 def _pool(context: Context) -> Work:
     taps = math.prod(context.attribute("kernel_shape", [1]))
     vectors = math.ceil(context.per_tile(context.result.size) / 4 / c.WORKERS)
-    compute = c.POOL_START + c.WORKERS * vectors * (5 + c.POOL_TAP_CYCLES * taps) * context.source.bytes_per_element / 2
+    compute = (
+        c.POOL_START
+        + c.WORKERS * vectors * (5 + c.POOL_TAP_CYCLES * taps) * context.source.bytes_per_element / 2
+    )
     return context.spread("pool", compute, context.bytes_per_tile(context.source) / _rate(context), steps=2)
 
 
@@ -212,7 +253,8 @@ def _move(context: Context) -> Work:
 
 
 def _exchange_code_bytes(moved: int, atom: int) -> int:
-    """Of a tile, for sending and receiving what is moved in small pieces; 8 bytes that stay together mostly are whole rows."""
+    """Of a tile, for sending and receiving what is moved in small pieces; 8 bytes that stay together mostly
+    are whole rows."""
     return 2 * math.ceil(moved / c.MESSAGE_BYTES) * c.MESSAGE_CODE_BYTES if atom < 8 else 0
 
 
@@ -224,13 +266,14 @@ def _atom(context: Context) -> int:
         return 8 if inner % 8 == 0 else 4 if inner % 4 == 0 else 2
     if context.fused_attention:
         return 8
-    # Layouts of the chip keep blocks of channels together; without a fused attention even [0, 2, 1, 3] breaks them
-    # (fitted on BERT-base with default options).
+    # Layouts of the chip keep blocks of channels together; without a fused attention even [0, 2, 1, 3] breaks
+    # them (fitted on BERT-base with default options).
     return 4 if value.bytes_per_element > 2 else 2
 
 
 def _gather(context: Context) -> Work:
-    """Embedding lookup: the table is split over tiles, and copied so often that scanning the indices costs as much."""
+    """Embedding lookup: the table is split over tiles, and copied so often that scanning the indices costs as
+    much."""
     table, indices = context.inputs[0], context.inputs[1]
     if table is None or indices is None or context.node.input[1] in context.constants:
         return _move(context)
@@ -240,8 +283,12 @@ def _gather(context: Context) -> Work:
     row_bytes = context.result.bytes / max(1, indices.size)
     hits = math.ceil(indices.size / tiles)
     compute = c.WORKERS * 30 + scan / copies + hits * (c.GATHER_HIT_CYCLES + row_bytes / 4)
-    exchange = (copies - 1) * broadcast + (context.bytes_per_tile(context.result) + indices.bytes / copies) / rate
-    return context.spread("gather", compute, exchange, steps=3, temporary=math.ceil(copies * table.bytes / tiles))
+    exchange = (copies - 1) * broadcast + (
+        context.bytes_per_tile(context.result) + indices.bytes / copies
+    ) / rate
+    return context.spread(
+        "gather", compute, exchange, steps=3, temporary=math.ceil(copies * table.bytes / tiles)
+    )
 
 
 def _matmul(context: Context) -> Work:
@@ -249,9 +296,16 @@ def _matmul(context: Context) -> Work:
     groups = math.prod(right.shape[:-2])
     n = right.shape[-1] if len(right.shape) > 1 else 1
     rows = max(1, context.result.size // max(1, groups * n))
-    work = _product(context, Product(max(1, groups), rows, max(1, left.shape[-1]), max(1, n), *_bytes(context, left, right)))
+    work = _product(
+        context,
+        Product(max(1, groups), rows, max(1, left.shape[-1]), max(1, n), *_bytes(context, left, right)),
+    )
     # Weights wait in the layout that the plan wants; of two activations both have to be brought into it.
-    dynamic = [value for name, value in zip(context.node.input, (left, right), strict=False) if name not in context.constants]
+    dynamic = [
+        value
+        for name, value in zip(context.node.input, (left, right), strict=False)
+        if name not in context.constants
+    ]
     if len(dynamic) < 2:
         return work
     atom = 2 if context.moved and not context.fused_attention else 8
@@ -268,7 +322,9 @@ def _matmul(context: Context) -> Work:
 def _gemm(context: Context) -> Work:
     left, right = _two(context)
     rows, n = context.result.shape
-    product = Product(1, max(1, rows), max(1, left.size // max(1, rows)), max(1, n), *_bytes(context, left, right))
+    product = Product(
+        1, max(1, rows), max(1, left.size // max(1, rows)), max(1, n), *_bytes(context, left, right)
+    )
     work = _product(context, product)
     return _with_bias(context, work)
 
@@ -289,8 +345,12 @@ def _conv(context: Context) -> Work:
         k, taps = k * packed, math.ceil(kernel[0] / packed) * math.prod(kernel[1:])
         positions = rows * source.shape[-1] // field.shape[-1]
         packed_bytes = positions * math.ceil(k * element / c.CHANNEL_BLOCK_BYTES) * c.CHANNEL_BLOCK_BYTES
-    product = Product(groups, rows, k, n, element, partial, taps, field.shape[-1], inputs_per_row, True, packed_bytes)
-    return _with_bias(context, _grouped(context, product, kernel) if groups > 1 and k <= 4 else _product(context, product))
+    product = Product(
+        groups, rows, k, n, element, partial, taps, field.shape[-1], inputs_per_row, True, packed_bytes
+    )
+    return _with_bias(
+        context, _grouped(context, product, kernel) if groups > 1 and k <= 4 else _product(context, product)
+    )
 
 
 def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
@@ -299,8 +359,9 @@ def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
 
 
 def _grouped(context: Context, product: Product, kernel: Sequence[int]) -> Work:
-    """Groups of one to four channels: the fastest of the AMP units, which would be idle for the most part, of the SLIC vertex
-    over blocks of 16 channels and, with one filter a channel, of the VMAC vertex (notes, section 3.1)."""
+    """Groups of one to four channels: the fastest of the AMP units, which would be idle for the most part, of
+    the SLIC vertex over blocks of 16 channels and, with one filter a channel, of the VMAC vertex (notes,
+    section 3.1)."""
     narrow = _narrow_groups(context, product, kernel)
     wide = _product(context, product) if product.k > 1 else narrow
     return min(narrow, wide, key=lambda work: work.compute + work.exchange)
@@ -329,9 +390,14 @@ def _narrow_groups(context: Context, product: Product, kernel: Sequence[int]) ->
 
 
 def _product(context: Context, product: Product) -> Work:
-    """The planned product; activations that are wider than fp8 weights are cast first (PopRT puts a Cast before each)."""
+    """The planned product; activations that are wider than fp8 weights are cast first (PopRT puts a Cast
+    before each)."""
     work = _planned(context, product)
-    wide = [value for value in context.inputs[:2] if value is not None and value.bytes_per_element > product.element_bytes]
+    wide = [
+        value
+        for value in context.inputs[:2]
+        if value is not None and value.bytes_per_element > product.element_bytes
+    ]
     if product.element_bytes > 1 or not wide:
         return work
     cast = sum(_pass(value, c.FP8_CAST_CYCLES, 8, context) for value in wide)
@@ -350,7 +416,16 @@ def _planned(context: Context, product: Product) -> Work:
     kind = "convolution" if "Conv" in context.node.op_type else "matmul"
     macs = product.groups * product.rows * product.k * product.n * product.taps
     memory = plan.copied_bytes, _product_code_bytes(plan)
-    return Work(kind, plan.compute, plan.exchange, plan.steps, plan.tiles, *memory, macs, f"{plan.kind} {plan.splits}".strip())
+    return Work(
+        kind,
+        plan.compute,
+        plan.exchange,
+        plan.steps,
+        plan.tiles,
+        *memory,
+        macs,
+        f"{plan.kind} {plan.splits}".strip(),
+    )
 
 
 def _product_code_bytes(plan: Plan) -> int:
@@ -368,10 +443,12 @@ def _with_bias(context: Context, work: Work) -> Work:
 
 
 def _recurrent(context: Context) -> Work:
-    """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates; directions follow.
+    """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates;
+    directions follow.
 
-    A GRU has two products: its candidate needs the gates' result. As in poplin's fully connected layers the weights are the
-    field that streams past, and the batch its output channels. A step's input is sliced out, its output written back.
+    A GRU has two products: its candidate needs the gates' result. As in poplin's fully connected layers the
+    weights are the field that streams past, and the batch its output channels. A step's input is sliced out,
+    its output written back.
     """
     source, weights = _two(context)
     length, batch, width = source.shape
@@ -402,7 +479,9 @@ def _recurrent(context: Context) -> Work:
 def _two(context: Context) -> tuple[Value, Value]:
     first, second = context.inputs[0], context.inputs[1]
     if first is None or second is None:
-        raise CompileError(f"node {context.node.name!r} ({context.node.op_type}): expected two inputs, found one; give both")
+        raise CompileError(
+            f"node {context.node.name!r} ({context.node.op_type}): expected two inputs, found one; give both"
+        )
     return first, second
 
 
@@ -422,13 +501,15 @@ _FORMULAS: Mapping[str, Callable[[Context], Work]] = {
         _norm,
     ),
     **dict.fromkeys(
-        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare "
+        "ReduceMean ReduceSum ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum "
+        "ReduceLogSumExp ReduceSumSquare "
         "ArgMax ArgMin GlobalAveragePool GlobalMaxPool GlobalLpPool CumSum".split(),
         _reduction,
     ),
     **dict.fromkeys("MaxPool AveragePool LpPool".split(), _pool),
     **dict.fromkeys(
-        "Concat Slice Split Transpose Expand Tile Pad Resize Upsample DepthToSpace SpaceToDepth Trilu ReverseSequence Range "
+        "Concat Slice Split Transpose Expand Tile Pad Resize Upsample DepthToSpace SpaceToDepth Trilu "
+        "ReverseSequence Range "
         "OneHot EyeLike Compress".split(),
         _move,
     ),

@@ -1,9 +1,10 @@
 """Planning matmuls and convolutions: the cheapest way to split one over the tiles, as poplin's planner would.
 
-A product is `groups` times rows x k x n, for each of `taps` kernel positions. Rows, k and n are split over tiles, n or k also
-in time (serially) when the operands of all at once do not fit into the memory that availableMemoryProportion allows. A tile
-computes its part with the AMP units or, where most of them would be idle, with the dot product or outer product vertex; the
-vertices for convolutions of few channels are `operators.py`'s.
+A product is `groups` times rows x k x n, for each of `taps` kernel positions. Rows, k and n are split over
+tiles, n or k also in time (serially) when the operands of all at once do not fit into the memory that
+availableMemoryProportion allows. A tile computes its part with the AMP units or, where most of them would be
+idle, with the dot product or outer product vertex; the vertices for convolutions of few channels are
+`operators.py`'s.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _SERIAL_N, _SERIAL_K = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What is multiplied: bytes of an element (1 is fp8) and of a partial sum; what a convolution adds to a matmul."""
+    """What is multiplied: bytes of an element (1 is fp8) and of a partial sum; what a convolution adds to a
+    matmul."""
 
     groups: int
     rows: int
@@ -39,7 +41,8 @@ class Product:
     width: int = 1
     """Output positions of a field row, which a worker of the nx1 vertex takes at a time."""
     inputs_per_row: float = 1.0
-    """Input positions that must be on a tile for each output position; more than one with strides and halos."""
+    """Input positions that must be on a tile for each output position; more than one with strides and
+    halos."""
     convolution: bool = False
     """Rows are positions of a field: they are never swapped with the output channels."""
     packed_bytes: int = 0
@@ -66,16 +69,18 @@ class Plan:
     temporary_bytes: int
     """Of a tile, for copies of the operands and partial sums: what availableMemoryProportion limits."""
     copied_bytes: int
-    """Of a tile, beside the operands and the result themselves: partial sums that are the result are not counted twice, and
-    the AMP units want operands in memory elements of their own."""
+    """Of a tile, beside the operands and the result themselves: partial sums that are the result are not
+    counted twice, and the AMP units want operands in memory elements of their own."""
     messages: int
-    """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial sums."""
+    """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial
+    sums."""
     splits: str
     """How it is split, in words."""
     kind: str
     """The vertex, where it is not that of the AMP units."""
     fits: bool
-    """Whether `temporary_bytes` keep to availableMemoryProportion; otherwise it is the plan that needs least."""
+    """Whether `temporary_bytes` keep to availableMemoryProportion; otherwise it is the plan that needs
+    least."""
 
     @property
     def cycles(self) -> int:
@@ -87,8 +92,9 @@ class Plan:
 def plan_product(product: Product, target: Target, settings: Settings) -> Plan:
     """The cheapest plan, operands swapped or not; equal products are planned once.
 
-    A narrow side always is the one that streams past the coefficients; of a single row the formulas decide, which have the
-    matrix stream past it: nobody measured one alone, and decoding with one row at a time comes out nearer so.
+    A narrow side always is the one that streams past the coefficients; of a single row the formulas decide,
+    which have the matrix stream past it: nobody measured one alone, and decoding with one row at a time comes
+    out nearer so.
     """
     swapped = replace(product, rows=product.n, n=product.rows)
     candidates = [product, swapped]
@@ -97,7 +103,9 @@ def plan_product(product: Product, target: Target, settings: Settings) -> Plan:
     elif 1 < product.n <= c.NARROW_SIDE:
         candidates = [swapped]
     plans = [_plan(candidate, target, settings) for candidate in candidates]
-    return min(plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * target.internal_sync_cycles))
+    return min(
+        plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * target.internal_sync_cycles)
+    )
 
 
 def _plan(product: Product, target: Target, settings: Settings) -> Plan:
@@ -142,7 +150,9 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
     parts = groups * np.stack([padded, weights, np.where(kept, partials, 0)])
     copied = _whole_elements(parts, target).sum(axis=0) + product.packed_bytes / target.num_tiles
     field_rows: Any = np.ceil(rows * product.inputs_per_row / product.width) if product.taps > 1 else 1
-    messages = groups * in_blocks * (field_rows + product.taps * out_blocks) + np.where(k_split > 1, k_split, 0)
+    messages = groups * in_blocks * (field_rows + product.taps * out_blocks) + np.where(
+        k_split > 1, k_split, 0
+    )
 
     fits = memory <= settings.available_memory_proportion * target.bytes_per_tile
     steps = serial * 2 + np.where(k_split > 1, 2, 0)
@@ -155,11 +165,15 @@ def _plan(product: Product, target: Target, settings: Settings) -> Plan:
         compute=math.ceil(compute[best] + layout) + c.PLANNED_CYCLES,
         exchange=math.ceil(exchange[best]),
         steps=int(steps[best]),
-        tiles=min(target.num_tiles, int(min(product.groups, target.num_tiles) * (row_split * k_split * n_split)[best])),
+        tiles=min(
+            target.num_tiles,
+            int(min(product.groups, target.num_tiles) * (row_split * k_split * n_split)[best]),
+        ),
         temporary_bytes=math.ceil(memory[best]),
         copied_bytes=int(copied[best]),
         messages=int(messages[best]),
-        splits=" ".join(f"{name} {int(split[best])}" for name, split in named.items() if split[best] > 1) or "one tile",
+        splits=" ".join(f"{name} {int(split[best])}" for name, split in named.items() if split[best] > 1)
+        or "one tile",
         kind=other_kind if is_other[best] else "",
         fits=bool(fits[best]),
     )
@@ -176,13 +190,19 @@ def _units(product: Product, target: Target) -> int:
         return 16
     if product.element_bytes == 4:
         return target.float_macs
-    return (target.half_macs_half_partials if product.partial_bytes == 2 else target.half_macs_float_partials) // 4
+    return (
+        target.half_macs_half_partials if product.partial_bytes == 2 else target.half_macs_float_partials
+    ) // 4
 
 
 def _candidates(k_blocks: int, n_blocks: int, tiles: int) -> tuple[Array, Array, Array, Array]:
     grid: list[Any] = [_splits(min(k_blocks, tiles)), _splits(min(n_blocks, tiles)), _SERIAL_N, _SERIAL_K]
-    k_split, n_split, n_serial, k_serial = (axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij"))
-    possible = (k_split * n_split <= tiles) & (n_split * n_serial <= n_blocks) & (k_split * k_serial <= k_blocks)
+    k_split, n_split, n_serial, k_serial = (
+        axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij")
+    )
+    possible = (
+        (k_split * n_split <= tiles) & (n_split * n_serial <= n_blocks) & (k_split * k_serial <= k_blocks)
+    )
     possible &= (n_serial == 1) | (k_serial == 1)
     return k_split[possible], n_split[possible], n_serial[possible], k_serial[possible]
 
@@ -193,7 +213,9 @@ def _splits(limit: int) -> list[int]:
     return sorted(found | {1, limit})
 
 
-def vertex_cycles(product: Product, rows: Array, in_blocks: Array, out_blocks: Array, load: float, groups: int) -> Array:
+def vertex_cycles(
+    product: Product, rows: Array, in_blocks: Array, out_blocks: Array, load: float, groups: int
+) -> Array:
     """The AMP vertex: for every block of weights, load it and stream the rows of the six workers through."""
     worker_rows = np.ceil(rows / c.WORKERS)
     row_cycles = 8 if product.element_bytes == 4 else 4
@@ -213,12 +235,15 @@ def vertex_cycles(product: Product, rows: Array, in_blocks: Array, out_blocks: A
     if product.element_bytes == 4:
         worker = 53 + 8 * (worker_rows - 3)
     block = c.OUT_CHANNEL_CYCLES + load + c.WORKERS * worker
-    total: Array = c.VERTEX_CYCLES + groups * (c.GROUP_CYCLES + in_blocks * (c.IN_CHANNEL_CYCLES + out_blocks * block))
+    total: Array = c.VERTEX_CYCLES + groups * (
+        c.GROUP_CYCLES + in_blocks * (c.IN_CHANNEL_CYCLES + out_blocks * block)
+    )
     return total
 
 
 def _other_vertex(product: Product, rows: Array, n: Array, groups: int) -> tuple[Array, str]:
-    """What the outer product vertex takes, where there is one input channel, or else the dot product vertex (notes, 3.1)."""
+    """What the outer product vertex takes, where there is one input channel, or else the dot product vertex
+    (notes, 3.1)."""
     half = product.element_bytes == 2
     if product.taps > 1 or product.convolution or product.element_bytes == 1:
         return np.full(rows.shape, np.inf), ""
@@ -228,7 +253,11 @@ def _other_vertex(product: Product, rows: Array, n: Array, groups: int) -> tuple
         return c.WORKERS * (25 + groups * (11 + width * row)), "outer product"
     vector = 4 if half else 2
     aligned = product.k % vector == 0
-    dot = 7 + (4 if half and product.partial_bytes == 2 else 0) + np.ceil(product.k / vector) * (1 if aligned else 2)
+    dot = (
+        7
+        + (4 if half and product.partial_bytes == 2 else 0)
+        + np.ceil(product.k / vector) * (1 if aligned else 2)
+    )
     each = groups * (np.ceil(rows * n / c.WORKERS) * dot + 10 * np.ceil(rows / c.WORKERS))
     return c.VERTEX_CYCLES + c.WORKERS * each, "dot product"
 

@@ -1,8 +1,8 @@
 """Several IPUs: which node runs on which, and the copies over the links between them.
 
-Layers follow one another on the IPUs in the order of the graph. `virtual_graph_mode` manual takes the nodes' attribute
-`__ipu_number`, as PopRT's manual sharding sets it; auto cuts the graph into parts of equal weights, or where they are
-pipelined of equal time.
+Layers follow one another on the IPUs in the order of the graph. `virtual_graph_mode` manual takes the nodes'
+attribute `__ipu_number`, as PopRT's manual sharding sets it; auto cuts the graph into parts of equal weights,
+or where they are pipelined of equal time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
         place = next((attribute.i for attribute in node.attribute if attribute.name == "__ipu_number"), place)
         if not 0 <= place < num_ipus:
             raise CompileError(
-                f"node {node.name!r}: __ipu_number must be at least 0 and below num_ipus={num_ipus}, found {place}"
+                f"node {node.name!r}: __ipu_number must be at least 0 and below num_ipus={num_ipus}, found "
+                f"{place}"
             )
         places.append(place)
     return places
@@ -42,7 +43,8 @@ def place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
 def place_evenly(sizes: Sequence[int], crossing: Sequence[int], num_ipus: int) -> list[int]:
     """The IPU of each node, in order: every IPU gets about as much of `sizes`.
 
-    A cut before node i moves `crossing[i]` bytes: of the cuts within CUT_SLACK of an IPU's share the cheapest is taken.
+    A cut before node i moves `crossing[i]` bytes: of the cuts within CUT_SLACK of an IPU's share the cheapest
+    is taken.
     """
     before = list(itertools.accumulate(sizes, initial=0))
     share, cuts = before[-1] / num_ipus, [0]
@@ -55,7 +57,8 @@ def place_evenly(sizes: Sequence[int], crossing: Sequence[int], num_ipus: int) -
 
 
 def crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
-    """Bytes that are made before each node and read by it or after it; inputs of the graph and views count as made."""
+    """Bytes that are made before each node and read by it or after it; inputs of the graph and views count as
+    made."""
     made = {info.name: 0 for info in graph.input}
     change = [0] * (len(graph.node) + 1)
     last: dict[str, int] = {}
@@ -83,13 +86,19 @@ def weight_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
     return [sum(left.pop(name, 0) for name in iter_reads(node)) for node in graph.node]
 
 
-def insert_copies(graph: onnx.GraphProto, places: Sequence[int], values: dict[str, Value]) -> tuple[onnx.GraphProto, list[int]]:
-    """The graph with a copy of each tensor that another IPU reads, once for each IPU, and the IPU of each of its nodes.
+def insert_copies(
+    graph: onnx.GraphProto, places: Sequence[int], values: dict[str, Value]
+) -> tuple[onnx.GraphProto, list[int]]:
+    """The graph with a copy of each tensor that another IPU reads, once for each IPU, and the IPU of each of
+    its nodes.
 
     Weights need none: they are on every IPU that reads them. `values` gets the copies.
     """
     made = place_inputs(graph, places)
-    sharded, found = onnx.GraphProto(input=graph.input, output=graph.output, initializer=graph.initializer), []
+    sharded, found = (
+        onnx.GraphProto(input=graph.input, output=graph.output, initializer=graph.initializer),
+        [],
+    )
     for node, place in zip(graph.node, places, strict=True):
         moved = onnx.NodeProto()
         moved.CopyFrom(node)

@@ -1,4 +1,5 @@
-"""What the chip's types do to values, written as a graph that ONNX Runtime computes exactly so. No cycles here."""
+"""What the chip's types do to values, written as a graph that ONNX Runtime computes exactly so. No cycles
+here."""
 
 from simipu.numerics.graphs import iter_subgraphs, name_nodes
 from simipu.numerics.lowering import Numerics, lower

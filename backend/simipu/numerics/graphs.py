@@ -64,8 +64,11 @@ class Chain:
         return f"{self.prefix}/{len(self.nodes)}"
 
 
-def make_body(chain: Chain, inputs: Sequence[str], outputs: Sequence[str], whole: Sequence[str] = ()) -> onnx.GraphProto:
-    """A subgraph of the nodes of `chain`, of float tensors, the `whole` ones of int64, whose shapes nobody needs to know."""
+def make_body(
+    chain: Chain, inputs: Sequence[str], outputs: Sequence[str], whole: Sequence[str] = ()
+) -> onnx.GraphProto:
+    """A subgraph of the nodes of `chain`, of float tensors, the `whole` ones of int64, whose shapes nobody
+    needs to know."""
     types = dict.fromkeys(whole, TensorProto.INT64)
     taken, made = (
         [helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), None) for name in names]

@@ -1,8 +1,9 @@
 """Lowers a graph in the chip's types to one in float that computes the same.
 
-ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow and rounding, and have no
-products of fp8. So every half result is rounded where the chip rounds it, by nodes in between: once an operator, and in
-products with half partials (`partials.py`) after every block. Inside an operator the arithmetic is fp32.
+ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow and
+rounding, and have no products of fp8. So every half result is rounded where the chip rounds it, by nodes in
+between: once an operator, and in products with half partials (`partials.py`) after every block. Inside an
+operator the arithmetic is fp32.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarte
 from simipu.shapes import infer_shapes
 
 EXACT_OPERATORS = frozenset(
-    "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather GatherElements "
-    "GatherND GlobalMaxPool Identity If Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu Reshape Round ScatterElements "
+    "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather "
+    "GatherElements GatherND GlobalMaxPool Identity If Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu "
+    "Reshape Round ScatterElements "
     "ScatterND Sign Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where".split()
 )
 """Operators that only move or choose among values: halves in, halves out, nothing to round."""
 BOUNDED_OPERATORS = frozenset(
-    "Acos Asin Atan AveragePool Cos Erf GlobalAveragePool HardSigmoid Log ReduceMean Sigmoid Sin Softmax Softsign Sqrt "
+    "Acos Asin Atan AveragePool Cos Erf GlobalAveragePool HardSigmoid Log ReduceMean Sigmoid Sin Softmax "
+    "Softsign Sqrt "
     "Tanh".split()
 )
-"""Operators whose results are never larger than the largest half. (The logarithm of 0 is an infinity, not an overflow.)"""
+"""Operators whose results are never larger than the largest half. (The logarithm of 0 is an infinity, not an
+overflow.)"""
 GROWING_OPERATORS = frozenset("Cosh Exp Pow ReduceProd Sinh".split())
 """Operators that take halves beyond the range of float."""
 PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
@@ -43,29 +47,37 @@ OLDEST_OPSET = 11
 class Numerics:
     """What the chip was told of half precision, by the names of the real options.
 
-    half_partials: partials_type half, not float: sums of MatMul, Gemm and Conv are kept in half. nan_on_overflow: the engine
-    option debug.nanOverflowException: a result too large for half is NaN; otherwise it is the largest half, with its sign.
+    half_partials: partials_type half, not float: sums of MatMul, Gemm and Conv are kept in half.
+    nan_on_overflow: the engine option debug.nanOverflowException: a result too large for half is NaN;
+    otherwise it is the largest half, with its sign.
     """
 
     half_partials: bool = True
     nan_on_overflow: bool = False
 
 
-def lower(model: onnx.ModelProto, numerics: Numerics | None, inferred: onnx.ModelProto | None = None) -> onnx.ModelProto:
-    """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere on the way.
+def lower(
+    model: onnx.ModelProto, numerics: Numerics | None, inferred: onnx.ModelProto | None = None
+) -> onnx.ModelProto:
+    """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere
+    on the way.
 
     `inferred` is what `infer_shapes` says of the model, where that is known already.
 
-    Graph inputs and outputs keep their names and types. A model without such tensors comes back as it is. Narrow initializers
-    without data (constants and device variables) become fp32 ones: whoever feeds them widens them. Raises LoadError for a
-    model older than opset 11.
+    Graph inputs and outputs keep their names and types. A model without such tensors comes back as it is.
+    Narrow initializers without data (constants and device variables) become fp32 ones: whoever feeds them
+    widens them. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
     if not lowering.halves and not lowering.quarters:
         return model
-    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET)
+    version = next(
+        (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET
+    )
     if version < OLDEST_OPSET:
-        raise LoadError(f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first")
+        raise LoadError(
+            f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
+        )
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     lowering.lower_graph(lowered.graph)
@@ -97,7 +109,9 @@ class _Lowering:
             tensor = value.type.tensor_type
             self._add(value.name, tensor.elem_type)
             if tensor.HasField("shape"):
-                self.shapes[value.name] = tuple(d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim)
+                self.shapes[value.name] = tuple(
+                    d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim
+                )
         for constant in graph.initializer:
             self._add(constant.name, constant.data_type)
             self.weights.add(constant.name)
@@ -169,7 +183,8 @@ class _Lowering:
         return chain.nodes
 
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes of a product whose sums are kept in half; none where there is only one sum, or float partials."""
+        """The nodes of a product whose sums are kept in half; none where there is only one sum, or float
+        partials."""
         if node.op_type not in PRODUCTS or self.numerics is None:
             return []
         in_quarters = self.from_quarters.issuperset(node.input[:2])
@@ -180,7 +195,9 @@ class _Lowering:
         if not has_partials(node, left, right, result, block):
             return []
         chain = Chain(f"{node.output[0]}/partials")
-        total = add_product(chain, node, Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_)))
+        total = add_product(
+            chain, node, Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
+        )
         self._round(chain, total, node.op_type, node.output[0])
         return chain.nodes
 
@@ -203,7 +220,9 @@ class _Lowering:
             if self.numerics is None:
                 return [_identity(node)]
             overflow = self.numerics.nan_on_overflow
-            round_to_quarter(chain, source, self.quarters[result], scale, nan_on_overflow=overflow, result=result)
+            round_to_quarter(
+                chain, source, self.quarters[result], scale, nan_on_overflow=overflow, result=result
+            )
             return chain.nodes
         if source in self.quarters:
             # Computed 8-bit values are at their scale already, see above; weights are widened without one.
@@ -225,9 +244,12 @@ class _Lowering:
 
 
 def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with their makers."""
+    """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with
+    their makers."""
     makers = {name: node for node in graph.node for name in node.output}
-    clipped = [node.input[0] for node in graph.node if node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS)]
+    clipped = [
+        node.input[0] for node in graph.node if node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS)
+    ]
     return {name: makers[name] for name in clipped if name in makers}
 
 

@@ -1,11 +1,12 @@
 """Products whose sums are kept in half, as the chip keeps them with half partials.
 
-The AMP unit adds up the products of one block of input channels in float and stores the sum with what was there before as a
-half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product becomes a series of small ones,
-each of whose sums is rounded; the blocks of a matrix product in order of k, those of a convolution by channels, then by
-kernel position. Where there are few channels, two or four kernel rows are taken for one, as poplin does. Groups of few
-channels go to the SLIC vertex, which adds up four kernel positions of a row (poplibs, ConvPartial1xNSLIC). How a plan
-spreads the blocks over tiles, which changes the order, is not followed.
+The AMP unit adds up the products of one block of input channels in float and stores the sum with what was
+there before as a half: 16 channels of half operands, 32 of fp8 (poplibs, getWeightsPerConvUnit). So a product
+becomes a series of small ones, each of whose sums is rounded; the blocks of a matrix product in order of k,
+those of a convolution by channels, then by kernel position. Where there are few channels, two or four kernel
+rows are taken for one, as poplin does. Groups of few channels go to the SLIC vertex, which adds up four
+kernel positions of a row (poplibs, ConvPartial1xNSLIC). How a plan spreads the blocks over tiles, which
+changes the order, is not followed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from simipu.numerics.graphs import Chain, attribute, make_body
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""
 SLIC_CHANNELS, SLIC_TAPS = 4, 4
-"""Channels of a group up to which it takes the SLIC vertex, and the kernel positions whose products that adds up."""
+"""Channels of a group up to which it takes the SLIC vertex, and the kernel positions whose products that adds
+up."""
 
 MOST_UNROLLED = 32
-"""Kernel positions up to which each gets nodes of its own; more go through a loop, so that no graph grows with its kernels."""
+"""Kernel positions up to which each gets nodes of its own; more go through a loop, so that no graph grows
+with its kernels."""
 
 Shape = tuple[int | None, ...]
 """Sizes; None where the compiled graph leaves one open, as it does the number of rows."""
@@ -54,13 +57,16 @@ def has_partials(node: onnx.NodeProto, left: Shape, right: Shape, result: Shape,
         if attribute(node, "group", 1) > 1 and channels <= SLIC_CHANNELS:
             return math.prod(kernel[:-1]) * math.ceil(kernel[-1] / SLIC_TAPS) > 1
         packed = _packed_rows(node, channels, kernel, block)
-        return math.ceil(channels * packed / block) * math.ceil(kernel[0] / packed) * math.prod(kernel[1:]) > 1
+        return (
+            math.ceil(channels * packed / block) * math.ceil(kernel[0] / packed) * math.prod(kernel[1:]) > 1
+        )
     k = _depth(node, left)
     return min(len(left), len(right)) > 1 and k is not None and k > block
 
 
 def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
-    """The nodes that compute a MatMul, Gemm or Conv in half partials; its result, not yet rounded where a bias was added."""
+    """The nodes that compute a MatMul, Gemm or Conv in half partials; its result, not yet rounded where a
+    bias was added."""
     if node.op_type == "Conv":
         return _add_bias(chain, _convolve(chain, node, operands), node, len(operands.result))
     left, right = node.input[0], node.input[1]
@@ -82,7 +88,9 @@ def _multiply(chain: Chain, left: str, right: str, ranks: tuple[int, int], k: in
     rows, columns = ranks
     left = _pad(chain, left, rows, rows - 1, blocks * block - k)
     right = _pad(chain, right, columns, columns - 2, blocks * block - k)
-    start = _zeros(chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)])
+    start = _zeros(
+        chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
+    )
     lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
     rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))
     body = Chain(f"{chain.prefix}/block")
@@ -130,7 +138,9 @@ def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
         return _multiply_positions(chain, node, field, filters, operands)
     packed = _packed_rows(node, weights[1], weights[2:], operands.block)
     if packed > 1:
-        node, field, filters, weights, padded = _pack_rows(chain, node, field, filters, weights, padded, packed)
+        node, field, filters, weights, padded = _pack_rows(
+            chain, node, field, filters, weights, padded, packed
+        )
     channels = weights[1]
     block = min(operands.block, channels)
     blocks, taps = math.ceil(channels / block), math.prod(weights[2:])
@@ -166,14 +176,19 @@ def _convolve(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     return chain.add("Reshape", scanned, whole)
 
 
-def _multiply_positions(chain: Chain, node: onnx.NodeProto, field: str, filters: str, operands: Operands) -> str:
-    """A convolution whose kernel is one position is a matrix product: a block takes fewer nodes than as one of kernels."""
+def _multiply_positions(
+    chain: Chain, node: onnx.NodeProto, field: str, filters: str, operands: Operands
+) -> str:
+    """A convolution whose kernel is one position is a matrix product: a block takes fewer nodes than as one
+    of kernels."""
     (outputs, channels, *_), sizes = _known(operands.right), _known(operands.result)[2:]
     strides = attribute(node, "strides", [1] * len(sizes))
     if math.prod(strides) > 1:
         ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
         axes = chain.shape(range(2, 2 + len(sizes)))
-        field = chain.add("Slice", field, chain.shape([0] * len(sizes)), chain.shape(ends), axes, chain.shape(strides))
+        field = chain.add(
+            "Slice", field, chain.shape([0] * len(sizes)), chain.shape(ends), axes, chain.shape(strides)
+        )
     columns = chain.add("Reshape", field, chain.shape([0, channels, -1]))
     rows = chain.add("Reshape", filters, chain.shape([outputs, channels]))
     total = _multiply(chain, rows, columns, (2, 3), channels, operands)
@@ -181,7 +196,8 @@ def _multiply_positions(chain: Chain, node: onnx.NodeProto, field: str, filters:
 
 
 def _packed_rows(node: onnx.NodeProto, channels: int, kernel: Sequence[int], block: int) -> int:
-    """Kernel rows that are taken for channels, there being few of those (poplin's kernel height packing: 1, 2 or 4)."""
+    """Kernel rows that are taken for channels, there being few of those (poplin's kernel height packing: 1, 2
+    or 4)."""
     if attribute(node, "group", 1) > 1 or channels >= block:
         return 1
     return min(max(rows for rows in (1, 2, 4) if rows * channels <= block), kernel[0])
@@ -196,7 +212,8 @@ def _pack_rows(
     padded: list[int],
     packed: int,
 ) -> tuple[onnx.NodeProto, str, str, tuple[int, ...], list[int]]:
-    """The same convolution with `packed` kernel rows as channels: the node, operands, the filters' shape, the field's."""
+    """The same convolution with `packed` kernel rows as channels: the node, operands, the filters' shape, the
+    field's."""
     outputs, channels, height, *others = weights
     dilation, *dilations = attribute(node, "dilations", [1] * (len(weights) - 2))
     groups = math.ceil(height / packed)
@@ -204,7 +221,13 @@ def _pack_rows(
     field = _pad(chain, field, len(weights), 2, missing * dilation)
     seen = padded[0] + missing * dilation - (packed - 1) * dilation
     rows = [
-        chain.add("Slice", field, chain.shape([row * dilation]), chain.shape([row * dilation + seen]), chain.shape([2]))
+        chain.add(
+            "Slice",
+            field,
+            chain.shape([row * dilation]),
+            chain.shape([row * dilation + seen]),
+            chain.shape([2]),
+        )
         for row in range(packed)
     ]
     field = chain.add("Concat", *rows, axis=1)
@@ -213,8 +236,17 @@ def _pack_rows(
     filters = chain.add("Transpose", filters, perm=[0, 3, 1, 2, *range(4, 4 + len(others))])
     shape = (outputs, packed * channels, groups, *others)
     filters = chain.add("Reshape", filters, chain.shape(shape))
-    sizes = {"strides": attribute(node, "strides", [1] * (len(weights) - 2)), "dilations": [packed * dilation, *dilations]}
-    return onnx.helper.make_node("Conv", [field, filters], [""], **sizes), field, filters, shape, [seen, *padded[1:]]
+    sizes = {
+        "strides": attribute(node, "strides", [1] * (len(weights) - 2)),
+        "dilations": [packed * dilation, *dilations],
+    }
+    return (
+        onnx.helper.make_node("Conv", [field, filters], [""], **sizes),
+        field,
+        filters,
+        shape,
+        [seen, *padded[1:]],
+    )
 
 
 def _sum_taps(
@@ -229,8 +261,9 @@ def _sum_taps(
 ) -> str:
     """Add to `total` ("" for none) the products of one block of channels, kernel position by kernel position.
 
-    `field` is padded; `filters` has a filter of kernel size 1 for each position, a matrix where there is one group. `result`
-    is a block's channels and the field of the result, which is one axis where there is one group.
+    `field` is padded; `filters` has a filter of kernel size 1 for each position, a matrix where there is one
+    group. `result` is a block's channels and the field of the result, which is one axis where there is one
+    group.
     """
     channels, *sizes = result
     strides = attribute(node, "strides", [1] * len(kernel))
@@ -249,8 +282,12 @@ def _sum_taps(
         product = multiply(chain, field, tap)
         return round_sum(chain, chain.add("Add", total, product) if total else product)
     if not total and len(starts) > MOST_UNROLLED:
-        # What a position makes has an axis for each of the field's, or one for all where it is a matrix product.
-        outputs: list[int | tuple[str, int, int]] = [(filters, 1, 2), *(sizes if groups > 1 else [math.prod(sizes)])]
+        # What a position makes has an axis for each of the field's, or one for all where it is a matrix
+        # product.
+        outputs: list[int | tuple[str, int, int]] = [
+            (filters, 1, 2),
+            *(sizes if groups > 1 else [math.prod(sizes)]),
+        ]
         total = _zeros(chain, [(field, 0, 1), *outputs])
     return _sum_windows(chain, field, filters, total, (starts, ends, strides), multiply, round_sum)
 
@@ -264,9 +301,11 @@ def _sum_windows(
     multiply: Callable[[Chain, str, str], str],
     round_sum: Round,
 ) -> str:
-    """Add to `total` ("" for none, where there are few) one window of the field after the other times its part of `filters`.
+    """Add to `total` ("" for none, where there are few) one window of the field after the other times its
+    part of `filters`.
 
-    A window is a start, an end and steps along the spatial axes; `filters` has a part for each along its leading axis.
+    A window is a start, an end and steps along the spatial axes; `filters` has a part for each along its
+    leading axis.
     """
     starts, ends, steps = windows
     axes = range(2, 2 + len(steps))
@@ -295,8 +334,8 @@ def _sum_rows(
     weights: Sequence[int],
     round_sum: Round,
 ) -> str:
-    """The sum of the products of a few kernel positions of a row at a time; `field` is padded, `sizes` are the result's,
-    `weights` the filters'."""
+    """The sum of the products of a few kernel positions of a row at a time; `field` is padded, `sizes` are
+    the result's, `weights` the filters'."""
     outputs, channels, *kernel = weights
     strides = attribute(node, "strides", [1] * len(kernel))
     dilations = attribute(node, "dilations", [1] * len(kernel))
@@ -313,7 +352,9 @@ def _sum_rows(
     ends[:, -1] += (taps - 1) * dilations[-1]
 
     def multiply(part: Chain, seen: str, row: str) -> str:
-        return part.add("Conv", seen, row, group=attribute(node, "group"), strides=strides, dilations=dilations)
+        return part.add(
+            "Conv", seen, row, group=attribute(node, "group"), strides=strides, dilations=dilations
+        )
 
     total = ""
     if len(starts) > MOST_UNROLLED:
@@ -321,7 +362,9 @@ def _sum_rows(
     return _sum_windows(chain, field, parts, total, (starts, ends, [1] * len(kernel)), multiply, round_sum)
 
 
-def _padding(node: onnx.NodeProto, source: Sequence[int], kernel: Sequence[int]) -> tuple[list[int], list[int]]:
+def _padding(
+    node: onnx.NodeProto, source: Sequence[int], kernel: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Positions added before and after each spatial axis."""
     rank, mode = len(kernel), attribute(node, "auto_pad", b"NOTSET").decode()
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
@@ -344,8 +387,8 @@ def _pad(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
 
 
 def _zeros(chain: Chain, *shapes: list[int | tuple[str, int, int]]) -> str:
-    """Zeros of the shape that `shapes` are broadcast to; a size is a number, or sizes from one axis to before another of a
-    tensor, which may be open."""
+    """Zeros of the shape that `shapes` are broadcast to; a size is a number, or sizes from one axis to before
+    another of a tensor, which may be open."""
     zeros = chain.constant(0.0)
     for shape in shapes:
         sizes = [_sizes(chain, part) for part in shape]

@@ -1,12 +1,14 @@
-"""The chip's 8-bit floating point (Poplar's QUARTER): two formats, each a literal; values of codes and codes of values.
+"""The chip's 8-bit floating point (Poplar's QUARTER): two formats, each a literal; values of codes and codes
+of values.
 
      7   6      3 2   0          7   6       2 1 0
     +---+--------+-----+        +---+---------+---+
     | s |  exp   | man |  F143  | s |   exp   |man|  F152
     +---+--------+-----+        +---+---------+---+
 
-Exponent 0 holds the subnormals. There is one NaN, 0x80, where other formats have a negative zero, and no infinity. A tensor
-has a scale: the value of a code is what is decoded times 2 to that power (graphcore/poplibs, lib/popops/Cast.cpp).
+Exponent 0 holds the subnormals. There is one NaN, 0x80, where other formats have a negative zero, and no
+infinity. A tensor has a scale: the value of a code is what is decoded times 2 to that power
+(graphcore/poplibs, lib/popops/Cast.cpp).
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ def _magnitudes(quarter: QuarterFormat) -> npt.NDArray[np.float64]:
     exponents, mantissas = codes >> quarter.mantissa_bits, codes & ((1 << quarter.mantissa_bits) - 1)
     subnormal = exponents == 0
     significands = mantissas + np.where(subnormal, 0, 1 << quarter.mantissa_bits)
-    return np.ldexp(significands.astype(np.float64), np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits)
+    return np.ldexp(
+        significands.astype(np.float64), np.maximum(exponents, 1) - quarter.bias - quarter.mantissa_bits
+    )
 
 
 def decode(codes: npt.NDArray[np.uint8], quarter: QuarterFormat, scale: int = 0) -> npt.NDArray[np.float32]:
@@ -78,8 +82,8 @@ def encode(
 ) -> npt.NDArray[np.uint8]:
     """The codes nearest to `values`, in their shape, ties to the even code.
 
-    What is beyond the largest value, infinity included, becomes that value, or NaN with `nan_on_overflow`. A negative
-    value that rounds to zero becomes zero, there being no other.
+    What is beyond the largest value, infinity included, becomes that value, or NaN with `nan_on_overflow`. A
+    negative value that rounds to zero becomes zero, there being no other.
     """
     with np.errstate(invalid="ignore"):
         scaled = np.ldexp(values.astype(np.float64), -scale)

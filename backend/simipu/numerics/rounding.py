@@ -1,4 +1,5 @@
-"""Rounding a float tensor to what the chip's narrower types can hold, in nodes that ONNX Runtime has fast kernels for."""
+"""Rounding a float tensor to what the chip's narrower types can hold, in nodes that ONNX Runtime has fast
+kernels for."""
 
 from __future__ import annotations
 
@@ -23,12 +24,19 @@ def rounding_constants(*, nan_on_overflow: bool) -> list[onnx.TensorProto]:
 
 
 def round_to_half(
-    chain: Chain, source: str, *, nan_on_overflow: bool, bounded: bool = False, growing: bool = False, result: str = ""
+    chain: Chain,
+    source: str,
+    *,
+    nan_on_overflow: bool,
+    bounded: bool = False,
+    growing: bool = False,
+    result: str = "",
 ) -> str:
     """Round to half, to nearest even, and widen again.
 
-    What is too large becomes the largest half, infinities included, or NaN with `nan_on_overflow`: then an infinity stays
-    one, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`: no result can be too large.
+    What is too large becomes the largest half, infinities included, or NaN with `nan_on_overflow`: then an
+    infinity stays one, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`:
+    no result can be too large.
     """
     if not (bounded or nan_on_overflow):
         source = chain.add("Clip", source, *HALF_BOUNDS)
@@ -46,16 +54,20 @@ def round_to_half(
 def round_to_quarter(
     chain: Chain, source: str, quarter: QuarterFormat, scale: int, *, nan_on_overflow: bool, result: str
 ) -> str:
-    """Round halves, held in floats, to the values of an 8-bit format at a scale; `encode` and `decode` in one.
+    """Round halves, held in floats, to the values of an 8-bit format at a scale; `encode` and `decode` in
+    one.
 
-    Adding and taking away a large multiple leaves the leading bits, rounded to nearest even: a multiple of the value itself
-    for normal values (Veltkamp's splitting, exact for the 11 bits of a half), a fixed one for subnormals.
+    Adding and taking away a large multiple leaves the leading bits, rounded to nearest even: a multiple of
+    the value itself for normal values (Veltkamp's splitting, exact for the 11 bits of a half), a fixed one
+    for subnormals.
     """
     unit = 2.0**scale
     most = chain.constant(quarter.largest * unit)
     if not nan_on_overflow:
         source = chain.add("Clip", source, chain.constant(-quarter.largest * unit), most)
-    grown = chain.add("Mul", source, chain.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1))
+    grown = chain.add(
+        "Mul", source, chain.constant(2.0 ** (_FLOAT_MANTISSA_BITS - quarter.mantissa_bits) + 1)
+    )
     normal = chain.add("Sub", grown, chain.add("Sub", grown, source))
     anchor = chain.constant(1.5 * 2**_FLOAT_MANTISSA_BITS * quarter.smallest * unit)
     subnormal = chain.add("Sub", chain.add("Add", source, anchor), anchor)

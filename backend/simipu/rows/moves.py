@@ -18,7 +18,8 @@ def transpose(node: Node) -> list[Rows]:
 
 
 def _reshaped(node: Node) -> Rows:
-    """Row-major order is kept, so the rows are found by what comes before and after them: as many elements as did."""
+    """Row-major order is kept, so the rows are found by what comes before and after them: as many elements as
+    did."""
     rows = node.only_rows()
     shape, result = node.shape(0), node.results[0]
     before = math.prod(shape[: rows.axis]) * rows.before
@@ -40,7 +41,8 @@ def view(node: Node) -> list[Rows]:
 
 
 def squeeze(node: Node) -> list[Rows]:
-    """The axes are written down where they are not: a lone row is an axis of one element, too, and must stay."""
+    """The axes are written down where they are not: a lone row is an axis of one element, too, and must
+    stay."""
     place = _reshaped(node)
     if not node.has(1) and node.attribute("axes") is None:
         axes = [axis for axis, size in enumerate(node.shape(0)) if size == 1]
@@ -68,7 +70,8 @@ def reshape(node: Node) -> list[Rows]:
 
 
 def concat(node: Node) -> list[Rows]:
-    """Along another axis; what carries no rows, as the class token of a vision transformer, is repeated for each."""
+    """Along another axis; what carries no rows, as the class token of a vision transformer, is repeated for
+    each."""
     places = {rows for rows in node.rows if rows is not None}
     if len(places) != 1:
         raise NotIndependent("not all its inputs carry rows along the same axis")
@@ -131,10 +134,16 @@ def gather_elements(node: Node) -> list[Rows]:
 
 
 def gather_nd(node: Node) -> list[Rows]:
-    """Rows of the indices alone, or of both along a batch dimension, or of data whose every index names its own row."""
+    """Rows of the indices alone, or of both along a batch dimension, or of data whose every index names its
+    own row."""
     data, indices = node.rows
     depth, batched = node.shape(1)[-1], int(node.attribute("batch_dims", 0))
-    if data is None and indices is not None and indices.axis < len(node.shape(1)) - 1 and indices.axis >= batched:
+    if (
+        data is None
+        and indices is not None
+        and indices.axis < len(node.shape(1)) - 1
+        and indices.axis >= batched
+    ):
         return [indices]
     if data is None:
         raise NotIndependent("its data has no rows, but its indices have them as a batch")
@@ -152,8 +161,8 @@ def gather_nd(node: Node) -> list[Rows]:
 
 
 def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
-    """Constant indices whose component along the rows' axis counts them, as exporters write `x[arange(batch), ...]`: row i of
-    the result is taken from row i, and for n rows the first n indices are taken."""
+    """Constant indices whose component along the rows' axis counts them, as exporters write `x[arange(batch),
+    ...]`: row i of the result is taken from row i, and for n rows the first n indices are taken."""
     indices = node.constant(1)
     assert indices is not None
     if node.opset < 10:
@@ -225,7 +234,8 @@ def pad(node: Node) -> list[Rows]:
 
 
 def resize(node: Node) -> list[Rows]:
-    """By scales, of which that of the rows is 1, or to sizes, in which the number of rows is put together at run time."""
+    """By scales, of which that of the rows is 1, or to sizes, in which the number of rows is put together at
+    run time."""
     rows, rank = node.only_rows(), len(node.shape(0))
     if node.attribute("coordinate_transformation_mode", b"") == b"tf_crop_and_resize":
         raise NotIndependent("it crops, and may crop the rows")

@@ -25,8 +25,9 @@ class NotIndependent(Exception):
 class Rows:
     """Where the rows of a tensor lie: along `axis`, whose elements are counted (before, row, block).
 
-    An axis of `before` * batch * `block` elements: element (i * batch + row) * block + j belongs to that row. An axis that is
-    the batch has 1 and 1; (time, batch) flattened into one has before = time; (batch, time) has block = time.
+    An axis of `before` * batch * `block` elements: element (i * batch + row) * block + j belongs to that row.
+    An axis that is the batch has 1 and 1; (time, batch) flattened into one has before = time; (batch, time)
+    has block = time.
     """
 
     axis: int
@@ -44,8 +45,8 @@ class Rows:
 
 @dataclass(slots=True)
 class Node:
-    """One node with everything its rule may look at. `rewrites` replaces inputs by position with constants, `computed` with
-    what the nodes of `chain` make, which go before it; an empty name drops the input."""
+    """One node with everything its rule may look at. `rewrites` replaces inputs by position with constants,
+    `computed` with what the nodes of `chain` make, which go before it; an empty name drops the input."""
 
     proto: onnx.NodeProto
     batch: int
@@ -96,10 +97,11 @@ class Node:
         return int(self.attribute(name, default)) % max(1, rank)
 
     def forget_rows(self, index: int, axis: int, place: Rows, *, broadcasts: bool = True) -> None:
-        """Have the constant at that input, whose axis `axis` meets the rows of `place`, stand for any number of rows.
+        """Have the constant at that input, whose axis `axis` meets the rows of `place`, stand for any number
+        of rows.
 
-        NotIndependent unless it is the same for all of them. One that `broadcasts` needs its first row only; another is
-        repeated as often as there are rows.
+        NotIndependent unless it is the same for all of them. One that `broadcasts` needs its first row only;
+        another is repeated as often as there are rows.
         """
         value = self.constant(index)
         assert value is not None
@@ -120,9 +122,12 @@ class Node:
             self.computed[index] = self._repeat(first, axis)
 
     def count_rows(self) -> str:
-        """A tensor of one element that holds the number of rows, made of the first input that carries some."""
+        """A tensor of one element that holds the number of rows, made of the first input that carries
+        some."""
         index, rows = next((i, rows) for i, rows in enumerate(self.rows) if rows is not None)
-        size = self.chain.add("Gather", self.chain.add("Shape", self.proto.input[index]), self.chain.shape([rows.axis]))
+        size = self.chain.add(
+            "Gather", self.chain.add("Shape", self.proto.input[index]), self.chain.shape([rows.axis])
+        )
         return size if rows.size(1) == 1 else self.chain.add("Div", size, self.chain.shape([rows.size(1)]))
 
     def _repeat(self, first: Array, axis: int) -> str:

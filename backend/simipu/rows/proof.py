@@ -1,4 +1,5 @@
-"""Walks a static graph from its inputs on and follows the rows; what comes out computes any number of them."""
+"""Walks a static graph from its inputs on and follows the rows; what comes out computes any number of
+them."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ def take_rows(
     batch_axis: int = 0,
     weights: Mapping[str, Array] = MappingProxyType({}),
 ) -> tuple[onnx.ModelProto, tuple[Stream, ...], str]:
-    """The graph of any number of rows, its streams with their batch axes, and ""; or what was given, and why not.
+    """The graph of any number of rows, its streams with their batch axes, and ""; or what was given, and why
+    not.
 
-    `batch_axis` is the axis of the batch in the inputs; where they do not share it, as the states of a recurrent network that
-    are inputs do not, it is looked for. In outputs it lies where the rows end up. `weights` has the values of initializers that
-    the graph holds without.
+    `batch_axis` is the axis of the batch in the inputs; where they do not share it, as the states of a
+    recurrent network that are inputs do not, it is looked for. In outputs it lies where the rows end up.
+    `weights` has the values of initializers that the graph holds without.
     """
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
     given = {stream.tensor: stream.shape for stream in inputs}
@@ -36,7 +38,10 @@ def take_rows(
         try:
             if batch == 1:
                 # Every run has one row: where its outputs hold it is all there is to know.
-                graph, outputs = model, {s.tensor: _only_row(s, batch_axis) for s in streams if s not in inputs}
+                graph, outputs = (
+                    model,
+                    {s.tensor: _only_row(s, batch_axis) for s in streams if s not in inputs},
+                )
             else:
                 graph, outputs = _prove(model, batch, axes, weights)
         except NotIndependent as found:
@@ -48,8 +53,8 @@ def take_rows(
 
 
 def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tuple[int, dict[str, int]]]:
-    """Sizes that can be a batch, each with its axis in every input. Where an input has another size along `batch_axis`, its
-    batch may lie along the only axis that is as large as that of another input."""
+    """Sizes that can be a batch, each with its axis in every input. Where an input has another size along
+    `batch_axis`, its batch may lie along the only axis that is as large as that of another input."""
     sizes = {shape[batch_axis] if len(shape) > batch_axis else 0: None for shape in shapes.values()}
     if len(sizes) == 1 and 0 not in sizes:
         yield next(iter(sizes)), dict.fromkeys(shapes, batch_axis)
@@ -69,8 +74,8 @@ def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tupl
 def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0) -> onnx.ModelProto:
     """`model`, compiled for `batch` rows, as a graph of as many rows as it is given (a symbolic dimension).
 
-    The result computes for n rows exactly what the compiled batch computes for those n rows and any others. Raises
-    NotIndependent, with the node and the reason, when that cannot be proven.
+    The result computes for n rows exactly what the compiled batch computes for those n rows and any others.
+    Raises NotIndependent, with the node and the reason, when that cannot be proven.
     """
     return _prove(model, batch, {value.name: batch_axis for value in model.graph.input}, {})[0]
 
@@ -78,7 +83,9 @@ def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0
 def _only_row(stream: Stream, batch_axis: int) -> int:
     found = [axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)]
     if not found:
-        raise NotIndependent(f"output {stream.tensor!r} of shape {list(stream.shape)} does not have the inputs' batch of 1")
+        raise NotIndependent(
+            f"output {stream.tensor!r} of shape {list(stream.shape)} does not have the inputs' batch of 1"
+        )
     return found[0]
 
 
@@ -195,7 +202,8 @@ class _Tracer:
         for name, place in zip(names, rule(node), strict=False):
             if self.shapes[name][place.axis] != place.size(self.batch):
                 raise NotIndependent(
-                    f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis {place.axis}"
+                    f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis "
+                    f"{place.axis}"
                 )
             self.rows[name] = place
 
@@ -210,7 +218,9 @@ def _iter_taken(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
-    used = {name for node in graph.node for name in _iter_taken(node)} | {value.name for value in graph.output}
+    used = {name for node in graph.node for name in _iter_taken(node)} | {
+        value.name for value in graph.output
+    }
     unused: Sequence[int] = [i for i, tensor in enumerate(graph.initializer) if tensor.name not in used]
     for i in reversed(unused):
         del graph.initializer[i]

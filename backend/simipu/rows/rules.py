@@ -1,7 +1,8 @@
-"""For each operator, where its rows go: a rule gives the places of the results, or raises `NotIndependent` with the reason.
+"""For each operator, where its rows go: a rule gives the places of the results, or raises `NotIndependent`
+with the reason.
 
-Operators that compute stand here, those that only move values in `moves`; the table at the end has them all. An operator
-without a rule only costs speed, never correctness.
+Operators that compute stand here, those that only move values in `moves`; the table at the end has them all.
+An operator without a rule only costs speed, never correctness.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ def elementwise(node: Node) -> list[Rows]:
     """Broadcasting: rows must line up; what carries no rows must not tell them apart."""
     rank = len(node.results[0])
     aligned = {
-        rows.moved(rows.axis + rank - len(node.shape(index))) for index, rows in enumerate(node.rows) if rows is not None
+        rows.moved(rows.axis + rank - len(node.shape(index)))
+        for index, rows in enumerate(node.rows)
+        if rows is not None
     }
     if len(aligned) != 1:
         raise NotIndependent("its inputs carry their rows along different axes")
@@ -49,7 +52,9 @@ def _matmul(node: Node) -> list[Rows]:
         return [left.moved(rank - 2)]
     if right is not None and right.axis == right_rank - 1 and left is None:
         return [right.moved(rank - 1)]
-    if (left is not None and left.axis == left_rank - 2) or (right is not None and right.axis == right_rank - 1):
+    if (left is not None and left.axis == left_rank - 2) or (
+        right is not None and right.axis == right_rank - 1
+    ):
         raise NotIndependent("it multiplies rows with rows")
     # Rows lie before the matrices: there a product broadcasts as elementwise operators do.
     return elementwise(node)
@@ -129,7 +134,8 @@ def _grid_sample(node: Node) -> list[Rows]:
 
 
 def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
-    """Those inputs and all outputs have the batch first; an input without rows must be the same for all of them."""
+    """Those inputs and all outputs have the batch first; an input without rows must be the same for all of
+    them."""
     places = {rows for rows in node.rows if rows is not None}
     others = [rows for index, rows in enumerate(node.rows) if index not in batched]
     if len(places) != 1 or any(others) or (place := places.pop()).axis != 0:
@@ -219,7 +225,8 @@ def _quantize(node: Node) -> list[Rows]:
 
 
 def _recurrent(node: Node) -> list[Rows]:
-    """LSTM, GRU, RNN: input and states have the batch at axis 1; Y at axis 2, the last states at 1. Layout 1: at axis 0."""
+    """LSTM, GRU, RNN: input and states have the batch at axis 1; Y at axis 2, the last states at 1. Layout 1:
+    at axis 0."""
     batch_first = bool(node.attribute("layout", 0))
     place = node.rows[0]
     if place is None or place.axis != (0 if batch_first else 1) or any(node.rows[1:4]):
@@ -231,8 +238,8 @@ def _recurrent(node: Node) -> list[Rows]:
 
 
 def _forget_state(node: Node, index: int, place: Rows) -> None:
-    """The lengths (input 4), initial states (5, 6) or peepholes (7) of a recurrent operator, which exporters write out for
-    the compiled batch. No state means zeros, and that ONNX Runtime need not read any."""
+    """The lengths (input 4), initial states (5, 6) or peepholes (7) of a recurrent operator, which exporters
+    write out for the compiled batch. No state means zeros, and that ONNX Runtime need not read any."""
     if not node.has(index) or index == 7:
         if index == 7 and node.rows[7] is not None:
             raise NotIndependent("its peepholes carry rows")
@@ -250,17 +257,19 @@ def _forget_state(node: Node, index: int, place: Rows) -> None:
 
 
 ELEMENTWISE = (
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil "
-    "Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity "
-    "IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round "
-    "Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
+    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "
+    "CastLike Ceil Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual "
+    "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul "
+    "Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt "
+    "Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
 ).split()
 
 _FAMILIES: Sequence[tuple[Rule, str]] = (
     (
         leading_axis,
-        "AveragePool BatchNormalization Col2Im Conv ConvInteger ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool "
-        "GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool MaxPool QLinearConv SpaceToDepth",
+        "AveragePool BatchNormalization Col2Im Conv ConvInteger ConvTranspose DepthToSpace "
+        "GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool "
+        "MaxPool QLinearConv SpaceToDepth",
     ),
     (_integer_matmul, "MatMulInteger"),
     (_quantized_matmul, "QLinearMatMul"),
@@ -281,7 +290,8 @@ _FAMILIES: Sequence[tuple[Rule, str]] = (
     (_mean_variance, "MeanVarianceNormalization"),
     (
         _reduce,
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+        "ReduceSum ReduceSumSquare",
     ),
     (moves.view, "Flatten Unsqueeze"),
     (moves.squeeze, "Squeeze"),
@@ -304,7 +314,8 @@ _FAMILIES: Sequence[tuple[Rule, str]] = (
 )
 
 RULES: MappingProxyType[str, Rule] = MappingProxyType(
-    dict.fromkeys(ELEMENTWISE, elementwise) | {name: rule for rule, names in _FAMILIES for name in names.split()}
+    dict.fromkeys(ELEMENTWISE, elementwise)
+    | {name: rule for rule, names in _FAMILIES for name in names.split()}
 )
 """The rule of each operator that has one."""
 

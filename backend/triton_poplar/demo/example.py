@@ -16,7 +16,8 @@ Tensors = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request: a batch for each input, by its name in `config.pbtxt`, in the original ONNX model's dtype."""
+    """One request: a batch for each input, by its name in `config.pbtxt`, in the original ONNX model's
+    dtype."""
 
     title: str
     inputs: Tensors
@@ -39,7 +40,8 @@ class Example(Protocol):
         """The requests to send; the same in every call."""
 
     def decide(self, outputs: Tensors) -> list[str]:
-        """The answer to each row without its confidence: what may not differ between two ways to compute it."""
+        """The answer to each row without its confidence: what may not differ between two ways to compute
+        it."""
 
     def describe(self, outputs: Tensors, case: Case) -> list[str]:
         """The answers in words, outputs by their names in `config.pbtxt`."""

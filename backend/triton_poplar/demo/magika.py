@@ -58,7 +58,9 @@ class Magika:
             f"the program {Path(sys.executable).name}": _edges(Path(sys.executable).resolve()),
             "a zip archive made here": _zip_archive(),
             "a PNG picture made here": _picture(),
-            "a JSON text made here": json.dumps({"models": ["magika"], "rows": list(range(40))}, indent=2).encode(),
+            "a JSON text made here": json.dumps(
+                {"models": ["magika"], "rows": list(range(40))}, indent=2
+            ).encode(),
         }
         if self._readme.is_file():
             files["model_repository/README.md"] = self._readme.read_bytes()

@@ -135,15 +135,21 @@ def run(
     ipu_seconds: IpuSeconds,
     cache: Path | None = None,
 ) -> bool:
-    """Show every example model of a repository at work; True when every output equals ONNX Runtime's within tolerance.
+    """Show every example model of a repository at work; True when every output equals ONNX Runtime's within
+    tolerance.
 
     `ipu_seconds(model, rows)` is the modelled time of the chip for a request.
     """
     equal = True
-    with httpclient.InferenceServerClient(http_url) as http, grpcclient.InferenceServerClient(grpc_url) as grpc:
+    with (
+        httpclient.InferenceServerClient(http_url) as http,
+        grpcclient.InferenceServerClient(grpc_url) as grpc,
+    ):
         for example in examples(repository):
             try:
-                reference = load_reference(example.model, repository, cache or recipes.default_cache(repository))
+                reference = load_reference(
+                    example.model, repository, cache or recipes.default_cache(repository)
+                )
                 server = ask_metadata(example.model, http, grpc)
             except (InferenceServerException, OSError, recipes.RecipeError) as error:
                 console.print(cell(f"{example.model}: cannot be shown: {error}"), style="red", soft_wrap=True)
@@ -166,11 +172,15 @@ def load_reference(model: str, repository: Path, cache: Path) -> Reference:
 def ask_metadata(model: str, http: Any, grpc: Any) -> Server:
     """The model's tensors as the server declares them."""
     metadata = http.get_model_metadata(model)
-    kinds = [{tensor["name"]: tensor["datatype"] for tensor in metadata[key]} for key in ("inputs", "outputs")]
+    kinds = [
+        {tensor["name"]: tensor["datatype"] for tensor in metadata[key]} for key in ("inputs", "outputs")
+    ]
     return Server(model, kinds[0], kinds[1], http, grpc)
 
 
-def show(example: Example, server: Server, reference: Reference, console: Console, ipu_seconds: IpuSeconds) -> bool:
+def show(
+    example: Example, server: Server, reference: Reference, console: Console, ipu_seconds: IpuSeconds
+) -> bool:
     """One model's table and its verdict; False when anything differs or fails."""
     table = Table(title=cell(example.model), title_justify="left")
     table.add_column("case")
@@ -180,7 +190,9 @@ def show(example: Example, server: Server, reference: Reference, console: Consol
     verdict = verdict_for(server.half)
     cases = example.cases()
     if missing := cases[0].inputs.keys() - server.inputs.keys():
-        verdict.fail(f"{example.model}: the server's model lacks input {', '.join(sorted(missing))}; see config.pbtxt")
+        verdict.fail(
+            f"{example.model}: the server's model lacks input {', '.join(sorted(missing))}; see config.pbtxt"
+        )
         return report(example.model, verdict, console)
     with console.status(cell(f"{example.model}: asking")):
         for case in [*cases, together(cases)]:
@@ -195,7 +207,12 @@ def _lines(text: str) -> Text:
 
 
 def _iter_rows(
-    example: Example, server: Server, reference: Reference, verdict: Verdict, case: Case, ipu_seconds: IpuSeconds
+    example: Example,
+    server: Server,
+    reference: Reference,
+    verdict: Verdict,
+    case: Case,
+    ipu_seconds: IpuSeconds,
 ) -> Iterator[Sequence[str]]:
     expected = reference.run(case)
     answer: list[str] = []
@@ -231,7 +248,9 @@ def timed(ask: Send, case: Case) -> tuple[Tensors, float]:
     return outputs, statistics.median(durations)
 
 
-def compare_decisions(example: Example, outputs: Tensors, expected: Tensors, verdict: Verdict, where: str) -> None:
+def compare_decisions(
+    example: Example, outputs: Tensors, expected: Tensors, verdict: Verdict, where: str
+) -> None:
     """Note a failure when the answers in words differ."""
     got, wanted = example.decide(outputs), example.decide(expected)
     if got != wanted:

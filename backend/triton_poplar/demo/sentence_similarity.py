@@ -1,4 +1,5 @@
-"""Sentence similarity: which sentences mean the same? Cosines of the embeddings of paraphrase-MiniLM-L3-v2."""
+"""Sentence similarity: which sentences mean the same? Cosines of the embeddings of
+paraphrase-MiniLM-L3-v2."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ LENGTH = 64
 GROUPS = {
     "a meal": ("How do I cook rice?", "What is the best way to prepare rice?", "My bicycle has a flat tyre."),
     "the weather": ("It is raining heavily.", "There is a downpour outside."),
-    "a cat": ("The cat sleeps on the sofa.", "A kitten is napping on the couch.", "The parliament passed a new law."),
+    "a cat": (
+        "The cat sleeps on the sofa.",
+        "A kitten is napping on the couch.",
+        "The parliament passed a new law.",
+    ),
 }
 
 
@@ -48,7 +53,9 @@ class SentenceSimilarity:
     def describe(self, outputs: Tensors, case: Case) -> list[str]:
         near = cosines(outputs["embedding"])
         texts = case.subjects
-        return [f'"{texts[i]}" ~ "{texts[j]}": {near[i, j]:.2f}' for i, j in combinations(range(case.rows), 2)]
+        return [
+            f'"{texts[i]}" ~ "{texts[j]}": {near[i, j]:.2f}' for i, j in combinations(range(case.rows), 2)
+        ]
 
 
 def cosines(embedding: Array) -> Array:

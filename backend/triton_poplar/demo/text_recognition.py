@@ -51,7 +51,9 @@ class TextRecognition:
         self._characters = read_lines(directory / "characters.txt")
 
     def cases(self) -> list[Case]:
-        return [Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES]
+        return [
+            Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES
+        ]
 
     def decide(self, outputs: Tensors) -> list[str]:
         # The model reads the margins of the picture as spaces, now and then.

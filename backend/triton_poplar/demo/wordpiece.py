@@ -1,4 +1,5 @@
-"""Text to word pieces as BERT's uncased models take them: the algorithm of google-research/bert's tokenization.py."""
+"""Text to word pieces as BERT's uncased models take them: the algorithm of google-research/bert's
+tokenization.py."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Iterator, Sequence
 
 # tokenization.py: WordpieceTokenizer's max_input_chars_per_word.
 LONGEST_WORD = 200
-# The blocks of CJK ideographs, which BERT takes as words of one character (tokenization.py: _is_chinese_char).
+# The blocks of CJK ideographs, which BERT takes as words of one character (tokenization.py:
+# _is_chinese_char).
 IDEOGRAPHS = (
     range(0x3400, 0x4DC0),
     range(0x4E00, 0xA000),
@@ -66,7 +68,9 @@ def iter_words(text: str) -> Iterator[str]:
 
 
 def _clean(text: str) -> str:
-    kept = (c for c in text if c in "\t\n\r" or not (c in "\0\ufffd" or unicodedata.category(c).startswith("C")))
+    kept = (
+        c for c in text if c in "\t\n\r" or not (c in "\0\ufffd" or unicodedata.category(c).startswith("C"))
+    )
     return "".join(" " if character.isspace() else character for character in kept)
 
 
