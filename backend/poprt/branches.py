@@ -17,14 +17,12 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import attribute, graph_values, infer_shapes, iter_bodies, used_names
+from onnxgraph.weights import LARGE, has_data
 from simipu import CompileError
 from simipu.graph import ORT_ERRORS
-from simipu.numerics import iter_subgraphs
-from simipu.numerics.graphs import attribute
-from simipu.shapes import graph_values, infer_shapes
 
 from poprt.origins import OF_SHAPES, describe_inputs, find_inputs
-from poprt.weights import LARGE, has_data, used_names
 
 _RANDOM = frozenset(
     "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
@@ -47,7 +45,7 @@ def take_known_branches(model: onnx.ModelProto) -> None:
 
 
 def _has_if(graph: onnx.GraphProto) -> bool:
-    return any(node.op_type == "If" or any(map(_has_if, iter_subgraphs(node))) for node in graph.node)
+    return any(node.op_type == "If" or any(map(_has_if, iter_bodies(node))) for node in graph.node)
 
 
 def _iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
@@ -56,7 +54,7 @@ def _iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from node.output
-        for body in iter_subgraphs(node):
+        for body in iter_bodies(node):
             yield from _iter_defined(body)
 
 
@@ -69,7 +67,7 @@ def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str])
     for node in graph.node:
         condition = known.value(node.input[0]) if node.op_type == "If" else None
         if condition is None:
-            for body in iter_subgraphs(node):
+            for body in iter_bodies(node):
                 taken |= _take_in_graph(body, known, defined)
             nodes.append(node)
             continue
@@ -113,7 +111,7 @@ def _rename(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [renames.get(name, name) for name in node.input]
         node.output[:] = [renames.get(name, name) for name in node.output]
-        for body in iter_subgraphs(node):
+        for body in iter_bodies(node):
             _rename(body, renames)
     for value in graph.output:
         value.name = renames.get(value.name, value.name)
@@ -144,7 +142,7 @@ class _Known:
             place, node = self.makers.get(needed, (-1, None))
             if needed in self.constants and has_data(self.constants[needed]):
                 constants[needed] = self.constants[needed]
-            elif node is None or node.op_type in _RANDOM or any(iter_subgraphs(node)):
+            elif node is None or node.op_type in _RANDOM or any(iter_bodies(node)):
                 return None
             elif place not in nodes:
                 nodes[place] = node

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 
 import onnx
 from onnx import TensorProto
+from onnxgraph import GraphError, check_graph, infer_shapes, iter_bodies
 from simipu import CompileError
-from simipu.admission import check_graph
-from simipu.errors import GraphError
-from simipu.numerics import iter_subgraphs
-from simipu.shapes import infer_shapes
 
 from poprt.branches import advise_to_fix, raise_for_branch
 from poprt.origins import describe_inputs, find_inputs
@@ -69,7 +66,7 @@ def check_operators(graph: onnx.GraphProto) -> None:
                 f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators of "
                 "the standard domain ai.onnx are"
             )
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             check_operators(subgraph)
 
 

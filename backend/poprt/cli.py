@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from onnxgraph.weights import inline
 from simipu import SimIpuError, package_hash
 from simipu.errors import CompileError
 from simipu.target import find_target
@@ -32,7 +33,6 @@ from poprt.shapes import describe_shape
 from poprt.supervision import add_limits, supervised
 from poprt.terminal import configure_logging, make_console, show_progress
 from poprt.triton_model import ModelFolder, stage_executable
-from poprt.weights import inline
 
 STEPS = 9
 """Steps that the converter and the compiler announce together."""

@@ -17,6 +17,9 @@ import onnx
 import simipu
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
+from onnxgraph import GraphTooLargeError, infer_shapes, iter_bodies, name_nodes, without_weights
+from onnxgraph.tensors import count_bytes
+from onnxgraph.weights import has_data, read_array
 from simipu import (
     CompileError,
     Constant,
@@ -28,15 +31,13 @@ from simipu import (
     ProgramKind,
     Stream,
 )
-from simipu.admission import measure
 from simipu.cost import CostOptions, Estimate, estimate
-from simipu.errors import CompileMemoryError, GraphTooLargeError, LoadTimeoutError
-from simipu.external import count_bytes
+from simipu.demand import measure
+from simipu.errors import CompileMemoryError, LoadTimeoutError
 from simipu.isolation import open_graph
-from simipu.numerics import Numerics, iter_subgraphs, name_nodes
+from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 from simipu.rows import take_rows
-from simipu.shapes import infer_shapes
 from simipu.target import Target, find_target
 
 import popef
@@ -49,7 +50,6 @@ from poprt.memory import check_weights
 from poprt.operators import describe_missing
 from poprt.options import CompilerOptions
 from poprt.shapes import forget_declared_shapes
-from poprt.weights import has_data, read_array, without_weights
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
@@ -330,7 +330,7 @@ def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options
 
 
 def _count_nodes(graph: onnx.GraphProto) -> int:
-    return len(graph.node) + sum(_count_nodes(body) for node in graph.node for body in iter_subgraphs(node))
+    return len(graph.node) + sum(_count_nodes(body) for node in graph.node for body in iter_bodies(node))
 
 
 def _not_ready(error: LoadTimeoutError) -> CompileError:

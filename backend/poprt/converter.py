@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import onnx
+from onnxgraph import name_nodes, without_weights
+from onnxgraph.weights import is_outlined
 from simipu import CompileError
-from simipu.numerics import name_nodes
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.checks import admit, check_operators, check_static
@@ -18,7 +19,6 @@ from poprt.half import float_to_half, half_to_float, has_halves, is_half
 from poprt.integers import int64_to_int32
 from poprt.quarter import Fp8Params, float_to_fp8
 from poprt.shapes import fix_input_shapes
-from poprt.weights import is_outlined, without_weights
 
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 MINIMUM_IR_VERSION = 8

@@ -14,15 +14,13 @@ import tempfile
 from pathlib import Path
 
 import onnx
+from onnxgraph import drop_weights, infer_shapes, iter_bodies, used_names, weights, without_weights
+from onnxgraph.weights import has_data, inline
 from simipu import CompileError, CompileMemoryError
-from simipu.admission import measure
-from simipu.numerics import iter_subgraphs
-from simipu.shapes import infer_shapes
+from simipu.demand import measure
 
-from poprt import weights
 from poprt.branches import raise_for_branch, take_known_branches
 from poprt.origins import OF_SHAPES
-from poprt.weights import drop_weights, has_data, inline, used_names, without_weights
 
 TIMEOUT_SECONDS = 1_800
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
@@ -146,7 +144,7 @@ def _weights_left(graph: onnx.GraphProto) -> set[str]:
             dynamic.update(node.output)
         if node.op_type not in _LEAVES or not dynamic.intersection(node.input):
             wanted.update(node.input)
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             wanted |= used_names(subgraph)
     return {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) >= weights.LARGE} - wanted
 

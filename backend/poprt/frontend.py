@@ -6,10 +6,11 @@ from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnxgraph import without_weights
+from onnxgraph.weights import inline, is_outlined
 from simipu import CompileError
 
 from poprt.opening import open_model
-from poprt.weights import inline, is_outlined, without_weights
 
 
 class OnnxFrontend:

@@ -7,12 +7,19 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
+from onnxgraph import (
+    drop_weights,
+    find_opset,
+    infer_shapes,
+    iter_bodies,
+    make_cast,
+    replace_nodes,
+    used_names,
+)
+from onnxgraph.edit import forget_values
+from onnxgraph.weights import retype
 from simipu import CompileError
-from simipu.numerics import iter_subgraphs
-from simipu.shapes import infer_shapes
-
-from poprt.weights import drop_weights, retype, used_names
 
 
 def float_to_half(
@@ -25,7 +32,7 @@ def float_to_half(
     Finite weights beyond the range of half become its largest number, so that a mask of -FLT_MAX does not
     become -inf.
     """
-    version = next(entry.version for entry in model.opset_import if not entry.domain)
+    version = find_opset(model)
     unknown = sorted(set(skip_op_names) - set(_iter_node_names(model.graph)))
     if unknown:
         raise CompileError(
@@ -39,7 +46,7 @@ def float_to_half(
 def _iter_node_names(graph: onnx.GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield node.name
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             yield from _iter_node_names(subgraph)
 
 
@@ -68,14 +75,13 @@ def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: di
     nodes: list[onnx.NodeProto] = []
     added: list[onnx.TensorProto] = []
     for node in graph.node:
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             _convert_graph(subgraph, conversion, dict(in_float))
         nodes += _convert(node, conversion, kept, added, in_float)
     for tensor in kept.values():
         retype(tensor, TensorProto.FLOAT16)
-    del graph.value_info[:]
-    del graph.node[:]
-    graph.node.extend(nodes)
+    forget_values(graph)
+    replace_nodes(graph, nodes)
     graph.initializer.extend(added)
     drop_weights(graph, used_names(graph))
 
@@ -107,7 +113,7 @@ def half_to_float(model: onnx.ModelProto) -> None:
     and put casts around them.
     """
     _widen_graph(model.graph)
-    del model.graph.value_info[:]
+    forget_values(model.graph)
 
 
 def _widen_graph(graph: onnx.GraphProto) -> None:
@@ -121,7 +127,7 @@ def _widen_graph(graph: onnx.GraphProto) -> None:
             if attribute.name in ("to", "dtype") and attribute.i == TensorProto.FLOAT16:
                 attribute.i = TensorProto.FLOAT
             _widen(attribute.t)
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             _widen_graph(subgraph)
 
 
@@ -134,7 +140,7 @@ def _find_floats(graph: onnx.GraphProto) -> set[str]:
     values = (*graph.input, *graph.value_info, *graph.output)
     floats = {v.name for v in values if v.type.tensor_type.elem_type == TensorProto.FLOAT}
     floats |= {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
-    return floats.union(*(_find_floats(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))
+    return floats.union(*(_find_floats(subgraph) for node in graph.node for subgraph in iter_bodies(node)))
 
 
 def _convert(
@@ -160,7 +166,7 @@ def _convert(
             if name in weights:
                 added.append(_renamed(weights[name], float_names[name]))
             else:
-                before.append(_cast(name, float_names[name], TensorProto.FLOAT))
+                before.append(make_cast(name, float_names[name], TensorProto.FLOAT))
         node.input[index] = float_names[name]
     if not in_float:
         for attribute in node.attribute:
@@ -172,12 +178,8 @@ def _convert(
     for index, name in enumerate(node.output):
         if name in conversion.floats:
             node.output[index] = float_names[name] = f"{name}/float"
-            after.append(_cast(float_names[name], name, TensorProto.FLOAT16))
+            after.append(make_cast(float_names[name], name, TensorProto.FLOAT16))
     return [*before, node, *after]
-
-
-def _cast(source: str, result: str, to: int) -> onnx.NodeProto:
-    return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to)
 
 
 def _retype_attribute(node: onnx.NodeProto, name: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import onnx
 from onnx import TensorProto, helper
-from simipu.numerics import iter_subgraphs
+from onnxgraph import iter_bodies
 
 _NARROWED: dict[int, int] = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
 
@@ -47,7 +47,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-        for body in iter_subgraphs(node):
+        for body in iter_bodies(node):
             _rename(body, names)
             for value in body.output:
                 value.name = names.get(value.name, value.name)

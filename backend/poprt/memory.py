@@ -6,13 +6,12 @@ import math
 
 import onnx
 from onnx import TensorProto
+from onnxgraph import iter_bodies, used_names
 from simipu import OutOfMemoryError
-from simipu.numerics import iter_subgraphs
 from simipu.numerics.quarter import QUARTERS
 from simipu.target import Target
 
 from poprt.origins import OF_SHAPES
-from poprt.weights import used_names
 
 _BYTES = {TensorProto.FLOAT: 4, TensorProto.FLOAT16: 2, TensorProto.DOUBLE: 8, **dict.fromkeys(QUARTERS, 1)}
 _BYTES_BY_PRECISION = {"fp32": 8, "fp16": 2, "fp8": 1, "fp8_weight": 1}
@@ -51,7 +50,7 @@ def _find_held(graph: onnx.GraphProto) -> set[str]:
     dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
     held = set()
     for node in graph.node:
-        inner = set().union(*(used_names(body) for body in iter_subgraphs(node)))
+        inner = set().union(*(used_names(body) for body in iter_bodies(node)))
         taken = inner.union(node.input)
         if node.op_type not in OF_SHAPES and dynamic & taken:
             dynamic.update(node.output)

@@ -16,12 +16,11 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
+from onnxgraph import GraphError
+from onnxgraph.external import bring_in, find_data
+from onnxgraph.tensors import count_bytes, iter_tensors
+from onnxgraph.weights import LARGE_BYTES, OUTLINED_TYPES, inline, is_outlined, outline
 from simipu import CompileError
-from simipu.admission import iter_tensors
-from simipu.errors import GraphError
-from simipu.external import bring_in, count_bytes, find_data
-
-from poprt.weights import LARGE_BYTES, OUTLINED_TYPES, inline, is_outlined, outline
 
 # Field numbers of onnx.proto, and the wire types of protobuf.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 import onnx
-from simipu.numerics import iter_subgraphs
+from onnxgraph import iter_bodies
 
 REGISTERED = frozenset(
     "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant "
@@ -83,5 +83,5 @@ def describe_missing(graph: onnx.GraphProto) -> str:
 def _iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     for node in graph.node:
         yield node
-        for body in iter_subgraphs(node):
+        for body in iter_bodies(node):
             yield from _iter_nodes(body)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import onnx
-from simipu.numerics import iter_subgraphs
-
-from poprt.weights import used_names
+from onnxgraph import iter_bodies, used_names
 
 OF_SHAPES = frozenset({"Shape", "Size"})
 """Operators that look at no value: shapes are all known."""
@@ -23,7 +21,7 @@ def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
         node = makers.get(name)
         if name not in seen and node is not None and node.op_type not in OF_SHAPES:
             waiting += node.input
-            waiting += [used for body in iter_subgraphs(node) for used in used_names(body)]
+            waiting += [used for body in iter_bodies(node) for used in used_names(body)]
         seen.add(name)
     weights = {tensor.name for tensor in graph.initializer}
     return [value.name for value in graph.input if value.name in seen - weights]
@@ -33,7 +31,7 @@ def _collect_makers(graph: onnx.GraphProto, makers: dict[str, onnx.NodeProto]) -
     """The node that makes each tensor; what goes into a body is its node's doing."""
     for node in graph.node:
         makers.update((name, node) for name in node.output)
-        for body in iter_subgraphs(node):
+        for body in iter_bodies(node):
             makers.update((value.name, node) for value in body.input)
             _collect_makers(body, makers)
 

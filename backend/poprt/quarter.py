@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
+from onnxgraph import drop_weights, used_names
+from onnxgraph.weights import has_data, read_array
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QuarterFormat, encode
-
-from poprt.weights import drop_weights, has_data, read_array, used_names
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
+from onnxgraph import infer_shapes
 from simipu import CompileError
-from simipu.shapes import infer_shapes
 
 
 def fix_input_shapes(

@@ -16,12 +16,12 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper, shape_inference
+from onnxgraph import GraphError, check_graph
+from onnxgraph.external import bring_all_in
 
-from simipu.admission import check_graph
 from simipu.cost import estimate
-from simipu.errors import CompileError, GraphError, LoadError
+from simipu.errors import CompileError, LoadError
 from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
-from simipu.external import bring_all_in
 from simipu.numerics import Numerics
 from simipu.rows import take_rows
 from simipu.target import Target

@@ -22,15 +22,6 @@ class CompileMemoryError(CompileError):
     """A model asks the compiler, or the profiler, for more memory than its limit allows."""
 
 
-class GraphError(SimIpuError):
-    """A graph is refused unseen: it refers to something outside itself, or is damaged. Who loads or compiles
-    it says so with an error of its own."""
-
-
-class GraphTooLargeError(GraphError):
-    """A graph asks for more time or memory than the limits allow."""
-
-
 class LoadError(SimIpuError):
     """An executable cannot be loaded: damaged, of another version, or not for this device."""
 

@@ -23,12 +23,12 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_bodies
+from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.admission import MOST_FOLDED_OPERATIONS, check_graph, element_bytes, measure
+from simipu.demand import MOST_FOLDED_OPERATIONS, measure
 from simipu.errors import (
-    GraphError,
-    GraphTooLargeError,
     LoadError,
     LoadMemoryError,
     LoadTimeoutError,
@@ -40,9 +40,8 @@ from simipu.errors import (
 )
 from simipu.executable import Direction, Program
 from simipu.memory import usable_memory_bytes
-from simipu.numerics import Numerics, iter_subgraphs, lower
+from simipu.numerics import Numerics, lower
 from simipu.numerics.quarter import QUARTERS, decode
-from simipu.shapes import infer_shapes
 from simipu.watchdog import WATCHDOG
 
 Array = npt.NDArray[Any]
@@ -390,7 +389,7 @@ def _find_mappable(graph: onnx.GraphProto) -> set[str]:
     for node in graph.node:
         if node.op_type not in _MAPPABLE_OPERATORS:
             mappable.difference_update(node.input)
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             mappable.difference_update(_iter_names(subgraph))
     return mappable
 
@@ -398,7 +397,7 @@ def _find_mappable(graph: onnx.GraphProto) -> set[str]:
 def _iter_names(graph: onnx.GraphProto) -> Iterator[str]:
     for node in graph.node:
         yield from node.input
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             yield from _iter_names(subgraph)
 
 

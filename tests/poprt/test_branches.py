@@ -6,11 +6,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from onnxgraph import iter_bodies
 from poprt import Converter
 from poprt.cli import main
 from sample_models import make_model
 from simipu import CompileError
-from simipu.numerics import iter_subgraphs
 
 F, I32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 
@@ -115,7 +115,7 @@ def test_branches_in_branches_and_those_that_shapes_decide_are_taken():
             batch_size=2 if options else None, input_shape={"x": [2, 4]}, **options
         ).convert(deep)
         assert [node.op_type for node in converted.graph.node] == left
-        bodies = [body for node in converted.graph.node for body in iter_subgraphs(node)]
+        bodies = [body for node in converted.graph.node for body in iter_bodies(node)]
         assert "If" not in [node.op_type for body in bodies for node in body.node]
 
 
@@ -137,7 +137,7 @@ def test_a_branch_in_a_loop_is_named_and_taken():
     ):
         Converter().convert(model)
     (left,) = Converter(fix_inputs={"yes": True}).convert(model).graph.node
-    assert "If" not in [node.op_type for body in iter_subgraphs(left) for node in body.node]
+    assert "If" not in [node.op_type for body in iter_bodies(left) for node in body.node]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from poprt import Compiler, CompilerOptions, Converter, folding, weights
+from onnxgraph import weights
+from poprt import Compiler, CompilerOptions, Converter, folding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower

@@ -15,6 +15,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from onnxgraph import GraphError, check_graph
 from simipu import (
     Constant,
     Device,
@@ -26,8 +27,7 @@ from simipu import (
     RunTimeoutError,
     graph,
 )
-from simipu.admission import check_graph
-from simipu.errors import GraphError, LoadMemoryError, LoadTimeoutError, RunMemoryError
+from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
 from simipu.isolation import IsolatedGraph
 
 ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])

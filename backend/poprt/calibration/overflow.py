@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
-from simipu.numerics.graphs import Chain
+from onnxgraph import Chain
 from simipu.numerics.lowering import GROWING_OPERATORS, unrounded_results
 
 Array = npt.NDArray[Any]

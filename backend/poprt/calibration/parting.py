@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
+from onnxgraph import Value, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
-from simipu.shapes import Value, graph_values, infer_shapes
 
 from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
 from poprt.calibration.sides import Feeds, Renarrow, Side

@@ -15,10 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
-from simipu.numerics.graphs import attribute
-from simipu.shapes import graph_values, infer_shapes
-
-from poprt.weights import read_array
+from onnxgraph import attribute, graph_values, infer_shapes
+from onnxgraph.weights import read_array
 
 _PASSING = frozenset(
     (

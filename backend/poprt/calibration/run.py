@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
+from onnxgraph import iter_bodies
 from simipu import LoadError, RunError, Stream
 from simipu.errors import DeviceLostError, LoadTimeoutError
-from simipu.numerics import Numerics, iter_subgraphs
+from simipu.numerics import Numerics
 
 from poprt.calibration import parting
 from poprt.calibration.comparison import Comparer, Comparison, find_classes
@@ -109,7 +110,7 @@ def _has_halves(graph: onnx.GraphProto) -> bool:
         if each.name == "to"
     }
     return TensorProto.FLOAT16 in types or any(
-        _has_halves(body) for node in graph.node for body in iter_subgraphs(node)
+        _has_halves(body) for node in graph.node for body in iter_bodies(node)
     )
 
 

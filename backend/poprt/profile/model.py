@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import onnx
+from onnxgraph import name_nodes
 from simipu import CompileError
 from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost, estimate
-from simipu.numerics import name_nodes
 from simipu.target import TARGETS, Target
 
 from poprt.profile.source import Source, input_batch

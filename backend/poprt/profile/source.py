@@ -12,10 +12,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from model_runtime.session import read_model
 from onnx import TensorProto
+from onnxgraph import attribute, without_weights
+from onnxgraph.weights import has_data
 from simipu import CompileError, Executable
 from simipu.cost import CostOptions
 from simipu.graph import read_graph
-from simipu.numerics.graphs import attribute
 from simipu.numerics.quarter import QUARTERS
 
 import popef
@@ -26,7 +27,6 @@ from poprt.frontend import OnnxFrontend
 from poprt.half import half_to_float
 from poprt.profile.weights import strip_weights
 from poprt.shapes import describe_shape
-from poprt.weights import has_data, without_weights
 
 DEFAULT_TARGET = "ipu21"
 

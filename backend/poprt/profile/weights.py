@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import GraphError, iter_bodies
+from onnxgraph.external import bring_in
+from onnxgraph.tensors import count_bytes, iter_tensors
+from onnxgraph.weights import has_data
 from simipu import CompileError
-from simipu.admission import iter_tensors
-from simipu.errors import CompileMemoryError, GraphError
-from simipu.external import bring_in, count_bytes
-from simipu.numerics import iter_subgraphs
-
-from poprt.weights import has_data
+from simipu.errors import CompileMemoryError
 
 MOST_FILLED_BYTES = 2 << 30
 """What protobuf, and so a model, can hold."""
@@ -84,7 +83,7 @@ def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
     for node in graph.node:
         for name in node.input:
             users.setdefault(name, set()).add(node.op_type)
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             for name in _users(subgraph):
                 users.setdefault(name, set()).add("subgraph")
     for value in graph.output:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
 from onnx import numpy_helper
-
-from simipu.shapes import MOST_TRIPS, Value, count_trips
+from onnxgraph import Value, iter_bodies
+from onnxgraph.shapes import MOST_TRIPS, count_trips
 
 Known = Mapping[str, onnx.TensorProto]
 """Small constants by name, which may hold a trip count."""
@@ -25,7 +25,7 @@ class Bodies:
 
 def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known) -> Bodies:
     """What is inside `node`; nothing for most operators."""
-    graphs = tuple(_iter_graphs(node))
+    graphs = tuple(iter_bodies(node))
     if node.op_type == "If":
         return Bodies(graphs, 1, "the dearer branch is taken")
     if node.op_type == "Loop":
@@ -33,21 +33,6 @@ def find_bodies(node: onnx.NodeProto, values: Mapping[str, Value], known: Known)
     if node.op_type == "Scan":
         return Bodies(graphs, *_count_steps(node, values))
     return Bodies(graphs)
-
-
-def _iter_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    # simipu.numerics has the same; cost and numerics do not call each other.
-    return (attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH)
-
-
-def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its graphs capture included."""
-    yield from filter(None, node.input)
-    for graph in _iter_graphs(node):
-        made = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-        for inner in graph.node:
-            yield from (name for name in iter_reads(inner) if name not in made)
-            made.update(inner.output)
 
 
 def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
+from onnxgraph import Value, graph_values, infer_shapes, iter_reads
+from onnxgraph.shapes import MOST_TRIPS
 
 from simipu.cost import constants as c
-from simipu.cost.control import Bodies, find_bodies, iter_reads, known_constants
+from simipu.cost.control import Bodies, find_bodies, known_constants
 from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.cost.liveness import Liveness
 from simipu.cost.operators import VIEWS, Context, Work, control_work, operator_work
@@ -31,7 +33,6 @@ from simipu.cost.sharding import (
     weight_bytes,
 )
 from simipu.errors import CompileError
-from simipu.shapes import MOST_TRIPS, Value, graph_values, infer_shapes
 from simipu.target import Target
 
 

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
+from onnxgraph import Value, iter_reads
 
-from simipu.cost.control import iter_reads
 from simipu.cost.operators import VIEWS
 from simipu.cost.sharding import place_inputs
-from simipu.shapes import Value
 
 
 class Liveness:

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
+from onnxgraph import Value, attribute
 
 from simipu.cost import constants as c
 from simipu.cost.products import Plan, Product, Settings, plan_product
 from simipu.errors import CompileError
-from simipu.shapes import Value
 from simipu.target import Target
 
 VIEWS = frozenset(
@@ -73,10 +73,7 @@ class Context:
 
     def attribute(self, name: str, default: Any) -> Any:
         """The value of an attribute of the node."""
-        return next(
-            (onnx.helper.get_attribute_value(each) for each in self.node.attribute if each.name == name),
-            default,
-        )
+        return attribute(self.node, name, default)
 
     def per_tile(self, size: int) -> int:
         """Elements of the busiest tile."""

@@ -14,12 +14,11 @@ from collections.abc import Sequence
 
 import onnx
 from onnx import helper
+from onnxgraph import Value, iter_reads
 
 from simipu.cost import constants as c
-from simipu.cost.control import iter_reads
 from simipu.cost.operators import Work
 from simipu.errors import CompileError
-from simipu.shapes import Value
 from simipu.target import Target
 
 COPY = "IpuCopy"

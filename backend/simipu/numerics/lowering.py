@@ -13,14 +13,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
+from onnxgraph import (
+    Chain,
+    attribute,
+    find_opset,
+    infer_shapes,
+    iter_bodies,
+    make_cast,
+    rename,
+    replace_nodes,
+)
+from onnxgraph.building import make_identity
+from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
-from simipu.numerics.graphs import Chain, attribute, iter_subgraphs
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, Shape, add_product, has_partials
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
-from simipu.shapes import infer_shapes
 
 EXACT_OPERATORS = frozenset(
     "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather "
@@ -71,9 +81,7 @@ def lower(
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
     if not lowering.halves and not lowering.quarters:
         return model
-    version = next(
-        (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET
-    )
+    version = find_opset(model, OLDEST_OPSET)
     if version < OLDEST_OPSET:
         raise LoadError(
             f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
@@ -123,7 +131,7 @@ class _Lowering:
                     self.shapes[node.output[0]] = tuple(each.t.dims)
             if node.op_type == "Cast" and node.input[0] in self.quarters:
                 self.from_quarters.add(node.output[0])
-            for subgraph in iter_subgraphs(node):
+            for subgraph in iter_bodies(node):
                 self._collect(subgraph)
 
     def _add(self, name: str, data_type: int) -> None:
@@ -138,10 +146,10 @@ class _Lowering:
         wide_outputs = {v.name: f"{v.name}/wide" for v in graph.output if v.name in self.halves}
         renames = {**wide_inputs, **wide_outputs}
         self._rename(renames)
-        _rename_uses(graph, renames)
-        nodes = [_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
+        rename(graph, renames)
+        nodes = [make_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
         nodes += self._lower_nodes(graph)
-        nodes += [_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
+        nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
         _replace_nodes(graph, nodes)
 
     def _rename(self, renames: dict[str, str]) -> None:
@@ -166,10 +174,10 @@ class _Lowering:
                 _widen_tensor(each.t)
             if each.name == "dtype" and each.i == TensorProto.FLOAT16:
                 each.i = TensorProto.FLOAT
-        for subgraph in iter_subgraphs(node):
+        for subgraph in iter_bodies(node):
             self._lower_subgraph(subgraph)
         if node.op_type == "Cast":
-            return self._lower_cast(node)
+            return self._lowermake_cast(node)
         results = [name for name in node.output if name in self.halves]
         if node.op_type in EXACT_OPERATORS or not results or self.numerics is None:
             return [node]
@@ -212,7 +220,7 @@ class _Lowering:
             result=result,
         )
 
-    def _lower_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _lowermake_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """A Cast from or to 8 bits has our attribute `scale`, the power of two of its tensor."""
         source, result = node.input[0], node.output[0]
         scale, chain = attribute(node, "scale", 0), Chain(result)
@@ -254,25 +262,12 @@ def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
 
 
 def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
-    return helper.make_node("Identity", [node.input[0]], [node.output[0]], name=node.name)
+    return make_identity(node.input[0], node.output[0], node.name)
 
 
 def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    del graph.value_info[:]
-    del graph.node[:]
-    graph.node.extend(nodes)
-
-
-def _rename_uses(graph: onnx.GraphProto, renames: dict[str, str]) -> None:
-    for node in graph.node:
-        node.input[:] = [renames.get(name, name) for name in node.input]
-        node.output[:] = [renames.get(name, name) for name in node.output]
-        for subgraph in iter_subgraphs(node):
-            _rename_uses(subgraph, renames)
-
-
-def _cast(source: str, result: str, to: int) -> onnx.NodeProto:
-    return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to)
+    forget_values(graph)
+    replace_nodes(graph, nodes)
 
 
 def _widen_tensor(tensor: onnx.TensorProto) -> None:

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-
-from simipu.numerics.graphs import Chain, attribute, make_body
+from onnxgraph import Chain, attribute, make_body
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
+from onnxgraph import Chain
 
-from simipu.numerics.graphs import Chain
 from simipu.numerics.quarter import QuarterFormat
 
 HALF_MAX = 65_504.0

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import helper
-
-from simipu.numerics.graphs import Chain
+from onnxgraph import Chain, attribute
 
 Shape = tuple[int, ...]
 Array = npt.NDArray[Any]
@@ -64,8 +62,7 @@ class Node:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute."""
-        found = [a for a in self.proto.attribute if a.name == name]
-        return helper.get_attribute_value(found[0]) if found else default
+        return attribute(self.proto, name, default)
 
     def has(self, index: int) -> bool:
         """Whether the node has that input."""

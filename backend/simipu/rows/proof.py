@@ -3,19 +3,27 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from onnxgraph import (
+    collect_values,
+    drop_weights,
+    find_opset,
+    iter_bodies,
+    iter_reads,
+    replace_nodes,
+    used_names,
+)
+from onnxgraph.edit import forget_values
 
 from simipu.executable import Direction, Stream
-from simipu.numerics.graphs import iter_subgraphs
 from simipu.rows.places import Array, Node, NotIndependent, Rows, Shape
 from simipu.rows.rules import RULES, WHOLE_BATCH
-from simipu.shapes import collect_values
 
 
 def take_rows(
@@ -101,17 +109,16 @@ def _prove(
         {name: value.shape for name, value in collect_values(model).items()},
         _Constants(graph.initializer, weights),
         {name: Rows(axis) for name, axis in inputs.items()},
-        next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")),
+        find_opset(model),
     )
     nodes = [traced for node in graph.node for traced in tracer.trace(node)]
     axes = {value.name: tracer.output_axis(value.name) for value in graph.output}
-    del graph.node[:]
-    graph.node.extend(nodes)
+    replace_nodes(graph, nodes)
     graph.initializer.extend(tracer.added)
-    _drop_unused_initializers(graph)
+    drop_weights(graph, used_names(graph))
     for value in (*graph.input, *graph.output):
         value.type.tensor_type.shape.dim[(axes | dict(inputs))[value.name]].dim_param = "rows"
-    del graph.value_info[:]
+    forget_values(graph)
     return rewritten, axes
 
 
@@ -156,7 +163,7 @@ class _Tracer:
         """Follow the rows through a node; the nodes that take its place."""
         if proto.op_type == "Constant":
             self.constants.add(proto)
-        carried = [name for name in _iter_taken(proto) if name in self.rows]
+        carried = [name for name in iter_reads(proto) if name in self.rows]
         if not carried:
             return [proto]
         try:
@@ -196,7 +203,7 @@ class _Tracer:
     def _place(self, node: Node) -> None:
         proto = node.proto
         rule = RULES.get(proto.op_type)
-        if rule is None or any(True for _ in iter_subgraphs(proto)):
+        if rule is None or any(True for _ in iter_bodies(proto)):
             raise NotIndependent(WHOLE_BATCH.get(proto.op_type, "no rule for this operator"))
         names = [name for name in proto.output if name]
         for name, place in zip(names, rule(node), strict=False):
@@ -206,21 +213,3 @@ class _Tracer:
                     f"{place.axis}"
                 )
             self.rows[name] = place
-
-
-def _iter_taken(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node takes, those that the graphs inside it take from outside too."""
-    yield from node.input
-    for graph in iter_subgraphs(node):
-        for inner in graph.node:
-            yield from _iter_taken(inner)
-        yield from (value.name for value in graph.output)
-
-
-def _drop_unused_initializers(graph: onnx.GraphProto) -> None:
-    used = {name for node in graph.node for name in _iter_taken(node)} | {
-        value.name for value in graph.output
-    }
-    unused: Sequence[int] = [i for i, tensor in enumerate(graph.initializer) if tensor.name not in used]
-    for i in reversed(unused):
-        del graph.initializer[i]

@@ -3,23 +3,14 @@ have to be."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
+from onnxgraph.errors import GraphError
+from onnxgraph.tensors import count_bytes, iter_tensors
 from popef.text import escape
-from simipu.admission import element_bytes, iter_tensors
-from simipu.errors import GraphError
-
-
-def count_bytes(tensor: TensorProto) -> int:
-    """Bytes of the raw data of a tensor of that type and shape; -1 for a type or a shape that has none."""
-    sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
-    if not sized or min(tensor.dims, default=0) < 0:
-        return -1
-    return math.prod(tensor.dims) * element_bytes(tensor.data_type)
 
 
 def find_data(tensor: TensorProto, folder: Path) -> tuple[Path, int]:

@@ -1,8 +1,8 @@
-"""Small pieces of graphs: nodes, constants, what is known of a tensor."""
+"""Making small pieces of graphs: chains of nodes with their constants, bodies, casts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,29 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-
-
-def iter_subgraphs(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
-    """The bodies of an If, Loop or Scan."""
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        elif attribute.type == onnx.AttributeProto.GRAPHS:
-            yield from attribute.graphs
-
-
-def name_nodes(graph: onnx.GraphProto) -> None:
-    """Name the unnamed nodes, in place, by what they make: reports and errors speak of nodes by name."""
-    for node in graph.node:
-        if not node.name:
-            node.name = next((output for output in node.output if output), node.op_type)
-        for subgraph in iter_subgraphs(node):
-            name_nodes(subgraph)
-
-
-def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
-    """The value of an attribute of `node`."""
-    return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
 
 
 @dataclass(slots=True)
@@ -75,3 +52,13 @@ def make_body(
         for names in (inputs, outputs)
     )
     return helper.make_graph(chain.nodes, chain.prefix, taken, made)
+
+
+def make_cast(source: str, result: str, to: int, **attributes: Any) -> onnx.NodeProto:
+    """A Cast of one tensor to the element type `to`, named after what it makes."""
+    return helper.make_node("Cast", [source], [result], name=f"{result}/cast", to=to, **attributes)
+
+
+def make_identity(source: str, result: str, name: str) -> onnx.NodeProto:
+    """A tensor under another name."""
+    return helper.make_node("Identity", [source], [result], name=name)

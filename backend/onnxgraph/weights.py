@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from simipu.numerics import iter_subgraphs
-from simipu.numerics.rounding import HALF_MAX
 
 LARGE = 1 << 18
 """Elements from which a weight is worth not copying."""
@@ -27,51 +25,6 @@ _TOKEN = secrets.token_hex(16)
 file."""
 _MOST_BESIDE_DATA = 1 << 16
 """Bytes that a tensor without data has at the most: its name and description, above all."""
-_Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
-
-
-def used_names(graph: onnx.GraphProto) -> set[str]:
-    """Names that nodes, their bodies' too, and outputs take."""
-    used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
-    return used.union(*(used_names(subgraph) for node in graph.node for subgraph in iter_subgraphs(node)))
-
-
-def drop_weights(graph: onnx.GraphProto, kept: set[str]) -> None:
-    """Drop all weights but those, in place, and those twice there; gigabytes stay where they are."""
-    last = {tensor.name: i for i, tensor in enumerate(graph.initializer)}
-    for i in reversed(range(len(graph.initializer))):
-        name = graph.initializer[i].name
-        if name not in kept or last[name] != i:
-            del graph.initializer[i]
-
-
-def without_weights(model: onnx.ModelProto, names: set[str], *, as_inputs: bool = True) -> onnx.ModelProto:
-    """A copy that has inputs in the place of those weights, unless not `as_inputs`; they are not copied."""
-    light = _copy(model, "graph")
-    light.graph.CopyFrom(_copy(model.graph, "initializer"))
-    known = {value.name for value in light.graph.input}
-    for tensor in model.graph.initializer:
-        if tensor.name not in names:
-            light.graph.initializer.append(tensor)
-        elif as_inputs and tensor.name not in known:
-            light.graph.input.append(
-                helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
-    return light
-
-
-def _copy(message: _Message, left_out: str) -> _Message:
-    copy = type(message)()
-    for field, value in message.ListFields():
-        if field.name == left_out:
-            continue
-        if hasattr(value, "extend"):
-            getattr(copy, field.name).extend(value)
-        elif field.message_type is not None:
-            getattr(copy, field.name).CopyFrom(value)
-        else:
-            setattr(copy, field.name, value)
-    return copy
 
 
 def outline(tensor: TensorProto, file: Path, offset: int) -> None:
@@ -119,7 +72,7 @@ def round_to_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
         half = values.astype(np.float16)
     infinite = np.isinf(half)
     if infinite.any():
-        half = np.where(infinite & np.isfinite(values), np.copysign(np.float16(HALF_MAX), half), half)
+        half = np.where(infinite & np.isfinite(values), np.copysign(np.finfo(np.float16).max, half), half)
     return half
 
 

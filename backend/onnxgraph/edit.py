@@ -1,0 +1,117 @@
+"""Changing graphs in place. Protobuf lists cannot be assigned: only here are they emptied and filled
+again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+import onnx
+from onnx import helper
+
+from onnxgraph.nodes import iter_graphs, iter_nodes
+
+_Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
+
+
+def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
+    """Make `nodes`, in their order, the nodes of the graph. They may be those that it has now."""
+    # What is emptied takes its nodes with it, also those that are to stay, so that these are copied before.
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def forget_values(graph: onnx.GraphProto) -> None:
+    """Forget what the graph says of the tensors on the way from its inputs to its outputs."""
+    del graph.value_info[:]
+
+
+def replace_inputs(graph: onnx.GraphProto, inputs: Iterable[onnx.ValueInfoProto]) -> None:
+    """Make these the inputs of the graph; they may be among those that it has now."""
+    _replace(graph.input, inputs)
+
+
+def replace_outputs(graph: onnx.GraphProto, outputs: Iterable[onnx.ValueInfoProto]) -> None:
+    """Make these the outputs of the graph; they may be among those that it has now."""
+    _replace(graph.output, outputs)
+
+
+def _replace(field: Any, values: Iterable[onnx.ValueInfoProto]) -> None:
+    kept = list(values)
+    del field[:]
+    field.extend(kept)
+
+
+def keep_outputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Keep those outputs, in the order of `names`; KeyError for one that the graph lacks."""
+    known = {value.name: value for value in graph.output}
+    replace_outputs(graph, [known[name] for name in names])
+
+
+def keep_opsets(model: onnx.ModelProto, domains: Collection[str]) -> None:
+    """Forget the opsets of other domains."""
+    kept = [entry for entry in model.opset_import if entry.domain in domains]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+
+
+def name_nodes(graph: onnx.GraphProto) -> None:
+    """Name the unnamed nodes by what they make: reports and errors speak of nodes by name."""
+    for node in iter_nodes(graph):
+        if not node.name:
+            node.name = next((output for output in node.output if output), node.op_type)
+
+
+def rename(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
+    """Give tensors other names wherever nodes, bodies' too, and outputs of bodies read and make them.
+
+    Inputs, outputs and initializers of `graph` itself keep theirs: whoever renames those says so.
+    """
+    for each in iter_graphs(graph):
+        for node in each.node:
+            node.input[:] = [renames.get(name, name) for name in node.input]
+            node.output[:] = [renames.get(name, name) for name in node.output]
+        if each is not graph:
+            for value in each.output:
+                value.name = renames.get(value.name, value.name)
+
+
+def drop_weights(graph: onnx.GraphProto, kept: Collection[str]) -> None:
+    """Drop all weights but those, and those twice there; gigabytes stay where they are."""
+    last = {tensor.name: i for i, tensor in enumerate(graph.initializer)}
+    for i in reversed(range(len(graph.initializer))):
+        name = graph.initializer[i].name
+        if name not in kept or last[name] != i:
+            del graph.initializer[i]
+
+
+def without_weights(
+    model: onnx.ModelProto, names: Collection[str], *, as_inputs: bool = True
+) -> onnx.ModelProto:
+    """A copy that has inputs in the place of those weights, unless not `as_inputs`; they are not copied."""
+    light = _copy(model, "graph")
+    light.graph.CopyFrom(_copy(model.graph, "initializer"))
+    known = {value.name for value in light.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.name not in names:
+            light.graph.initializer.append(tensor)
+        elif as_inputs and tensor.name not in known:
+            light.graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            )
+    return light
+
+
+def _copy(message: _Message, left_out: str) -> _Message:
+    copy = type(message)()
+    for field, value in message.ListFields():
+        if field.name == left_out:
+            continue
+        if hasattr(value, "extend"):
+            getattr(copy, field.name).extend(value)
+        elif field.message_type is not None:
+            getattr(copy, field.name).CopyFrom(value)
+        else:
+            setattr(copy, field.name, value)
+    return copy

@@ -1,0 +1,104 @@
+"""Looking at graphs: attributes, bodies, what nodes read and make. Nothing here changes one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import onnx
+from onnx import AttributeProto, helper
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+"""Two spellings of the standard's domain."""
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """The value of an attribute of `node`."""
+    return next((helper.get_attribute_value(each) for each in node.attribute if each.name == name), default)
+
+
+def find_opset(model: onnx.ModelProto, default: int | None = None) -> int:
+    """The version of the standard's operators that a model is written in.
+
+    A model that names none is of version `default`; LookupError where there is no default either.
+    """
+    versions = [entry.version for entry in model.opset_import if entry.domain in STANDARD_DOMAINS]
+    if not versions and default is None:
+        raise LookupError("the model names no version of the standard's operators")
+    return int(versions[0]) if versions else int(default or 0)
+
+
+def iter_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs inside an If, Loop or Scan."""
+    for each in node.attribute:
+        if each.type == AttributeProto.GRAPH:
+            yield each.g
+        elif each.type == AttributeProto.GRAPHS:
+            yield from each.graphs
+
+
+def iter_any_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Every graph inside `node`, also those in attributes that say they hold something else: what a
+    stranger's model can hide from those who look at the type first."""
+    for each in node.attribute:
+        yield from (body for body in (each.g, *each.graphs) if body.node)
+
+
+def iter_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and, after it, the bodies inside its nodes, and those inside theirs."""
+    yield graph
+    for node in graph.node:
+        for body in iter_bodies(node):
+            yield from iter_graphs(body)
+
+
+def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph in order, those of a body after the node that it is inside of."""
+    for node in graph.node:
+        yield node
+        for body in iter_bodies(node):
+            yield from iter_nodes(body)
+
+
+def iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
+    """Names of everything that a graph and its bodies are given or make."""
+    for each in iter_graphs(graph):
+        yield from (value.name for value in each.input)
+        yield from (tensor.name for tensor in each.initializer)
+        for node in each.node:
+            yield from node.output
+
+
+def iter_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those that its bodies capture included."""
+    yield from filter(None, node.input)
+    for body in iter_bodies(node):
+        made = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+        for inner in body.node:
+            yield from (name for name in iter_reads(inner) if name not in made)
+            made.update(inner.output)
+        yield from (value.name for value in body.output if value.name not in made)
+
+
+def used_names(graph: onnx.GraphProto) -> set[str]:
+    """Names that nodes, their bodies' too, and outputs take."""
+    used: set[str] = set()
+    for each in iter_graphs(graph):
+        used.update(name for node in each.node for name in node.input)
+        used.update(value.name for value in each.output)
+    return used
+
+
+def find_makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """The node of `graph`, not of its bodies, that makes each tensor."""
+    return {name: node for node in graph.node for name in node.output if name}
+
+
+def find_users(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
+    """The nodes of `graph` that read each tensor, in order and each once; a body's reading is its node's."""
+    users: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in graph.node:
+        for name in dict.fromkeys(iter_reads(node)):
+            users[name].append(node)
+    return users

@@ -1,0 +1,52 @@
+"""Tensors of a model wherever they stand, and how large they are. Their values: `weights`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import onnx
+from onnx import TensorProto, helper
+
+from onnxgraph.errors import GraphError
+
+MOST_DEPTH = 16
+"""Of graphs inside nodes; a known model has 3."""
+
+
+def iter_tensors(graph: onnx.GraphProto, depth: int = 0) -> Iterator[tuple[TensorProto, bool]]:
+    """Every tensor wherever one can stand, and whether it is an initializer of the main graph."""
+    if depth > MOST_DEPTH:
+        raise GraphError(f"graphs stand inside nodes more than {MOST_DEPTH} deep")
+    yield from ((tensor, depth == 0) for tensor in graph.initializer)
+    for sparse in graph.sparse_initializer:
+        yield from ((tensor, False) for tensor in (sparse.values, sparse.indices))
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t, False
+            yield from ((tensor, False) for tensor in attribute.tensors)
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from ((tensor, False) for tensor in (sparse.values, sparse.indices) if tensor.data_type)
+            for inner in (attribute.g, *attribute.graphs):
+                yield from iter_tensors(inner, depth + 1)
+
+
+def element_bytes(data_type: int) -> int:
+    """Bytes of an element as files have it; older versions of onnx know some types as float only."""
+    name = TensorProto.DataType.Name(data_type)
+    narrow = 1 if name.startswith("FLOAT8") else 2 if name == "BFLOAT16" else 0
+    return narrow or int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
+
+
+def count_bytes(tensor: TensorProto) -> int:
+    """Bytes of the raw data of a tensor of that type and shape; -1 for a type or a shape that has none."""
+    sized = tensor.data_type in helper.get_all_tensor_dtypes() and tensor.data_type != TensorProto.STRING
+    if not sized or min(tensor.dims, default=0) < 0:
+        return -1
+    return math.prod(tensor.dims) * element_bytes(tensor.data_type)
+
+
+def is_packed(data_type: int) -> bool:
+    """Whether several elements share a byte."""
+    return "INT4" in TensorProto.DataType.Name(data_type) or "FLOAT4" in TensorProto.DataType.Name(data_type)

@@ -1,0 +1,159 @@
+"""What a graph asks of a machine: the bytes of its largest tensor, the work of its dearest operator.
+
+Small graphs of strangers may not ask for endless time or memory; shapes say before they are run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import GraphTooLargeError, iter_bodies
+from onnxgraph.nodes import iter_any_bodies
+from onnxgraph.tensors import element_bytes
+
+MOST_FOLDED_OPERATIONS = 1 << 34
+"""That ONNX Runtime may do while it loads a graph, where nothing can end it: some seconds of one core."""
+OPERATIONS_PER_CORE_SECOND = 10**11
+"""Multiply-adds that no core does more of: AVX-512 with two units at 3 GHz."""
+_PRODUCTS = frozenset("MatMul MatMulInteger QLinearMatMul".split())
+_RECURRENT = frozenset("GRU LSTM RNN".split())
+_POOLS = frozenset("AveragePool LpPool MaxPool".split())
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a graph asks for, as far as its shapes are known before it is run."""
+
+    tensor_bytes: int
+    """Of its largest tensor."""
+    tensor: str
+    operations: int
+    """Of its dearest operator."""
+    node: str
+    folded_operations: int | None
+    """Of all that does not depend on its inputs; None where that cannot be said."""
+    folded_bytes: int
+    """Of the largest tensor that does not depend on its inputs."""
+    folded: str
+
+    def check(self, memory_bytes: int, seconds: float, cores: int) -> None:
+        """Raise GraphTooLargeError where a tensor is larger than that, or an operator takes longer on any
+        machine."""
+        if self.tensor_bytes > memory_bytes:
+            raise GraphTooLargeError(
+                f"tensor {self.tensor!r} takes {self.tensor_bytes} bytes, more than the limit of "
+                f"{memory_bytes} of memory"
+            )
+        if self.operations > seconds * cores * OPERATIONS_PER_CORE_SECOND:
+            raise GraphTooLargeError(
+                f"node {self.node!r} takes {self.operations} multiply-adds, more than {cores} cores can do "
+                f"within the limit of {seconds:g} s"
+            )
+
+
+def measure(inferred: onnx.ModelProto) -> Demand:
+    """The demand of a model whose shapes were inferred (`onnxgraph.infer_shapes`)."""
+    graph = inferred.graph
+    sizes: dict[str, int] = {}
+    dearest = (0, "")
+    constants = {tensor.name for tensor in graph.initializer} - {value.name for value in graph.input}
+    folded: int | None = 0
+    made: list[str] = []
+    for inner, is_main in _iter_graphs(graph):
+        shapes, bytes_of = _find_shapes(inner)
+        sizes.update(bytes_of)
+        for node in inner.node:
+            count = count_operations(node, shapes)
+            dearest = max(dearest, (count or 0, node.name or node.op_type))
+            if is_main and constants.issuperset(filter(None, node.input)) and not any(iter_bodies(node)):
+                constants.update(node.output)
+                made += node.output
+                folded = None if folded is None or count is None else folded + count
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    largest_made = max(made, key=lambda name: sizes.get(name, 0), default="")
+    return Demand(sizes.get(largest, 0), largest, *dearest, folded, sizes.get(largest_made, 0), largest_made)
+
+
+def _iter_graphs(graph: onnx.GraphProto, is_main: bool = True) -> Iterator[tuple[onnx.GraphProto, bool]]:
+    yield graph, is_main
+    for node in graph.node:
+        for body in iter_any_bodies(node):
+            yield from _iter_graphs(body, False)
+
+
+def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Known shapes of a graph's tensors, and their bytes; an axis of 0 counts as 1, for operators walk along
+    the others."""
+    shapes, sizes = {}, {}
+    for tensor in graph.initializer:
+        shapes[tensor.name] = tuple(tensor.dims)
+    types = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        found = info.type.tensor_type
+        if found.HasField("shape") and all(dim.HasField("dim_value") for dim in found.shape.dim):
+            shapes[info.name] = tuple(dim.dim_value for dim in found.shape.dim)
+            types[info.name] = found.elem_type
+    for name, shape in shapes.items():
+        data_type = types[name]
+        known = data_type in helper.get_all_tensor_dtypes() and data_type != TensorProto.STRING
+        sizes[name] = _count(shape) * (element_bytes(data_type) if known else 8)
+    return shapes, sizes
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return math.prod(max(1, size) for size in shape)
+
+
+def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
+    """Multiply-adds, or elements looked at, of one run of `node`, at least; None where a shape is not
+    known."""
+    taken, made = (
+        [shapes.get(name) for name in node.input if name],
+        [shapes.get(name) for name in node.output if name],
+    )
+    if None in made or None in taken:
+        return None
+    inputs, outputs = (
+        [shape for shape in taken if shape is not None],
+        [shape for shape in made if shape is not None],
+    )
+    elements = sum(map(_count, outputs))
+    if len(inputs) > 1 and inputs[0] and inputs[1]:
+        if node.op_type in _PRODUCTS:
+            return elements * inputs[0][-1]
+        if node.op_type == "Gemm":
+            return elements * max(inputs[0])
+        if node.op_type in ("Conv", "ConvInteger", "QLinearConv", "DeformConv"):
+            return elements * _count(inputs[1][1:])
+        if node.op_type == "ConvTranspose":
+            return _count(inputs[0]) * _count(inputs[1][1:])
+        if node.op_type in _RECURRENT:
+            return _count(inputs[0][:2]) * sum(_count(shape) for shape in inputs[1:3])
+        if node.op_type == "NonMaxSuppression":
+            return _count(inputs[1]) * max(inputs[0])
+    if node.op_type == "Einsum":
+        return _count_einsum(node, inputs)
+    if node.op_type in _POOLS and inputs:
+        kernel = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [])
+        sizes = inputs[0][len(inputs[0]) - len(kernel) :]
+        return elements * _count(tuple(map(min, zip(kernel, sizes, strict=False))))
+    return elements + sum(map(_count, inputs))
+
+
+def _count_einsum(node: onnx.NodeProto, inputs: list[tuple[int, ...]]) -> int:
+    """Of the widest way: all labels' sizes with each other."""
+    equation = next(
+        (each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "equation"), ""
+    )
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, inputs, strict=False):
+        letters = term.replace("...", "")
+        sizes.update(zip(letters, shape[len(shape) - len(letters) :], strict=False))
+        sizes["..."] = max(sizes.get("...", 1), _count(shape[: len(shape) - len(letters)]))
+    return _count(tuple(sizes.values()))
