@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from model_runtime import ModelRunner
+from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper, numpy_helper, save
 
 BIN = Path(sys.executable).parent
@@ -70,18 +70,14 @@ def write_case(case: Path, folder: Path) -> None:
         arguments.append("--fused_attention")
     if told["options"].get("use_128bit_conv_unit_load"):
         arguments.append("--use_128bit_conv_unit_load")
-    name = case.parent.name
-    (folder / f"{name}.json").write_text(
-        run("poplar-triton", "profile", case.parent / "model.onnx", *arguments)
-    )
-    (folder / f"{name}.txt").write_text(
-        run("poplar-triton", "profile", case.parent / "model.onnx", "--num_ipus", "2", *arguments)
-    )
+    for name, further in (("nodes", []), ("figures", ["--json"]), ("pipeline", PIPELINE)):
+        text = run("poplar-triton", "profile", case.parent / "model.onnx", *arguments, *further)
+        (folder / f"{case.parent.name}.{name}").write_text(text)
 
 
 def write_executable(file: Path, folder: Path) -> None:
     """Profile, listing, hash and answers of a compiled model."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / f"{file.name}.sha256").write_text(hashlib.sha256(file.read_bytes()).hexdigest() + "\n")
     (folder / f"{file.name}.dump").write_text(run("popef_dump", file))
     if file.name != "weights.popef":
@@ -92,7 +88,7 @@ def write_executable(file: Path, folder: Path) -> None:
 def hash_answers(files: list[Path]) -> str:
     """A line per output and number of rows, for inputs that are the same in every checkout."""
     lines = []
-    with ModelRunner(list(map(str, files))) as runner:
+    with ModelRunner(list(map(str, files)), ModelRunnerConfig(batching_dim=0)) as runner:
         for seed, rows in enumerate((1, 3, 16)):
             random = np.random.default_rng(seed)
             inputs = {}
