@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +80,8 @@ def write_executable(file: Path, folder: Path) -> None:
     """Profile, listing, hash and answers of a compiled model."""
     folder.mkdir(exist_ok=True)
     (folder / f"{file.name}.sha256").write_text(hashlib.sha256(file.read_bytes()).hexdigest() + "\n")
-    (folder / f"{file.name}.dump").write_text(run("popef_dump", file))
+    listing = re.sub(r"^\[[\d:.]+\] ", "", run("popef_dump", file), flags=re.MULTILINE)  # the time of day
+    (folder / f"{file.name}.dump").write_text(listing)
     if file.name != "weights.popef":
         (folder / "profile.txt").write_text(run("poplar-triton", "profile", file, "--top", "1000"))
         (folder / "answers.sha256").write_text(hash_answers([file, *file.parent.glob("weights.popef")]))
