@@ -1,6 +1,6 @@
 """What a user may set: the config.pbtxt parameters of a model and the options of the backend, one table each.
 
-Parsing, validation, errors and the README's tables come from the tables.
+Parsing, validation, errors and the documentation's tables come from the tables.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ _TRITON_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")
 
 
 def describe_parameters(table: Sequence[Parameter] = PARAMETERS) -> str:
-    """The README's table."""
+    """The table of the documentation."""
     rows = ["| name | value | default | meaning |", "| --- | --- | --- | --- |"]
     rows += [f"| `{p.name}` | {p.kind} | {_describe_default(p.default)} | {p.help} |" for p in table]
     return "\n".join(rows)

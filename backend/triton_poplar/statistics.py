@@ -102,7 +102,7 @@ ERRORS = Metric("poplar_errors_total", "Requests answered with an error, by kind
 
 
 def describe_metrics() -> str:
-    """The README's table."""
+    """The table of the documentation."""
     rows = ["| metric | kind | meaning |", "| --- | --- | --- |"]
     rows += [f"| `{m.name}` | {'counter' if m.is_counter else 'gauge'} | {m.help} |" for m in METRICS]
     rows.append(f"| `{ERRORS.name}` | counter | {ERRORS.help}: {', '.join(ERROR_KINDS)} |")

@@ -1,4 +1,4 @@
-"""A configuration sent with a load request, as the README documents it."""
+"""A configuration sent with a load request, as docs/configuration.md documents it."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 from .conftest import write_model
 
 MODEL = "mine"
-README = Path(__file__).parents[2] / "README.md"
+CONFIGURATION = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,8 @@ def http(tmp_path_factory):
 
 
 def documented_config():
-    """What the README's load request has in its body."""
-    body = re.search(rf"models/{MODEL}/load \\\n +-d '(.*)'\n", README.read_text())[1]
+    """What the documentation's load request has in its body."""
+    body = re.search(rf"models/{MODEL}/load \\\n +-d '(.*)'\n", CONFIGURATION.read_text())[1]
     return json.loads(json.loads(body)["parameters"]["config"])
 
 
