@@ -1,4 +1,4 @@
-# make serve | demo | test | check | bench | validation | models-check | fuzz | hostile | exits-check | audit | docs | models | clean
+# make serve | demo | test | check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check bench validation models-check fuzz hostile exits-check audit docs proto clean
+.PHONY: serve demo models test test-fast test-server check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -62,6 +62,14 @@ HOSTILE_PAYLOADS ?= 300
 
 hostile: .venv/dev
 	$(BIN)/python tests/server/hostile_check.py --count $(HOSTILE) --payloads $(HOSTILE_PAYLOADS)
+
+MUTANTS ?= 40
+ROOM ?= simipu
+
+# Some ten minutes for each room; not a part of CI.
+mutants: .venv/dev
+	$(PIP) cosmic-ray pytest-cov
+	$(BIN)/python benchmarks/mutants.py $(ROOM) --count $(MUTANTS)
 
 # An environment of its own: what it needs is not what it looks at.
 audit: .venv/dev

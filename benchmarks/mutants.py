@@ -1,0 +1,188 @@
+"""Changes a room's code at random places, one at a time, and asks its fast tests whether they notice.
+
+    benchmarks/mutants.py ROOM [--count N] [--seed N] [--seconds N]
+
+The code is changed in a copy, by the operators of cosmic-ray; of the room's tests those run that come through
+the line that was changed, the quickest first. A change that no test fails at has survived: it is printed, and
+either a test is missing, or the change changes nothing that a user could see. Annotations and text are left
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import coverage
+from cosmic_ray.ast import ast_nodes, get_ast
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator, operator_names
+
+ROOT = Path(__file__).parents[1]
+ROOMS = {
+    "popef": "popef",
+    **{
+        room: f"backend/{room}"
+        for room in ("onnxgraph", "simipu", "model_runtime", "poprt", "triton_poplar", "commands")
+    },
+}
+"""Where the code of each room is; its tests are in `tests/` under the same name."""
+FURTHER_TESTS: Mapping[str, Sequence[str]] = {"onnxgraph": ("tests/poprt", "tests/simipu")}
+"""Of rooms that are tested through those above them, too."""
+MUTANT_SECONDS = 90
+"""After which a changed program counts as noticed: it does not end any more."""
+MOST_TESTS = 400
+"""For each mutant: a line that so many come through is noticed by the first, or by none."""
+PARAMETRISED = frozenset({"core/VariableInserter", "core/VariableReplacer"})
+"""Operators that have to be told names of variables."""
+Position = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change: the `occurrence`-th place in a file where an operator can change something."""
+
+    file: Path
+    line: int
+    operator: str
+    occurrence: int
+
+
+def main() -> None:
+    """Try the mutants, and say how many were noticed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("room", choices=ROOMS)
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=MUTANT_SECONDS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        copy = Path(folder)
+        _copy_checkout(copy)
+        tests = [f"tests/{options.room}", *FURTHER_TESTS.get(options.room, ())]
+        reached = _find_tests(copy, options.room, [each for each in tests if (copy / each).is_dir()])
+        chosen = _choose(copy / ROOMS[options.room], options.count, options.seed)
+        survivors = 0
+        for number, mutant in enumerate(chosen, 1):
+            change, noticed = _try(copy, mutant, reached.get((mutant.file, mutant.line), []), options.seconds)
+            survivors += not noticed
+            place = f"{mutant.file.relative_to(copy)}:{mutant.line}"
+            print(f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}", flush=True)
+            if not noticed:
+                print(change, flush=True)
+    noticed_share = 1 - survivors / max(1, len(chosen))
+    print(f"{options.room}: {len(chosen) - survivors} of {len(chosen)} noticed ({noticed_share:.2f})")
+
+
+def _copy_checkout(folder: Path) -> None:
+    listed = subprocess.run(
+        ["/usr/bin/env", "git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = None) -> bool:
+    """Whether all passed. The code of the copy comes before that which is installed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not server"]
+    path = os.pathsep.join([str(folder / "backend"), str(folder)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Path, int], list[str]]:
+    """The tests that come through each line, those that come through few lines first."""
+    arguments = [f"--cov={folder / ROOMS[room]}", "--cov-context=test", "--cov-report=", *tests]
+    if not _run_tests(folder, arguments):
+        raise SystemExit(f"the tests of {room} fail without a change: mend them first")
+    data = coverage.CoverageData(str(folder / ".coverage"))
+    data.read()
+    found: dict[tuple[Path, int], list[str]] = {}
+    lines_of: dict[str, int] = {}
+    for file in data.measured_files():
+        for line, contexts in data.contexts_by_lineno(file).items():
+            # What is run when the module is imported, tables above all, is every test's.
+            names = sorted({context.partition("|")[0] for context in contexts if context}) or list(tests)
+            found[Path(file), line] = names
+            for name in names:
+                lines_of[name] = lines_of.get(name, 0) + 1
+    for names in found.values():
+        names.sort(key=lambda name: lines_of[name])
+    return found
+
+
+def _choose(folder: Path, count: int, seed: int) -> list[Mutant]:
+    """Places are drawn first, then what is done there: some have dozens of operators, others one."""
+    places: dict[tuple[Path, Position], list[Mutant]] = {}
+    for file in sorted(folder.rglob("*.py")):
+        if not file.name.endswith("_pb2.py"):
+            for position, mutant in _iter_mutants(file):
+                places.setdefault((file, position), []).append(mutant)
+    # Repeatable, and nobody's secret.
+    draw = random.Random(seed)  # noqa: S311
+    drawn = draw.sample(sorted(places), min(count, len(places)))
+    return [draw.choice(places[place]) for place in drawn]
+
+
+def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
+    text = file.read_text()
+    idle = _idle_lines(text)
+    tree = get_ast(text)
+    nodes = list(ast_nodes(tree))
+    for name in sorted(set(operator_names()) - PARAMETRISED):
+        operator = get_operator(name)()
+        positions = [position for node in nodes for position in operator.mutation_positions(node)]
+        for occurrence, (start, _) in enumerate(positions):
+            if not any(first <= start < last for first, last in idle):
+                yield start, Mutant(file, start[0], name, occurrence)
+
+
+def _idle_lines(text: str) -> list[tuple[Position, Position]]:
+    """Where annotations are, which nobody computes."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        for each in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(each, ast.expr) and each.end_lineno is not None and each.end_col_offset is not None:
+                found.append(((each.lineno, each.col_offset), (each.end_lineno, each.end_col_offset)))
+    return found
+
+
+def _try(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str, bool]:
+    """The change, as a difference, and whether a test fails with it."""
+    text = mutant.file.read_text()
+    changed = mutate_code(text, get_operator(mutant.operator)(), mutant.occurrence)
+    try:
+        mutant.file.write_text(changed)
+        lines = difflib.unified_diff(text.splitlines(), changed.splitlines(), n=0, lineterm="")
+        shown = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+        chosen = tests[:MOST_TESTS]
+        return shown, bool(chosen) and not _run_tests(folder, chosen, seconds)
+    finally:
+        mutant.file.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
