@@ -5,7 +5,7 @@
 FROM nvcr.io/nvidia/tritonserver:24.10-py3
 
 COPY . /opt/poplar-triton
-RUN pip install --no-cache-dir /opt/poplar-triton && poplar-triton install /opt/tritonserver/backends
+RUN pip install --no-cache-dir /opt/poplar-triton/popef /opt/poplar-triton && poplar-triton install /opt/tritonserver/backends
 
 EXPOSE 8000 8001 8002
 CMD ["tritonserver", "--model-repository=/models"]

@@ -99,16 +99,16 @@ proto: .venv/python
 	@touch $@
 
 # nvidia-pytriton pins numpy<2, which has no wheels for Python 3.13: there it goes in without its dependencies.
-.venv/server: .venv/python pyproject.toml
+.venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION
 	@echo "installing the project and the embedded Triton server"
-	@$(PIP) --editable '.[server]'
+	@$(PIP) --editable ./popef --editable '.[server]'
 	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("pytriton") is None)' || $(PIP) --no-deps nvidia-pytriton==0.7.0
 	@touch $@
 
 .venv/dev: .venv/server
 	@echo "installing the tools of the tests"
-	@$(PIP) --editable '.[server,dev]'
+	@$(PIP) --editable ./popef --editable '.[server,dev]'
 	@touch $@
 
 clean:
-	rm -rf .venv .cache build dist *.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef
+	rm -rf .venv .cache build dist backend/*.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef

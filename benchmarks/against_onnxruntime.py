@@ -23,9 +23,9 @@ import report
 import repository
 import rounds
 import synthetic
+from commands.recipes import Recipe, fetch, read_recipes
 from inputs import Row
 from rounds import Comparison, Goal, Subject
-from triton_poplar.recipes import Recipe, fetch, read_recipes
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 EXAMPLE_GOAL = Goal(1.0)

@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from children import Child, run_child
+from commands.errors import RecipeError
 from model_results import Result
 from rich.progress import Progress
-from triton_poplar.recipes import RecipeError
 
 PRECISION_OPTIONS = {"fp16": ("--compiler_options", "partials_type=float")}
 CREATE_SESSION = (

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from triton_poplar import recipes
-from triton_poplar.recipes import Recipe
+from commands import recipes
+from commands.errors import RecipeError
+from commands.recipes import Recipe
 
 TABLE = Path(__file__).with_name("models.json")
 CACHE = recipes.default_cache(Path(__file__).parents[1] / "model_repository")
@@ -72,11 +73,9 @@ class Model:
         assert spec.origin is not None
         file = Path(spec.origin).parents[1] / self.recipe.file
         if not file.is_file():
-            raise recipes.RecipeError(
-                f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}"
-            )
+            raise RecipeError(f"{self.name}: {self.recipe.package} {self.version} has no {self.recipe.file}")
         if (found := recipes.sha256(file)) != self.recipe.sha256:
-            raise recipes.RecipeError(
+            raise RecipeError(
                 f"{self.name}: {file} has SHA-256 {found}, models.json expects {self.recipe.sha256}"
             )
         return file

@@ -27,12 +27,12 @@ import model_table
 import model_throughput
 import report
 import tritonclient.grpc as grpcclient
+from commands.server import TritonServer
 from model_clients import check, load
 from model_compile import compile_all
 from model_results import Result, judge
 from rich.console import Console
 from rich.progress import Progress
-from triton_poplar.server import TritonServer
 
 PRECISIONS = ("fp32", "fp16")
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"

@@ -27,11 +27,11 @@ import report
 import repository
 import rounds
 import synthetic
+from commands.server import TritonServer
 from perf_analyzer import Measurement
 from poprt import CompilerOptions
 from rich.progress import track
 from rich.table import Table
-from triton_poplar.server import TritonServer
 
 TOLERANCE = 0.05
 """What the measured throughput may be away from the modelled one."""

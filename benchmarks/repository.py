@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from commands import recipes
+from commands.server import TritonServer
 from google.protobuf import text_format
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model
 from rich.console import Console
-from triton_poplar import recipes
-from triton_poplar.server import TritonServer
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 from tritonclient.utils import np_to_triton_dtype
 

@@ -104,8 +104,7 @@ def proportion(text: str) -> float:
 
 
 def find_version() -> str:
-    """The version of the installed distribution that has this package."""
-    for distribution in ("poplar-triton", "popef"):
-        with suppress(metadata.PackageNotFoundError):
-            return metadata.version(distribution)
+    """The version of this package, which all commands of the project share."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("popef")
     return "of an unknown version: it is not installed"

@@ -19,6 +19,7 @@ import poprt
 from popef.arguments import Parser, count, positive, proportion
 from popef.console import UsageError, print_line, run
 from popef.staging import Staging
+from poprt.arguments import read_shape
 from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
 from poprt.converter import PRECISIONS, Converter
@@ -26,9 +27,8 @@ from poprt.frontend import get_frontend
 from poprt.locks import make_scratch_folder
 from poprt.memory import check_weights
 from poprt.options import CompilerOptions
-from poprt.profile.command import read_shape
-from poprt.profile.model import make_profile
-from poprt.profile.table import print_profile
+from poprt.profiling.profile import make_profile
+from poprt.profiling.table import print_profile
 from poprt.shapes import describe_shape
 from poprt.supervision import add_limits, supervised
 from poprt.terminal import configure_logging, make_console, show_progress

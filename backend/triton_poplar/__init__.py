@@ -1,4 +1,4 @@
-"""The Poplar Triton backend without Triton: states, requests, parameters; and the `poplar-triton` command.
+"""The Poplar Triton backend without Triton: states, requests, parameters.
 
 `backend/poplar/model.py` is the only file that meets Triton itself.
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 
 class ModelConfigError(Exception):
     """A model cannot be served: its config.pbtxt, its files or its name map are wrong. The model fails to
@@ -17,14 +15,3 @@ class RequestError(Exception):
     def __init__(self, message: str, code: str = "INVALID_ARG") -> None:
         super().__init__(message)
         self.code = code
-
-
-class ServerError(Exception):
-    """The embedded server cannot be started or installed into: says what is missing and how to get it.
-
-    `output_lines` are the last that the server wrote, where nobody has seen them yet.
-    """
-
-    def __init__(self, message: str, output_lines: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.output_lines = tuple(output_lines)

@@ -13,13 +13,11 @@ from pathlib import Path
 import hostile_graphs as hostile
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 from poprt import Compiler, cli
 from simipu import CompileMemoryError
-from triton_poplar import cli as poplar_triton
 
 POPRT = [sys.executable, "-m", "poprt"]
-PROFILE = [sys.executable, "-m", "triton_poplar.cli", "profile"]
 
 
 def run(*words: object, timeout: float = 60) -> subprocess.CompletedProcess[str]:
@@ -46,11 +44,10 @@ def test_a_compilation_has_a_limit_of_time(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.popef"))
 
 
-@pytest.mark.parametrize("command", [[*POPRT, "-i"], PROFILE])
-def test_work_has_a_limit_of_memory(tmp_path: Path, command: list[str]) -> None:
+def test_a_compilation_has_a_limit_of_memory(tmp_path: Path) -> None:
     model = hostile.make_model([helper.make_node("Relu", ["x"], ["y"])], doc_string="x" * (120 << 20))
     file = save(model, tmp_path / "large.onnx")
-    done = run(*command, file, "--memory_limit", 150)
+    done = run(*POPRT, "-i", file, "--memory_limit", 150)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()[-1:]
     assert "needs more than its limit of 150 MiB of memory; --memory_limit raises the limit" in line
@@ -131,27 +128,3 @@ def test_what_no_machine_could_run_is_not_compiled() -> None:
         CompileMemoryError, match=r"the model could not be run: node .* takes \d+ multiply-adds, more than"
     ):
         Compiler.compile(hostile.dear_product(1 << 13))
-
-
-@pytest.mark.parametrize("location", ["/dev/zero", "../x", "pipe", "n" * 5000])
-@pytest.mark.parametrize("kind", ["constant", "weight"])
-def test_profiling_warns_by_name(tmp_path: Path, caplog, location: str, kind: str) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    model = hostile.outside_constant(location)
-    if kind == "weight":
-        model = hostile.make_model(
-            [helper.make_node("Add", ["x", "c"], ["y"])], [hostile.elsewhere("c", location)]
-        )
-    assert poplar_triton.main(["profile", str(save(model, tmp_path / "m.onnx"))]) == 0
-    (told,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "external data of weight" in told
-    assert "its shape is taken, its values are not" in told
-    assert len(told) < 500
-
-
-def test_profiling_fills_no_more_than_a_model_can_hold(tmp_path: Path, capsys) -> None:
-    """A file of 167 bytes asked for 32 GiB."""
-    tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[1 << 33])
-    file = save(hostile.make_model(hostile.added("c"), [tensor]), tmp_path / "m.onnx")
-    assert poplar_triton.main(["profile", str(file)]) == 1
-    assert "weight 'c' has no data and shape [8589934592]" in capsys.readouterr().err

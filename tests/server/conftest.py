@@ -13,11 +13,11 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from commands.server import TritonServer, backend_file
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import gather_model, linear_model, make_model, write_handmade
-from triton_poplar.server import TritonServer, backend_file
 
 import popef
 

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from triton_poplar.server import TritonServer
+from commands.server import TritonServer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 

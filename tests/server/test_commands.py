@@ -11,13 +11,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from commands.errors import ServerError
+from commands.server import TritonServer
 from sample_models import linear_model
-from triton_poplar.errors import ServerError
-from triton_poplar.server import TritonServer
 
 from .conftest import write_model
 
-COMMAND = [sys.executable, "-m", "triton_poplar.cli"]
+COMMAND = [sys.executable, "-m", "commands.cli"]
 
 
 def run(*arguments, **options):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
+from commands.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import loudness_model, steps_model
 from triton_clients import infer
-from triton_poplar.server import TritonServer
 from tritonclient.utils import InferenceServerException
 
 REQUESTS = 60

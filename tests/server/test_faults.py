@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as grpcclient
+from commands.server import TritonServer
 from fault_clients import (
     PATIENCE_SECONDS,
     Answer,
@@ -39,7 +40,6 @@ from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import gather_model, linear_model, make_model
-from triton_poplar.server import TritonServer
 
 MODES = ["sync", "async"]
 PROTOCOLS = ["http", "grpc"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.http as httpclient
+from commands.server import TritonServer
 from onnx import TensorProto, helper
 from sample_models import make_model
 from triton_clients import infer
-from triton_poplar.server import TritonServer
 
 from .conftest import write_model
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hostile_loads
 import hostile_models
+from commands.server import TritonServer
 from hostile_runner import check_models, describe_growth, measure, run_cases, shared_region
-from triton_poplar.server import TritonServer
 
 
 def test_each_hostile_request_gets_one_answer_and_sound_ones_the_right_one(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shared_memory
+from commands.server import TritonServer
 from fault_clients import has_ended, iter_processes, wait_until
 from life_cycle_models import (
     DELAY_SECONDS,
@@ -32,7 +33,6 @@ from life_cycle_models import (
 )
 from poprt import Compiler, Converter
 from triton_clients import REFUSED, infer, phases, read_metric, read_metrics, send, traffic, wait_for_all
-from triton_poplar.server import TritonServer
 from triton_poplar.statistics import ERROR_KINDS
 from tritonclient.utils import InferenceServerException
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands.server import TritonServer
 from fault_clients import Client
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import gather_model, loudness_model
-from triton_poplar.server import TritonServer
 
 REQUESTS = 1_000
 MODES = ["sync", "async"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
+from commands.server import TritonServer
 from sample_models import linear_model
 from triton_clients import infer
-from triton_poplar.server import TritonServer
 from tritonclient.utils import InferenceServerException
 
 from .conftest import write_model

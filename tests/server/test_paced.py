@@ -9,13 +9,13 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from commands.server import TritonServer
 from fault_clients import wait_until
 from life_cycle_models import MODES, set_mode, write_model
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from sample_models import make_model
 from triton_clients import infer, read_metric
-from triton_poplar.server import TritonServer
 
 BATCH, WIDTH = 4, 16
 STEPS = 1000

@@ -15,6 +15,7 @@ import hostile_graphs as hostile
 import numpy as np
 import onnx
 import tritonclient.http as httpclient
+from commands.server import TritonServer
 from fault_clients import wait_until
 from hostile_models import Served
 from hostile_runner import DEFECTS, Report
@@ -24,7 +25,6 @@ from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import linear_model, write_executable
 from simipu import Executable
-from triton_poplar.server import TritonServer
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 SOUND = Served("sound", "x", "FP32", 4, "z")

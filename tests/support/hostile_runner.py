@@ -27,11 +27,11 @@ import hostile_grpc
 import hostile_http
 import numpy as np
 import tritonclient.grpc.service_pb2 as pb
+from commands.server import HOST, TritonServer
 from fault_clients import iter_processes, resident_bytes, shared_segments
 from hostile_grpc import GrpcCase
 from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wanted
 from http_cases import HttpCase
-from triton_poplar.server import HOST, TritonServer
 
 ANSWER_SECONDS = 60.0
 """How long one answer may take: far more than it does, for machines with other things to do."""

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from commands.server import find_triton
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import make_model
-from triton_poplar.server import find_triton
 
 MODES = ("synchronous", "asynchronous")
 

@@ -1,0 +1,132 @@
+"""What this machine lacks to run the embedded server, and how to get it."""
+
+from __future__ import annotations
+
+import ctypes.util
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from commands.errors import ServerError
+from commands.server import SHARED_MEMORY, backend_file, find_stub, find_triton, make_environment
+
+PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
+MINIMUM_GLIBC = (2, 35)
+"""The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at; `remedy` is empty when all is well."""
+
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything that the embedded server needs, without starting it."""
+    checks: tuple[Callable[[], Finding], ...] = (
+        _examine_system,
+        _examine_server,
+        _examine_libpython,
+        _examine_shared_memory,
+        _examine_backend,
+    )
+    return [*(check() for check in checks), *(_examine_package(name) for name in PACKAGES)]
+
+
+def require() -> None:
+    """Raise ServerError with every remedy, if anything is missing."""
+    faults = [finding for finding in examine() if finding.remedy]
+    if faults:
+        raise ServerError("; ".join(f"{fault.subject}: {fault.found}: {fault.remedy}" for fault in faults))
+
+
+def _examine_system() -> Finding:
+    library, version = platform.libc_ver()
+    subject = "system"
+    found = f"{platform.system()} {platform.machine()}, {library or 'libc'} {version or 'unknown'}"
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return Finding(subject, found, "the embedded Triton server needs Linux on x86_64")
+    if library == "glibc" and tuple(int(part) for part in version.split(".")[:2]) < MINIMUM_GLIBC:
+        return Finding(
+            subject, found, "the embedded Triton server needs glibc 2.35: Ubuntu 22.04, Debian 12 or newer"
+        )
+    return Finding(subject, found)
+
+
+def _examine_server() -> Finding:
+    try:
+        triton = find_triton()
+        find_stub(triton)
+    except ServerError as error:
+        return Finding("tritonserver", "missing", str(error))
+    return Finding("tritonserver", str(triton / "bin" / "tritonserver"))
+
+
+def _examine_libpython() -> Finding:
+    """The stub links libpython (its 3.13 build brings its own); without it the server would hang at the first
+    load."""
+    subject = "libpython"
+    name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
+    try:
+        triton = find_triton()
+        stub = find_stub(triton)
+    except ServerError:
+        return Finding(subject, "not looked for: no server")
+    environment = make_environment(Path(sys.executable).parent, triton)
+    try:
+        linked = subprocess.run(
+            ["ldd", str(stub)],  # noqa: S607  the system's, wherever it has it
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
+    except FileNotFoundError:
+        found = ctypes.util.find_library(f"python{sys.version_info.major}.{sys.version_info.minor}")
+        return Finding(subject, found or f"{name} not found", "" if found else _libpython_remedy())
+    missing = [line.split()[0] for line in linked.splitlines() if "not found" in line]
+    if missing:
+        return Finding(subject, f"{', '.join(missing)} not found", _libpython_remedy())
+    return Finding(subject, "all libraries of the stub are found")
+
+
+def _libpython_remedy() -> str:
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return (
+        f"on Debian or Ubuntu `apt-get install libpython{version}`; a Python built by hand or by "
+        "pyenv needs --enable-shared"
+    )
+
+
+def _examine_shared_memory() -> Finding:
+    try:
+        status = os.statvfs(SHARED_MEMORY)
+    except OSError as error:
+        return Finding(
+            str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there"
+        )
+    free = status.f_bavail * status.f_frsize // 2**20
+    remedy = "" if free >= 64 else "give it at least 64 MiB (docker: --shm-size=1g)"
+    return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
+
+
+def _examine_backend() -> Finding:
+    try:
+        return Finding("backend", str(backend_file()))
+    except ServerError as error:
+        return Finding("backend", "missing", str(error))
+
+
+def _examine_package(name: str) -> Finding:
+    try:
+        return Finding(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, "missing", f"pip install {name}")

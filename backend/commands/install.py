@@ -1,0 +1,26 @@
+"""Puts the backend into the backend directory of an existing Triton server."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from commands.errors import ServerError
+from commands.server import backend_file
+
+
+def install(backends: Path) -> Path:
+    """Copy model.py to `backends`/poplar, replacing an earlier one, and return the file.
+
+    The server's own Python runs it, so this project must be installed there. Raises ServerError unless
+    `backends` holds the generic python backend that Python-based backends run on.
+    """
+    if not (backends / "python" / "libtriton_python.so").is_file():
+        raise ServerError(
+            f"{backends} holds no python/libtriton_python.so; name the backend directory of a Triton server "
+            "with the Python backend, in NVIDIA's images /opt/tritonserver/backends"
+        )
+    file = backends / "poplar" / "model.py"
+    file.parent.mkdir(exist_ok=True)
+    shutil.copyfile(backend_file(), file)
+    return file

@@ -1,0 +1,236 @@
+"""The arguments of `poplar-triton profile`, and what it does with them."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from poprt.arguments import read_shape
+from poprt.converter import PRECISIONS
+from poprt.profiling.profile import Profile
+from poprt.profiling.table import print_profile
+from poprt.supervision import add_limits
+from poprt.terminal import make_console, show_progress
+from simipu import CompileError
+from simipu.target import TARGETS
+
+from commands.profile.profiler import Profiler, Settings
+from commands.profile.report import BATCH_SIZES, make_report, require_matplotlib
+from commands.profile.source import open_source
+from commands.profile.sweep import print_sweep
+from commands.profile.trace import make_trace
+from popef.arguments import Parser, count, positive, proportion
+from popef.console import UsageError, naming, print_line
+
+_OPTIONS = (
+    "partials_type",
+    "available_memory_proportion",
+    "num_io_tiles",
+    "batches_per_step",
+    "use_128bit_conv_unit_load",
+    "fused_attention",
+    "num_ipus",
+    "enable_pipelining",
+    "replication_factor",
+)
+ALIASES = {"c600": "ipu21", "m2000": "ipu2", "mk2": "ipu2", "gc200": "ipu2", "mk1": "ipu1", "gc2": "ipu1"}
+"""Names that people have for chips besides Poplar's."""
+EXAMPLES = (
+    "poplar-triton profile model.onnx --batch_size 8 --target c600",
+    "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
+    "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
+)
+_CONVERTER_STEPS = 6
+"""Steps that the converter and the profiler announce for a point."""
+
+Axis = tuple[str, tuple[str | int, ...]]
+
+
+def add_arguments(parser: Parser) -> None:
+    """Give `parser` the arguments that `run` reads."""
+    add = parser.add_argument
+    model_help = "ONNX file (weights may be missing), or a PopEF file compiled by poprt"
+    parser.add_path("model", type=Path, metavar="MODEL", help=model_help)
+    add(
+        "--target",
+        type=_target,
+        metavar="NAME",
+        help=f"the chip: {_known_targets()} (default: c600; PopEF: its own)",
+    )
+    add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
+    add(
+        "--precision",
+        choices=PRECISIONS,
+        help="type of weights and arithmetic (default: fp16; PopEF: its own)",
+    )
+    add(
+        "--input_shape",
+        type=read_shape,
+        action="append",
+        default=[],
+        metavar="NAME=d0,d1",
+        help="sizes of an input; repeatable",
+    )
+    add("--partials_type", choices=("half", "float"), help="type of partial sums (default: half)")
+    add(
+        "--available_memory_proportion",
+        type=proportion,
+        metavar="F",
+        help="tile memory for products (default: 0.6)",
+    )
+    add(
+        "--num_io_tiles",
+        type=count,
+        metavar="N",
+        help="tiles that only do I/O, so that it overlaps (default: 0)",
+    )
+    add(
+        "--batches_per_step",
+        type=positive,
+        metavar="N",
+        help="batches run per return to the host (default: 1)",
+    )
+    add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
+    add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
+    add("--num_ipus", type=positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
+    add(
+        "--enable_pipelining",
+        action="store_true",
+        default=None,
+        help="IPUs work on batches that follow one another",
+    )
+    add(
+        "--replication_factor",
+        type=positive,
+        metavar="N",
+        help="copies of the model, which share the host (default: 1)",
+    )
+    sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
+    add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
+    add(
+        "--top",
+        type=positive,
+        default=10,
+        metavar="N",
+        help="how many of the dearest nodes to list (default: %(default)s)",
+    )
+    add("--json", action="store_true", help="machine-readable")
+    parser.add_path(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write a report with plots (needs matplotlib); of the first point of a sweep",
+    )
+    parser.add_path(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the supersteps for Perfetto; of the first point of a sweep",
+    )
+    add_limits(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Profile as asked and print. Raises CompileError, LoadError, PopefError or OSError for bad input."""
+    if options.html:
+        require_matplotlib()
+    points = _points(options)
+    steps = (len(points) + (len(BATCH_SIZES) if options.html else 0)) * _CONVERTER_STEPS
+    with show_progress("read model", steps) as on_step:
+        profiler = Profiler(open_source(options.model, dict(options.input_shape)), on_step)
+        profiles = [profiler.profile(point) for point in points]
+        if options.html:
+            sizes = dict(options.sweep).get("batch_size", BATCH_SIZES)
+            batches = [_try_profile(profiler, replace(points[0], batch_size=size)) for size in sizes]
+            report = make_report(
+                profiles[0], [each for each in batches if each is not None], profiles[1:] and profiles
+            )
+            _write(options.html, report)
+    if options.trace:
+        _write(options.trace, json.dumps(make_trace(profiles[0])))
+    _print(profiles, options)
+    return 0
+
+
+def _print(profiles: Sequence[Profile], options: argparse.Namespace) -> None:
+    if options.json:
+        found = [profile.as_json() for profile in profiles]
+        print(json.dumps(found if options.sweep else found[0], indent=2))
+        return
+    console = make_console()
+    if options.sweep:
+        print_sweep(profiles, console)
+    else:
+        print_profile(profiles[0], console, options.top)
+    for file in filter(None, (options.html, options.trace)):
+        print_line(f"wrote {file}")
+
+
+def _write(file: Path, text: str) -> None:
+    with naming(file):
+        file.write_text(text, encoding="utf-8")
+
+
+def _points(options: argparse.Namespace) -> list[Settings]:
+    """The settings asked for, and their combinations with those of --sweep."""
+    changed = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
+    base = Settings(options.target, options.batch_size, options.precision, changed)
+    names = [name for name, _ in options.sweep]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
+    combinations = itertools.product(*(values for _, values in options.sweep))
+    points = [replace(base, **dict(zip(names, values, strict=True))) for values in combinations]
+    # Neighbours share the converted graph: only the target may change between them.
+    return (
+        sorted(points, key=lambda point: (point.precision or "", point.batch_size or 0))
+        if len(names) > 1
+        else points
+    )
+
+
+def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
+    """A point of the report's batch sizes; None where the model cannot have that size."""
+    try:
+        return profiler.profile(settings)
+    except CompileError:
+        return None
+
+
+def _known_targets() -> str:
+    return ", ".join(sorted({*TARGETS, *ALIASES}))
+
+
+def _target(text: str) -> str:
+    name = ALIASES.get(text.lower(), text.lower())
+    if name not in TARGETS:
+        raise argparse.ArgumentTypeError(f"target {text!r} is not known; known are {_known_targets()}")
+    return name
+
+
+def _axis(text: str) -> Axis:
+    name, separator, values = text.partition("=")
+    if not separator or name not in _AXES:
+        raise argparse.ArgumentTypeError(f"expected {', '.join(_AXES)} and =VALUE,VALUE, found {text!r}")
+    try:
+        return name, tuple(_AXES[name](value) for value in values.split(","))
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{name}, values with commas between: {error}") from None
+
+
+def _precision(text: str) -> str:
+    if text not in PRECISIONS:
+        raise argparse.ArgumentTypeError(
+            f"precision {text!r} is not known; known are {', '.join(PRECISIONS)}"
+        )
+    return text
+
+
+_AXES: dict[str, Callable[[str], str | int]] = {
+    "batch_size": positive,
+    "target": _target,
+    "precision": _precision,
+}

@@ -1,0 +1,55 @@
+"""What a source takes under settings that are asked for: target, batch size, precision, options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import onnx
+from poprt.profiling.profile import Profile, make_profile
+from simipu import CompileError
+from simipu.target import TARGETS
+
+from commands.profile.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is asked for; None is what the source says."""
+
+    target: str | None = None
+    batch_size: int | None = None
+    precision: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """CostOptions by name, where they differ from the source's."""
+
+
+class Profiler:
+    """Profiles one source under many settings; equal graphs are converted once."""
+
+    def __init__(self, source: Source, on_step: Callable[[str], None] = lambda step: None) -> None:
+        self.source = source
+        self._on_step = on_step
+        self._converted: tuple[tuple[int | None, str], onnx.ModelProto] | None = None
+
+    def profile(self, settings: Settings) -> Profile:
+        """What the source takes under `settings`. Raises CompileError naming what cannot be compiled, and
+        why."""
+        target = TARGETS[settings.target or self.source.target]
+        options = replace(self.source.options, **settings.options)
+        if not 0 <= options.num_io_tiles < target.tiles_per_ipu:
+            raise CompileError(
+                f"num_io_tiles must be at least 0 and below the {target.tiles_per_ipu} tiles of "
+                f"{target.name}, found {options.num_io_tiles}"
+            )
+        precision = settings.precision or self.source.precision
+        model = self._convert(settings.batch_size, precision)
+        self._on_step("plan operators")
+        return make_profile(self.source.name, precision, model, target, options, settings.batch_size)
+
+    def _convert(self, batch_size: int | None, precision: str) -> onnx.ModelProto:
+        key = (batch_size, precision)
+        if self._converted is None or self._converted[0] != key:
+            self._converted = key, self.source.convert(batch_size, precision, self._on_step)
+        return self._converted[1]

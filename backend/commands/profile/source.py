@@ -1,0 +1,190 @@
+"""What can be profiled: an ONNX file, whose weights may be missing, and a PopEF file that this project
+compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import onnx
+from google.protobuf.message import DecodeError
+from model_runtime.session import read_model
+from onnx import TensorProto
+from onnxgraph import attribute, without_weights
+from onnxgraph.weights import has_data
+from poprt.checks import admit, check_operators
+from poprt.compiler import CompilerOptions, cost_options
+from poprt.converter import Converter
+from poprt.frontend import OnnxFrontend
+from poprt.half import half_to_float
+from poprt.shapes import describe_shape
+from simipu import CompileError, Executable
+from simipu.cost import CostOptions
+from simipu.graph import read_graph
+from simipu.numerics.quarter import QUARTERS
+
+from commands.profile.weights import strip_weights
+
+DEFAULT_TARGET = "ipu21"
+
+
+class Source(Protocol):
+    """A model that can be brought to a batch size and a precision."""
+
+    name: str
+    target: str
+    """The target that it is for unless another is asked for."""
+    precision: str
+    options: CostOptions
+
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+    ) -> onnx.ModelProto:
+        """The static graph that the chip would run. Raises CompileError where there is none of that size or
+        precision."""
+        ...
+
+
+def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
+    """The model in a file: PopEF by the suffix .popef, else ONNX (or a folder that holds one).
+
+    Raises CompileError, LoadError or PopefError naming what is wrong with it.
+    """
+    if path.suffix != ".popef":
+        return OnnxSource(path, dict(input_shape or {}))
+    if input_shape:
+        raise CompileError(f"{path} is compiled for its shapes; --input_shape is for ONNX models")
+    return PopefSource(path)
+
+
+@dataclass(slots=True)
+class OnnxSource:
+    """An ONNX model; of its weights only the shapes matter."""
+
+    path: Path
+    input_shape: dict[str, Sequence[int]]
+    name: str = field(init=False)
+    target: str = DEFAULT_TARGET
+    precision: str = "fp16"
+    options: CostOptions = field(default_factory=CostOptions)
+    _model: onnx.ModelProto = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        file = OnnxFrontend(self.path).get_onnx_name()
+        self.name = file.stem
+        try:
+            self._model = onnx.load(file, format="protobuf", load_external_data=False)
+        except DecodeError as error:
+            raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
+        check_operators(self._model.graph)
+        strip_weights(self._model, file.parent)
+        admit(self._model)
+        self._check()
+        half_to_float(self._model)
+
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+    ) -> onnx.ModelProto:
+        """The converter's result, large weights left without data. Raises CompileError as the converter
+        does."""
+        converter = Converter(
+            input_shape=self.input_shape, batch_size=batch_size, precision=precision, on_step=on_step
+        )
+        return converter.convert(self._model)
+
+    def _check(self) -> None:
+        empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}
+        try:
+            onnx.checker.check_model(without_weights(self._model, empty))
+        except (onnx.checker.ValidationError, ValueError) as error:
+            raise CompileError(
+                f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}"
+            ) from error
+
+
+@dataclass(slots=True)
+class PopefSource:
+    """A PopEF file: the graph of its main program, with the target and the options that the executable
+    records."""
+
+    path: Path
+    name: str = field(init=False)
+    target: str = field(init=False)
+    precision: str = field(init=False)
+    options: CostOptions = field(init=False)
+    _executable: Executable = field(init=False, repr=False)
+    _main: int = field(init=False)
+    _model: onnx.ModelProto = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        found = read_model(self.path)
+        self._executable = Executable.deserialize(found.executable.executable())
+        mains = list(found.metadata.programFlow().main())
+        if len(mains) != 1:
+            raise CompileError(
+                f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled"
+            )
+        self._main = mains[0]
+        self._model = read_graph(self._executable.program(self._main))
+        self.name = _popef_name(self.path)
+        self.target = self._executable.target.name
+        self.precision = _precision(self._model)
+        self.options = cost_options(CompilerOptions.from_dict(dict(self._executable.compile_options)))
+
+    def convert(
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+    ) -> onnx.ModelProto:
+        """The main program's graph; of another batch size where its rows are independent."""
+        on_step("read graph")
+        if precision != self.precision:
+            raise CompileError(
+                f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"
+            )
+        program = self._executable.program(self._main)
+        streams = {stream.tensor: stream for stream in program.streams}
+        compiled = program.batch_size
+        if batch_size not in (None, compiled) and not (program.row_independent and compiled):
+            raise CompileError(
+                f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not "
+                f"independent; profile its ONNX model for {batch_size}"
+            )
+        model = onnx.ModelProto()
+        model.CopyFrom(self._model)
+        for value in model.graph.input:
+            stream = streams[value.name]
+            shape, axis = stream.shape, stream.batch_axis
+            _set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        del model.graph.value_info[:]
+        return model
+
+
+def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
+    dims = value.type.tensor_type.shape.dim
+    if len(dims) not in (0, len(shape)):
+        raise CompileError(
+            f"input {value.name!r} has shape {describe_shape(value)}, its stream {tuple(shape)}"
+        )
+    del dims[:]
+    for size in shape:
+        dims.add(dim_value=size)
+
+
+def _popef_name(path: Path) -> str:
+    """The model's name: in a Triton model repository the file is MODEL/VERSION/executable.popef."""
+    parts = path.resolve().parts
+    return parts[-3] if path.stem == "executable" and len(parts) > 3 and parts[-2].isdigit() else path.stem
+
+
+def _precision(model: onnx.ModelProto) -> str:
+    types = {tensor.data_type for tensor in model.graph.initializer}
+    types |= {value.type.tensor_type.elem_type for value in model.graph.input}
+    if types & QUARTERS.keys():
+        narrows = any(
+            attribute(node, "to") in QUARTERS for node in model.graph.node if node.op_type == "Cast"
+        )
+        return "fp8" if narrows else "fp8_weight"
+    return "fp16" if TensorProto.FLOAT16 in types else "fp32"

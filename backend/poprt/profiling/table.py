@@ -1,0 +1,164 @@
+"""A profile as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from poprt.profiling.profile import Profile
+from poprt.terminal import cell
+
+
+def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
+    """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
+    console.print(cell(describe_profile(profile)))
+    for table in (_operators(profile), _causes(profile), _memory(profile), _nodes(profile, top)):
+        console.print(table)
+    if len(profile.estimate.ipus) > 1:
+        console.print(_ipus(profile))
+    for warning in describe_warnings(profile):
+        console.print(cell(warning), style="yellow")
+
+
+def describe_profile(profile: Profile) -> str:
+    """The summary in a sentence or two."""
+    result = profile.estimate
+    tile = profile.target.bytes_per_tile
+    fits = "fits" if result.fits else "DOES NOT FIT"
+    return (
+        f"{profile.model}, batch {profile.batch_size}, {profile.precision} on {profile.chip}, modelled: "
+        f"{result.cycles:,} cycles ({describe_seconds(result.compute_seconds)}), "
+        f"{result.samples_per_second:,.0f} samples/s, latency {describe_seconds(result.latency_seconds)} of "
+        f"which host transfers {describe_seconds(result.host_seconds)}; "
+        f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: {fits}"
+    )
+
+
+def describe_warnings(profile: Profile) -> list[str]:
+    """What had to be assumed, and a warning that names the operators without a formula, if there are any."""
+    assumed = [f"assumed: {assumption}" for assumption in profile.estimate.assumptions]
+    counts: Mapping[str, int] = profile.estimate.fallback_operators
+    if not counts:
+        return assumed
+    named = ", ".join(f"{op_type} ({count})" for op_type, count in sorted(counts.items()))
+    return [*assumed, f"warning: no formula for {named}: costed by a conservative guess for each element"]
+
+
+def describe_seconds(seconds: float) -> str:
+    """A time with three digits or so in the unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * scale >= 1 or unit == "us":
+            return (
+                f"{seconds * scale:.3g} {unit}"
+                if seconds * scale < 1000
+                else f"{seconds * scale:,.0f} {unit}"
+            )
+    raise AssertionError("the last unit takes all")
+
+
+def describe_macs(macs: int) -> str:
+    """Multiply-adds with three digits; empty for none."""
+    for unit, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if macs >= scale:
+            return f"{macs / scale:.3g} {unit}"
+    return str(macs) if macs else ""
+
+
+def _operators(profile: Profile) -> Table:
+    table = make_table("operator", "nodes|", "cycles|", "share|", "MACs|", "of peak|", "bound by")
+    types = profile.by_type()
+    for each in types:
+        share = each.cycles / max(1, profile.estimate.cycles)
+        peak = f"{profile.peak_share(each.macs, each.cycles):.1%}" if each.macs else ""
+        add_row(
+            table,
+            [
+                each.op_type,
+                str(each.count),
+                f"{each.cycles:,}",
+                f"{share:.1%}",
+                describe_macs(each.macs),
+                peak,
+                each.bound,
+            ],
+        )
+    cycles, macs = profile.estimate.cycles, sum(each.macs for each in types)
+    table.add_section()
+    count = sum(each.count for each in types)
+    add_row(
+        table,
+        [
+            "all",
+            str(count),
+            f"{cycles:,}",
+            "",
+            describe_macs(macs),
+            f"{profile.peak_share(macs, cycles):.1%}",
+            "",
+        ],
+    )
+    return table
+
+
+def _causes(profile: Profile) -> Table:
+    table = make_table("cause", "cycles of all tiles|", "share|")
+    causes = profile.estimate.by_cause()
+    total = max(1, sum(causes.values()))
+    for cause, cycles in causes.items():
+        add_row(table, [cause, f"{cycles:,}", f"{cycles / total:.1%}"])
+    return table
+
+
+def _memory(profile: Profile) -> Table:
+    table = make_table("fullest tile", "bytes|", "of the tile|")
+    tile = profile.target.bytes_per_tile
+    for cause, size in profile.estimate.by_memory().items():
+        add_row(table, [cause, f"{size:,}", f"{size / tile:.1%}"])
+    table.add_section()
+    peak = profile.estimate.peak_tile_bytes
+    add_row(table, [f"peak, {'fits' if peak <= tile else 'does not fit'}", f"{peak:,}", f"{peak / tile:.1%}"])
+    return table
+
+
+def _ipus(profile: Profile) -> Table:
+    table = make_table("IPU|", "cycles|", "weights|", "code|", "streams|", "live|", "peak of a tile|", "fits")
+    for number, ipu in enumerate(profile.estimate.ipus):
+        sizes = (f"{size:,}" for size in (*ipu.by_memory().values(), ipu.peak_tile_bytes))
+        fits = "yes" if ipu.peak_tile_bytes <= profile.target.bytes_per_tile else "no"
+        add_row(table, [str(number), f"{ipu.cycles:,}", *sizes, fits])
+    return table
+
+
+def _nodes(profile: Profile, top: int) -> Table:
+    table = make_table(
+        "dearest nodes", "operator", "cycles|", "share|", "of peak|", "tiles|", "supersteps|", "plan"
+    )
+    for each in profile.dearest(top):
+        work = each.work
+        peak = f"{profile.peak_share(work.macs, each.cycles):.1%}" if work.macs else ""
+        cells = [
+            each.name,
+            each.op_type,
+            f"{each.cycles:,}",
+            f"{each.cycles / profile.estimate.cycles:.1%}",
+            peak,
+        ]
+        add_row(table, [*cells, str(work.tiles), str(work.steps), work.plan or work.kind])
+    return table
+
+
+def make_table(*columns: str) -> Table:
+    """Columns that end in | are numbers, to the right."""
+    table = Table()
+    for column in columns:
+        table.add_column(
+            column.rstrip("|"), justify="right" if column.endswith("|") else "left", overflow="fold"
+        )
+    return table
+
+
+def add_row(table: Table, cells: Sequence[str]) -> None:
+    """Add the texts, whatever of them comes out of a model."""
+    table.add_row(*map(cell, cells))

@@ -1,0 +1,119 @@
+"""The demo's runner passes only when all is equal; ONNX Runtime behind Triton's client interface plays the
+server."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from commands.demo import runner
+from commands.demo.document_orientation import DocumentOrientation
+from commands.demo.example import Case
+from rich.console import Console
+from tritonclient.utils import InferenceServerException
+
+
+@pytest.fixture(scope="module")
+def example(repository):
+    return DocumentOrientation(repository / "document_orientation")
+
+
+class Client:
+    """Answers like a server that holds the original model; `change` spoils its outputs."""
+
+    def __init__(self, reference, change=lambda scores: scores):
+        self._reference, self._change = reference, change
+
+    def infer(self, model, inputs):
+        # Bytes as they go over the wire, so that a wrong cast shows.
+        (image,) = (
+            np.frombuffer(tensor._get_binary_data(), np.float16).reshape(tensor.shape()) for tensor in inputs
+        )
+        case = Case("", {"image": image.astype(np.float32)}, ())
+        scores = self._change(self._reference.run(case)["scores"].astype(np.float16))
+
+        class Answer:
+            def as_numpy(self, name):
+                return {"scores": scores}.get(name)
+
+        return Answer()
+
+
+def show(example, reference, monkeypatch, change=lambda scores: scores, inputs=("image",)):
+    client = Client(reference("document_orientation"), change)
+    # One protocol twice: the gRPC tensors keep their bytes elsewhere.
+    monkeypatch.setattr(runner, "grpcclient", runner.httpclient)
+    monkeypatch.setattr(runner, "TIMED", 1)
+    server = runner.Server(example.model, dict.fromkeys(inputs, "FP16"), {"scores": "FP16"}, client, client)
+    screen = io.StringIO()
+    console = Console(file=screen, width=160)
+    equal = runner.show(
+        example, server, reference("document_orientation"), console, lambda model, rows: rows * 1e-6
+    )
+    return equal, screen.getvalue()
+
+
+def test_equal_answers_are_shown_and_pass(example, reference, monkeypatch):
+    equal, text = show(example, reference, monkeypatch)
+    assert equal
+    assert "rotated 90°" in text
+    assert "4 us" in text
+    assert "document_orientation: equal to ONNX Runtime within 0.02 of the largest value: yes" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda scores: scores + np.float16(0.1), "HTTP, output scores: error 0.1, tolerance 0.0"),
+        (lambda scores: scores * np.float16("nan"), "HTTP, output scores: error nan, tolerance 0.0"),
+        (lambda scores: scores[:, :3], "HTTP, output scores: expected shape [1, 4], got [1, 3]"),
+        (lambda scores: None, "HTTP, output scores: expected shape [1, 4], got nothing"),
+    ],
+)
+def test_a_wrong_output_fails_and_is_named(example, reference, monkeypatch, change, message):
+    equal, text = show(example, reference, monkeypatch, change)
+    assert not equal
+    assert f"document_orientation, a page rotated 0°, {message}" in text
+    assert "equal to ONNX Runtime within 0.02 of the largest value: no" in text
+
+
+def test_a_refused_request_fails_and_the_others_are_still_made(example, reference, monkeypatch):
+    def refuse(scores):
+        if len(scores) == 4:
+            raise InferenceServerException("no room")
+        return scores
+
+    equal, text = show(example, reference, monkeypatch, refuse)
+    assert not equal
+    assert "document_orientation, all together, gRPC: no room" in text
+    assert "rotated 270°" in text
+
+
+def test_a_model_with_other_inputs_fails_with_their_names(example, reference, monkeypatch):
+    equal, text = show(example, reference, monkeypatch, inputs=("x",))
+    assert not equal
+    assert "lacks input image; see config.pbtxt" in text
+
+
+def test_another_answer_within_the_tolerance_fails(example):
+    verdict = runner.verdict_for(half=True)
+    near = [{"scores": np.array([[a, b, 0, 0]])} for a, b in ((0.5, 0.499), (0.499, 0.5))]
+    assert verdict.compare("here", "scores", near[0]["scores"], near[1]["scores"])
+    runner.compare_decisions(example, near[0], near[1], verdict, "here")
+    assert verdict.failures == ["here: answers ['0'], ONNX Runtime answers ['90']"]
+
+
+@pytest.mark.parametrize(
+    ("half", "size", "tolerance"), [(True, 4, 0.08), (True, 0.5, 0.01), (False, 4, 4e-4), (False, 0.5, 1e-4)]
+)
+def test_the_tolerance_follows_the_largest_value(half, size, tolerance):
+    assert runner.verdict_for(half).tolerance(np.array([size, -size / 2])) == pytest.approx(tolerance)
+
+
+def test_a_server_that_is_not_there_fails_with_its_models_named(repository):
+    screen = io.StringIO()
+    console = Console(file=screen, width=200)
+    nowhere = "127.0.0.1:9"
+    assert not runner.run(nowhere, nowhere, repository, console, ipu_seconds=lambda model, rows: 0.0)
+    assert screen.getvalue().count("cannot be shown") == 4

@@ -1,0 +1,470 @@
+"""The command `poplar-triton profile`: what it prints and writes, and what it says of bad input."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from commands.cli import main
+from commands.profile import report, weights
+from commands.profile.profiler import Profiler, Settings
+from commands.profile.source import Source, open_source
+from onnx import TensorProto, helper
+from poprt import Compiler, CompilerOptions, Converter
+from poprt.profiling.profile import Profile
+from sample_models import make_model, steps_model
+from simipu import Executable
+from simipu.engine import iteration_timing
+from simipu.target import TARGETS
+
+F, H = TensorProto.FLOAT, TensorProto.FLOAT16
+
+KEYS = set(
+    "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second "
+    "latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory "
+    "fallback_operators total_cycles "
+    "interval_cycles assumptions ipus".split()
+)
+
+
+def network(first: str = "multiply") -> onnx.ModelProto:
+    """y = softmax(normalise(conv(x)) @ w); weights of values that fold into each other."""
+    random = np.random.default_rng(0)
+
+    def values(*shape: int) -> np.ndarray:
+        return random.random(shape, np.float32) + 0.1
+
+    nodes = [
+        helper.make_node("Conv", ["x", "kernel"], ["c"], name="convolve", pads=[1, 1, 1, 1]),
+        helper.make_node(
+            "BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["n"], name="normalise"
+        ),
+        helper.make_node("GlobalAveragePool", ["n"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w"], ["m"], name=first),
+        helper.make_node("Softmax", ["m"], ["y"], name="softmax"),
+    ]
+    named = {name: values(32) for name in ("scale", "bias", "mean", "var")}
+    held = {"kernel": values(32, 8, 3, 3), **named, "w": values(32, 40)}
+    return make_model(nodes, {"x": (F, ["n", 8, 16, 16])}, {"y": (F, ["n", 40])}, held)
+
+
+@pytest.fixture
+def onnx_file(tmp_path: Path) -> Path:
+    return save(network(), tmp_path / "network.onnx")
+
+
+def save(model: onnx.ModelProto, path: Path) -> Path:
+    onnx.save(model, path)
+    return path
+
+
+def profile(source: Source, settings: Settings | None = None) -> Profile:
+    """What one batch of `source` takes."""
+    return Profiler(source).profile(settings or Settings())
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command in this process: status, stdout, stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        try:
+            status = main(["profile", *map(str, arguments)])
+        except SystemExit as exit_:
+            status = int(exit_.code or 0)
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
+    status, out, err = run(onnx_file, "--batch_size", 2, "--json")
+    found = json.loads(out)
+    assert (status, err) == (0, "")
+    assert set(found) == KEYS
+    assert found["modelled"] is True
+    assert (found["model"], found["target"], found["batch_size"], found["precision"]) == (
+        "network",
+        "ipu21",
+        2,
+        "fp16",
+    )
+    assert sum(found["by_cause"].values()) == found["total_cycles"] * TARGETS["ipu21"].num_tiles
+    assert (
+        found["by_cause"]["host"]
+        == (found["total_cycles"] - found["cycles"]) * TARGETS["ipu21"].num_tiles
+        > 0
+    )
+    assert found["ipus"] == [
+        {"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}
+    ]
+    assert sum(found["by_operator"].values()) == found["cycles"]
+    assert sum(found["by_memory"].values()) == found["peak_tile_bytes"] <= found["tile_bytes"] == 638_976
+    assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
+
+
+def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
+    status, out, _ = run(onnx_file, "--batch_size", 1, "--target", "mk2", "--top", 1)
+    assert status == 0
+    assert "batch 1, fp16 on Mk2 GC200, M2000 (ipu2), modelled" in out
+    for word in ("Conv", "Softmax", "bound by", "exchange", "weights", "624 KiB", "convolve"):
+        assert word in out
+    assert "multiply" not in out, "the dearest node only"
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"), [("c600", "ipu21"), ("M2000", "ipu2"), ("mk1", "ipu1"), ("bow", "bow")]
+)
+def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
+    assert json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"] == name
+
+
+@pytest.mark.server
+def test_a_sweep_is_the_cross_product(onnx_file, run):
+    axes = ("--sweep", "batch_size=1,2", "--sweep", "target=c600,bow", "--sweep", "precision=fp16,fp32")
+    found = json.loads(run(onnx_file, *axes, "--json")[1])
+    points = {(each["batch_size"], each["target"], each["precision"]) for each in found}
+    assert len(found) == len(points) == 8
+    assert points == {(b, t, p) for b in (1, 2) for t in ("ipu21", "bow") for p in ("fp16", "fp32")}
+    cycles = {(each["batch_size"], each["target"], each["precision"]): each["cycles"] for each in found}
+    assert cycles[2, "bow", "fp16"] < cycles[2, "bow", "fp32"]
+    table = run(onnx_file, *axes)[1]
+    assert table.count("ipu21") == table.count("fp32") == 4
+
+
+def test_options_reach_the_cost_model(onnx_file, run):
+    plain, changed = (
+        json.loads(run(onnx_file, "--batch_size", 4, "--json", *options)[1])
+        for options in (
+            (),
+            ("--num_io_tiles", 32, "--partials_type", "float", "--available_memory_proportion", 0.1),
+        )
+    )
+    assert changed["options"] == {
+        **plain["options"],
+        "num_io_tiles": 32,
+        "partials_type": "float",
+        "available_memory_proportion": 0.1,
+    }
+    assert changed["cycles"] != plain["cycles"]
+
+
+def test_several_ipus_have_a_table_and_json_of_their_own(onnx_file, run):
+    options = ("--batch_size", 4, "--num_ipus", 2, "--enable_pipelining", "--replication_factor", 3)
+    found = json.loads(run(onnx_file, *options, "--json")[1])
+    assert len(found["ipus"]) == 2
+    assert sum(ipu["cycles"] for ipu in found["ipus"]) == found["cycles"]
+    assert found["interval_cycles"] == max(ipu["cycles"] for ipu in found["ipus"])
+    assert found["samples_per_second"] == pytest.approx(3 * 4 / found["seconds_per_batch"])
+    assert found["by_operator"]["IpuCopy"] > 0
+    out = run(onnx_file, *options)[1]
+    assert "2 x C600 (ipu21)" in " ".join(out.split())
+    assert "peak of a tile" in out
+
+
+def test_what_control_flow_assumes_is_said(tmp_path, run):
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["x"], ["r"])], name, [], [onnx.ValueInfoProto(name="r")]
+        )
+        for name, op in (("then", "Relu"), ("else", "Softmax"))
+    }
+    node = helper.make_node("If", ["p"], ["y"], name="choose", **branches)
+    path = save(
+        make_model([node], {"x": (F, [4, 8]), "p": (TensorProto.BOOL, [])}, {"y": (F, [4, 8])}, {}),
+        tmp_path / "if.onnx",
+    )
+    found = json.loads(run(path, "--precision", "fp32", "--json")[1])
+    assert found["assumptions"] == ["If 'choose': the dearer branch is taken"]
+    assert set(found["by_operator"]) == {"If", "Softmax"}
+    assert "assumed: If 'choose': the dearer branch is taken" in run(path, "--precision", "fp32")[1]
+
+
+def test_what_does_not_fit_is_an_answer(tmp_path, run):
+    model = make_model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (F, ["n", 20000])},
+        {"y": (F, ["n", 40000])},
+        {},
+    )
+    model.graph.initializer.append(TensorProto(name="w", data_type=F, dims=[20000, 40000]))
+    status, out, _ = run(save(model, tmp_path / "large.onnx"), "--batch_size", 1)
+    assert status == 0
+    assert "DOES NOT FIT" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        ([], 1, "dimension 0 must be fixed at compile time; use --input_shape x=... or --batch_size"),
+        (["--input_shape", "q=1,2"], 1, "input_shape names 'q'; the model's inputs are x"),
+        (
+            ["--batch_size", "1", "--num_io_tiles", "1472"],
+            1,
+            "num_io_tiles must be at least 0 and below the 1472 tiles of ipu21",
+        ),
+        (["--sweep", "target=bow", "--sweep", "target=c600"], 2, "--sweep names one of target, target twice"),
+        (
+            ["--target", "c700"],
+            2,
+            "target 'c700' is not known; known are bow, c600, gc2, gc200, ipu1, ipu2, ipu21",
+        ),
+        (["--input_shape", "x"], 2, "expected NAME=d0,d1,..., found 'x'"),
+        (
+            ["--sweep", "tiles=1"],
+            2,
+            "expected batch_size, target, precision and =VALUE,VALUE, found 'tiles=1'",
+        ),
+        (
+            ["--sweep", "batch_size=1,two"],
+            2,
+            "batch_size, values with commas between: expected a whole number",
+        ),
+        (["--sweep", "batch_size=0"], 2, "expected a whole number of at least 1, found '0'"),
+        (["--available_memory_proportion", "1.5"], 2, "expected a number above 0 and at most 1, found '1.5'"),
+        (
+            ["--batch_size", "many"],
+            2,
+            "argument --batch_size: expected a whole number of at least 1, found 'many'",
+        ),
+    ],
+)
+def test_bad_arguments_say_what_is_wrong(onnx_file, run, arguments, status, reason):
+    found, out, err = run(onnx_file, *arguments)
+    assert (found, out) == (status, "")
+    (line,) = err.splitlines()
+    assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("none.onnx", None, "none.onnx: no such file"),
+        ("text.onnx", b"not a model", "text.onnx is not a valid ONNX model"),
+        ("empty.onnx", b"", "empty.onnx is not a valid ONNX model"),
+        ("none.popef", None, "none.popef"),
+        ("text.popef", b"not a model" * 100, "text.popef"),
+    ],
+)
+def test_bad_files_take_one_line(tmp_path, run, name, content, reason):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    status, out, err = run(tmp_path / name)
+    assert (status, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert reason in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_io_tiles": 32}, {"num_ipus": 2, "enable_pipelining": True, "batches_per_step": 2}],
+    ids=repr,
+)
+def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
+    found = profile(open_source(onnx_file), Settings("ipu21", 4, "fp16", options)).estimate
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision="fp16").convert(network()),
+        None,
+        CompilerOptions(ipu_version="ipu21", **options),
+    )
+    (main,) = (program for program in compiled.executable.programs if program.cycles)
+    timing = iteration_timing(main, compiled.executable.target, 1)
+    assert timing.interval == pytest.approx(found.seconds_per_batch)
+    assert timing.latency == pytest.approx(
+        max(found.seconds_per_batch, found.compute_seconds + found.host_seconds)
+    )
+    restored = Executable.deserialize(compiled.executable.serialize())
+    assert restored.program(main.index) == main
+
+
+@pytest.mark.parametrize("large_bytes", [1, 1 << 20])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(
+    onnx_file, tmp_path, monkeypatch, large_bytes, precision
+):
+    monkeypatch.setattr(weights, "LARGE_BYTES", large_bytes)
+    options = CompilerOptions(ipu_version="ipu21", partials_type="float")
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision=precision).convert(network()), None, options
+    )
+    compiled.export(tmp_path / "network.popef")
+    settings = Settings("ipu21", 4, precision, {"partials_type": "float"})
+    source, popef = (
+        profile(open_source(onnx_file), settings),
+        profile(open_source(tmp_path / "network.popef")),
+    )
+    assert popef.estimate.cycles == source.estimate.cycles == compiled.cycles
+    assert popef.estimate.by_memory() == source.estimate.by_memory()
+    assert (popef.batch_size, popef.precision, popef.target.name) == (4, precision, "ipu21")
+
+
+def test_a_compiled_model_of_independent_rows_has_other_batch_sizes_but_one_precision(compile_popef, run):
+    path = compile_popef(network(), batch=4)
+    found = json.loads(run(path, "--sweep", "batch_size=2,4,256", "--json")[1])
+    assert [each["batch_size"] for each in found] == [2, 4, 256]
+    assert found[0]["cycles"] <= found[1]["cycles"] < found[2]["cycles"]
+    status, _, err = run(path, "--precision", "fp16")
+    assert status == 1
+    assert "is compiled in fp32; profile its ONNX model for fp16" in err
+    assert "--input_shape is for ONNX models" in run(path, "--input_shape", "x=1")[2]
+
+
+def test_the_batch_of_a_compiled_model_may_lie_along_another_axis(compile_popef, run):
+    path = compile_popef(steps_model(), batch_axis=1)
+    found = json.loads(run(path, "--sweep", "batch_size=4,64", "--json")[1])
+    assert found[0]["cycles"] < found[1]["cycles"]
+
+
+def test_weights_may_be_missing(onnx_file, tmp_path):
+    model = network()
+    onnx.save(
+        model, tmp_path / "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
+    )
+    (tmp_path / "weights.bin").unlink()
+    whole, bare = (
+        profile(open_source(path), Settings(batch_size=2)) for path in (onnx_file, tmp_path / "outside.onnx")
+    )
+    assert bare.estimate.by_operator() == whole.estimate.by_operator()
+    assert bare.estimate.weight_bytes == whole.estimate.weight_bytes
+
+
+def test_weights_made_by_a_node_are_not_made(tmp_path):
+    held = {"rows": np.array([2000, 1000])}
+    nodes = [
+        helper.make_node("ConstantOfShape", ["rows"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": (F, ["n", 2000])}, {"y": (F, ["n", 1000])}, held)
+    source = open_source(save(model, tmp_path / "light.onnx"))
+    converted = source.convert(1, "fp16", lambda step: None)
+    assert converted.ByteSize() < 10_000
+    assert profile(source, Settings(batch_size=1)).estimate.weight_bytes > 2_000_000 * 2 // 1472
+
+
+def test_missing_integers_are_an_error_because_shapes_may_depend_on_them(tmp_path, run):
+    model = make_model(
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        {"x": (F, [1, 4])},
+        {"y": (F, [2, 2])},
+        {"shape": np.array([2, 2])},
+    )
+    path = tmp_path / "reshape.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert run(path)[0] == 0
+    (tmp_path / "weights.bin").unlink()
+    assert "weight 'shape' has no data, but is INT64" in run(path)[2]
+
+
+def test_a_model_in_half_keeps_its_operators(tmp_path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])]
+    weight = {"w": np.ones((64, 64), np.float16)}
+    path = save(make_model(nodes, {"x": (H, [1, 64])}, {"y": (H, [1, 64])}, weight), tmp_path / "half.onnx")
+    assert set(profile(open_source(path)).estimate.by_operator()) == {"MatMul", "Softmax"}
+
+
+def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
+    node = helper.make_node("Einsum", ["x", "x"], ["y"], equation="ij,kj->ik")
+    path = save(
+        make_model([node], {"x": (F, ["n", 8])}, {"y": (F, ["n", "n"])}, {}), tmp_path / "einsum.onnx"
+    )
+    assert "warning: no formula for Einsum (1)" in run(path, "--batch_size", 4)[1]
+    assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Einsum": 1}
+
+
+@pytest.mark.server
+def test_the_page_refers_to_nothing_outside_and_escapes_names(tmp_path, run):
+    pytest.importorskip("matplotlib")
+    path = save(network("<script>alert('$x_y$')</script>"), tmp_path / "a <b> & [c].onnx")
+    page = tmp_path / "page.html"
+    status, out, _ = run(path, "--batch_size", 1, "--html", page)
+    assert status == 0
+    assert f"wrote {page}" in out
+    text = page.read_text()
+    assert not re.search(r"""(src|href|action)\s*=\s*["'](?!#)|@import|url\((?!#)""", text)
+    assert "<script" not in text
+    assert "&lt;script&gt;alert" in text
+    assert "modelled" in text
+    assert text.count("<svg") == text.count("</svg>") == 5, "layers, types, causes, memory, batch sizes"
+    ids = re.findall(r'\sid="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(svg)
+
+
+@pytest.mark.server
+def test_a_page_of_a_sweep_compares_the_chips_by_batch_size(onnx_file, tmp_path, run):
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "page.html"
+    status, _, _ = run(
+        onnx_file, "--sweep", "batch_size=1,4", "--sweep", "target=c600,bow", "--num_ipus", 2, "--html", page
+    )
+    assert status == 0
+    text = page.read_text()
+    assert text.count(">ipu21 fp16<") == text.count(">bow fp16<") == 2, "in both plots"
+    assert "tile, at the peak of its IPU" in text
+
+
+@pytest.mark.server
+def test_a_page_of_a_fixed_batch_says_so(tmp_path):
+    pytest.importorskip("matplotlib")
+    path = save(
+        make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [4, 8])}, {"y": (F, [4, 8])}, {}),
+        tmp_path / "m.onnx",
+    )
+    found = profile(open_source(path))
+    assert "batch size is fixed" in report.make_report(found, [found])
+
+
+def test_without_matplotlib_the_report_names_the_command(onnx_file, run, monkeypatch):
+    monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
+    status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
+    assert status == 1
+    assert (
+        err == "poplar-triton: error: --html needs matplotlib, which is not installed; get it with: pip "
+        "install matplotlib\n"
+    )
+
+
+def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file, tmp_path, run):
+    file = tmp_path / "trace.json"
+    found = json.loads(run(onnx_file, "--batch_size", 2, "--json", "--trace", file)[1])
+    trace = json.loads(file.read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    rows = {
+        event["tid"]: event["args"]["name"]
+        for event in trace["traceEvents"]
+        if event["name"] == "thread_name"
+    }
+    assert sum(event["args"]["cycles"] for event in events) == found["cycles"]
+    microseconds = found["cycles"] / TARGETS["ipu21"].clock_hz * 1e6
+    assert sum(event["dur"] for event in events) == pytest.approx(microseconds)
+    assert set(rows.values()) == {"compute", "exchange", "sync"}
+    for before, after in itertools.pairwise(events):
+        assert after["ts"] == pytest.approx(before["ts"] + before["dur"])
+    assert {"convolve", "softmax"} <= {event["name"].split("/")[0] for event in events}
+    assert all(rows[event["tid"]] == event["cat"] for event in events)
+    syncs = sum(event["args"]["cycles"] for event in events if event["cat"] == "sync")
+    assert syncs == sum(event["cat"] == "sync" for event in events) * TARGETS["ipu21"].internal_sync_cycles
+
+
+@pytest.mark.server
+def test_the_command_prints_json_only_on_stdout_and_errors_on_stderr(onnx_file):
+    command = [sys.executable, "-m", "commands.cli", "profile"]
+    child = subprocess.run(
+        [*command, onnx_file, "--batch_size", "1", "--json"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(child.stdout)["cycles"] > 0
+    assert child.stderr == ""
+    child = subprocess.run([*command, "none.onnx"], capture_output=True, text=True, check=False)
+    assert (child.returncode, child.stdout) == (1, "")
+    assert child.stderr == "poplar-triton: error: input model none.onnx: no such file\n"
