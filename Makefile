@@ -1,4 +1,4 @@
-# make serve | demo | test | check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | check | dist | dist-check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server check dist dist-check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -36,6 +36,16 @@ check: .venv/dev
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The wheel of each is built out of its own source distribution.
+dist: .venv/dist
+	@rm -rf dist
+	.venv/dist/bin/python -m build --outdir dist popef
+	.venv/dist/bin/python -m build --outdir dist .
+	.venv/dist/bin/twine check --strict dist/*
+
+dist-check: dist
+	.ci/check_dist $(PYTHON)
 
 bench: .venv/dev models
 	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
@@ -109,6 +119,11 @@ proto: .venv/python
 	@echo "installing the tools of the tests"
 	@$(PIP) --editable ./popef --editable '.[server,dev]'
 	@touch $@
+
+# An environment of its own, as for the audit: what packs is not what is packed.
+.venv/dist: .venv/python
+	@$(PYTHON) -m venv $@
+	@$@/bin/pip install --quiet --disable-pip-version-check build twine
 
 clean:
 	rm -rf .venv .cache build dist backend/*.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef

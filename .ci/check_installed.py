@@ -1,0 +1,78 @@
+"""Run by `.ci/check_dist` in the environment that has the wheels: every command once, and one right answer.
+
+Imports nothing of the project: what it asks is what the installed programs do.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tritonclient.http as httpclient
+from onnx import TensorProto, helper
+
+PROGRAMS = Path(sys.executable).parent
+SECONDS = 120
+"""For a command, and for the server's start and stop."""
+
+
+def main() -> int:
+    """Compile y = 2x, serve it and ask; 0 when the answer is right and the server ended in order."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # from `timeout`: what was started ends as well
+    folder = Path.cwd()
+    for program in ("popef", "popef_dump", "poprt", "poplar-triton"):
+        call(program, "--help")
+    save_model(folder / "double.onnx")
+    model = folder / "models" / "double"
+    call("poprt", "-i", "double.onnx", "--batch_size", "4", "--triton_model_dir", model)
+    call("popef_dump", "--json", model / "1" / "executable.popef")
+    (folder / "backends" / "python").mkdir(parents=True)
+    (folder / "backends" / "python" / "libtriton_python.so").touch()  # what `install` knows a server by
+    call("poplar-triton", "install", folder / "backends")
+    assert (folder / "backends" / "poplar" / "model.py").stat().st_size
+    return serve_and_ask(folder / "models")
+
+
+def call(program: str, *arguments: str | Path) -> None:
+    """Run an installed program to its end, which must be status 0."""
+    subprocess.run([PROGRAMS / program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+
+
+def save_model(path: Path) -> None:
+    """y = x + x, of rows that are independent."""
+    shape = ["n", 3]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "double", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def serve_and_ask(repository: Path) -> int:
+    """Serve on free ports, ask once, end; the server's status."""
+    ports = [word for name in ("http", "grpc", "metrics") for word in (f"--{name}-port", "0")]
+    command = [PROGRAMS / "poplar-triton", "serve", repository, *ports]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            ask(next(line.rpartition("/")[2].strip() for line in server.stdout if line.startswith("HTTP")))
+        finally:
+            server.terminate()  # ends tritonserver with it; a SIGKILL would leave that behind
+        return server.wait(SECONDS)
+
+
+def ask(url: str) -> None:
+    """One request, whose answer must be right."""
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = httpclient.InferInput("x", rows.shape, "FP32")
+    tensor.set_data_from_numpy(rows)
+    with httpclient.InferenceServerClient(url, network_timeout=SECONDS) as client:
+        found = client.infer("double", [tensor]).as_numpy("y")
+    np.testing.assert_array_equal(found, 2 * rows)
+    print(f"the installed wheels answer {found.tolist()} to {rows.tolist()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
