@@ -1,16 +1,16 @@
-"""Structures to bytes and back, driven by the table of `schema.py`."""
+"""Structures to bytes and back, driven by the table of `types.py`."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from .errors import LimitError, Limits, PopefError
 from .layout import MessageBuilder
-from .record import RECORDS, Record
+from .record import Record
 from .rules import Rule
-from .schema import Field, Kind, Struct
+from .schema import Field, Kind
 from .types import ProgramName
 from .values import FLAGS, Names, Number, Numbers, Records, Sizes, Text
 from .wire import Message, ReadBytes, StructAt, read_message
@@ -19,6 +19,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 Read = Callable[["Decoder", Sequence[int], StructAt], Any]
 """Reads one field of the structure that stands there; the words are those of its segment."""
 
+AnyField = Field[Any, Any]
 Warn = Callable[[Rule, str], None]
 """Takes a rule of severity WARNING that was broken, and how."""
 
@@ -50,7 +51,7 @@ class Decoder:
         """The structure that stands there."""
         result = kind.__new__(kind)
         values, words = result.__dict__, self.message.words[at[0]]
-        for name, read in _readers(kind.SCHEMA):
+        for name, read in _readers(kind):
             values[name] = read(self, words, at)
         return result
 
@@ -64,30 +65,28 @@ class Decoder:
         ]
 
 
-_READERS: dict[str, tuple[tuple[str, Read], ...]] = {}
+_READERS: dict[type[Record], tuple[tuple[str, Read], ...]] = {}
 
 
-def _readers(structure: Struct) -> tuple[tuple[str, Read], ...]:
+def _readers(kind: type[Record]) -> tuple[tuple[str, Read], ...]:
     """How to read each field of a structure, worked out once."""
-    found = _READERS.get(structure.name)
+    found = _READERS.get(kind)
     if found is None:
-        found = _READERS[structure.name] = tuple(
-            (field.name, _reader(structure, field)) for field in structure.fields
-        )
+        found = _READERS[kind] = tuple((field.name, _reader(field)) for field in kind.SCHEMA.fields)
     return found
 
 
-def _reader(structure: Struct, field: Field) -> Read:
+def _reader(field: AnyField) -> Read:
     read = _data_reader(field) if field.kind.bits else _pointer_reader(field)
-    return _forgiving(f"{structure.name}.{field.name}", field, read) if field.inferred else read
+    return _forgiving(field, read) if field.inferred else read
 
 
-def _data_reader(field: Field) -> Read:
-    word, shift = divmod(field.slot, 64)
+def _data_reader(field: AnyField) -> Read:
+    word, shift = field.place
     mask = (1 << field.kind.bits) - 1
     convert: Callable[[int], Any] = field.enum or _CONVERTERS[field.kind]
 
-    def read(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
+    def read(_decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
         _, data, data_words, _ = at
         return convert(words[data + word] >> shift & mask if word < data_words else 0)
 
@@ -101,11 +100,10 @@ _CONVERTERS: dict[Kind, Callable[[int], Any]] = {
 }
 
 
-def _pointer_reader(field: Field) -> Read:
-    slot, decode = field.slot, _DECODERS[field.kind]
-    kind = RECORDS[field.struct.name] if field.struct else None
+def _pointer_reader(field: AnyField) -> Read:
+    slot, decode, kind = field.slot, _DECODERS[field.kind], field.record
 
-    def read(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
+    def read(decoder: Decoder, _words: Sequence[int], at: StructAt) -> Any:
         segment, data, data_words, num_pointers = at
         return decode(decoder, segment, data + data_words + slot if slot < num_pointers else None, kind)
 
@@ -167,20 +165,22 @@ _DECODERS: dict[Kind, Callable[[Decoder, int, int | None, Any], Any]] = {
 }
 
 
-def _forgiving(name: str, field: Field, read: Read) -> Read:
+def _forgiving(field: AnyField, read: Read) -> Read:
+    """An inferred field that does not decode is ignored: the layout was guessed, so the file may be right."""
+
     def read_or_ignore(decoder: Decoder, words: Sequence[int], at: StructAt) -> Any:
         try:
             value = read(decoder, words, at)
             _check_inferred(decoder.message, at, field, value)
         except PopefError as error:
-            decoder.ignored.setdefault(name, []).append(error)
+            decoder.ignored.setdefault(field.path, []).append(error)
             return read(decoder, words, _NOWHERE)
         return value
 
     return read_or_ignore
 
 
-def _check_inferred(message: Message, at: StructAt, field: Field, value: Any) -> None:
+def _check_inferred(message: Message, at: StructAt, field: AnyField, value: Any) -> None:
     numbers = [value] if field.kind is Kind.I64 else value
     limit = _MAX_PROGRAM if field.kind is not Kind.I64 else (1 << 63) - 1
     wrong = next((number for number in numbers if not 0 <= number <= limit), None)
@@ -234,68 +234,56 @@ def _encode_struct(builder: MessageBuilder, start: int, size: tuple[int, int], r
         if field.inferred and (not long or not value):
             continue
         if field.kind.bits:
-            builder.put(start + field.slot // 64, _data_bits(record, field, value) << field.slot % 64)
+            word, shift = field.place
+            builder.put(start + word, _data_bits(field, value) << shift)
         else:
-            _ENCODERS[field.kind](builder, start + size[0] + field.slot, record, field, value)
+            _encode_pointer(builder, start + size[0] + field.slot, field, value)
 
 
-def _data_bits(record: Record, field: Field, value: int) -> int:
+def _data_bits(field: AnyField, value: int) -> int:
     width = field.kind.bits
     low, high = _INT64 if field.kind is Kind.I64 else (0, (1 << width) - 1)
     if not low <= value <= high:
-        raise _out_of_range(record, field, low, high, value)
+        raise _out_of_range(field, low, high, value)
     return value & ((1 << width) - 1)
 
 
 _INT64 = -(1 << 63), (1 << 63) - 1
 
 
-def _out_of_range(record: Record, field: Field, low: int, high: int, value: int) -> PopefError:
-    name = f"{record.SCHEMA.name}.{field.name}"
-    return PopefError(f"{name}: expected {low} to {high}, got {int(value)}; correct the value")
+def _out_of_range(field: AnyField, low: int, high: int, value: int) -> PopefError:
+    return PopefError(f"{field.path}: expected {low} to {high}, got {int(value)}; correct the value")
 
 
-def _encode_text(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: str) -> None:
-    builder.add_text(pointer, value)
+def _encode_pointer(builder: MessageBuilder, pointer: int, field: AnyField, value: Any) -> None:
+    if field.kind is Kind.TEXT:
+        builder.add_text(pointer, value)
+    elif field.kind is Kind.STRUCT:
+        size = _size(value)
+        _encode_struct(builder, builder.add_struct(pointer, *size), size, value)
+    elif field.kind is Kind.STRUCTS:
+        _encode_list(builder, pointer, field.record, value)
+    elif field.kind is Kind.MAP:
+        names = [ProgramName(index=index, name=name) for index, name in sorted(value.items())]
+        _encode_list(builder, pointer, field.record, names)
+    else:
+        _encode_ints(builder, pointer, field, value)
 
 
-def _encode_ints(
-    builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[int]
-) -> None:
+def _encode_ints(builder: MessageBuilder, pointer: int, field: AnyField, value: Sequence[int]) -> None:
     low, high = _INT64
     wrong = next((number for number in value if not low <= number <= high), None)
     if wrong is not None:
-        raise _out_of_range(record, field, low, high, wrong)
+        raise _out_of_range(field, low, high, wrong)
     builder.add_ints(pointer, value)
 
 
-def _encode_one(builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Record) -> None:
-    size = _size(value)
-    _encode_struct(builder, builder.add_struct(pointer, *size), size, value)
-
-
 def _encode_list(
-    builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Sequence[Record]
+    builder: MessageBuilder, pointer: int, kind: type[Record] | None, value: Sequence[Record]
 ) -> None:
-    assert field.struct is not None
-    size = field.struct.long if any(map(_needs_long, value)) else field.struct.short
+    """All elements of a list have one size: the long form's if one of them needs it."""
+    assert kind is not None
+    size = kind.SCHEMA.long if any(map(_needs_long, value)) else kind.SCHEMA.short
     first = builder.add_structs(pointer, len(value), *size)
     for i, item in enumerate(value):
         _encode_struct(builder, first + i * sum(size), size, item)
-
-
-def _encode_map(
-    builder: MessageBuilder, pointer: int, record: Record, field: Field, value: Mapping[int, str]
-) -> None:
-    items = [ProgramName(index=index, name=name) for index, name in sorted(value.items())]
-    _encode_list(builder, pointer, record, field, items)
-
-
-_ENCODERS: dict[Kind, Callable[[MessageBuilder, int, Record, Field, Any], None]] = {
-    Kind.TEXT: _encode_text,
-    Kind.INTS: _encode_ints,
-    Kind.SIZES: _encode_ints,
-    Kind.STRUCT: _encode_one,
-    Kind.STRUCTS: _encode_list,
-    Kind.MAP: _encode_map,
-}

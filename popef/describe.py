@@ -43,15 +43,11 @@ def describe_blob(blob: Blob) -> list[str]:
 
 def tree(record: Record) -> JsonTree:
     """The JSON object for a structure; inferred fields appear only when set, as older readers printed it."""
-    values = {field: getattr(record, field.name) for field in record.SCHEMA.fields}
-    return {
-        field.name: _field_tree(field, value)
-        for field, value in values.items()
-        if value or not field.inferred
-    }
+    values = ((field, getattr(record, field.name)) for field in record.SCHEMA.fields)
+    return {field.name: _field_tree(field, value) for field, value in values if value or not field.inferred}
 
 
-def _field_tree(field: Field, value: Any) -> Any:
+def _field_tree(field: Field[Any, Any], value: Any) -> Any:
     if field.kind is Kind.ENUM:
         return enumerant(value)
     if field.kind is Kind.BOOL:

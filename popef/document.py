@@ -13,13 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from .enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
 from .errors import Limits
-from .record import RECORDS, AnyEnumerant
+from .record import AnyEnumerant
 from .rules import Rule, Severity
-from .schema import STRUCTURES, Field, Kind, Struct
-from .types import STRUCTURE_OF_BLOB, TensorDataInfo, TensorInfo
+from .schema import WORD_BITS, Field, Kind, Struct
+from .types import STRUCTURE_OF_BLOB, STRUCTURES, TensorDataInfo, TensorInfo
 from .words import describe_words_of
 from .writer import Writer
 
@@ -40,7 +41,7 @@ def _fill(made: str, match: re.Match[str]) -> str:
 
 
 def _structures() -> str:
-    return "\n".join("\n".join(_structure(structure)) + "\n" for structure in STRUCTURES)
+    return "\n".join("\n".join(_structure(kind.SCHEMA)) + "\n" for kind in STRUCTURES)
 
 
 def _structure(structure: Struct) -> Iterator[str]:
@@ -52,30 +53,26 @@ def _structure(structure: Struct) -> Iterator[str]:
     yield "| ordinal | field | type | where | meaning |"
     yield "| --- | --- | --- | --- | --- |"
     for ordinal, field in enumerate(structure.fields):
-        meaning = ("*Inferred.* " if field.inferred else "") + getattr(
-            RECORDS[structure.name], field.name
-        ).__doc__
+        meaning = ("*Inferred.* " if field.inferred else "") + (field.__doc__ or "")
         yield f"| {ordinal} | `{field.name}` | {_type(field)} | {_where(field)} | {meaning} |"
 
 
-def _type(field: Field) -> str:
+def _type(field: Field[Any, Any]) -> str:
     if field.enum is not None:
         return f"u16 {field.enum.__name__}"
-    if field.struct is not None:
-        return field.struct.name if field.kind is Kind.STRUCT else f"list of {field.struct.name}"
+    if field.record is not None:
+        name = field.record.__name__
+        return name if field.kind is Kind.STRUCT else f"list of {name}"
     return "integers" if field.kind is Kind.SIZES else field.kind.label
 
 
-def _where(field: Field) -> str:
+def _where(field: Field[Any, Any]) -> str:
     if not field.kind.bits:
         return f"pointer {field.slot}"
-    width = field.kind.bits
-    word, first = divmod(field.slot, 64)
-    return (
-        f"word {word}"
-        if width == 64
-        else f"word {word}, bit{f's {first} to {first + width - 1}' if width > 1 else f' {first}'}"
-    )
+    width, (word, first) = field.kind.bits, field.place
+    if width == WORD_BITS:
+        return f"word {word}"
+    return f"word {word}, bit{f's {first} to {first + width - 1}' if width > 1 else f' {first}'}"
 
 
 def _enumerations() -> str:

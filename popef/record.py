@@ -1,22 +1,21 @@
-"""Base of the structures: attributes that check what is put into them, equality and text, all from the table
-of `schema.py`.
+"""Base of the structures: attributes that check what is put into them, equality and text; and a constructor
+for each kind of attribute.
 
-A value stands in the instance's dict, so reading one costs what reading any attribute costs; `values.py` says
-why it can be called.
+`values.py` says why a value can be called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from . import values
 from .describe import json_text, tree
 from .enums import Enumerant
-from .schema import Struct
+from .schema import Field, Get, Kind, Set, Struct
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, dataclass_transform
+    from typing_extensions import dataclass_transform
 else:
 
     def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
@@ -24,71 +23,70 @@ else:
         return lambda decorated: decorated
 
 
-Get = TypeVar("Get")
-Set = TypeVar("Set")
 AnyRecord = TypeVar("AnyRecord", bound="Record")
 AnyEnumerant = TypeVar("AnyEnumerant", bound=Enumerant)
 
-RECORDS: dict[str, type[Record]] = {}
-"""The class of each structure that has one, by the structure's name."""
 
-
-class Field(Generic[Get, Set]):
-    """Declares one attribute of a Record: what it means, how a value is checked, and its default."""
-
-    def __init__(self, doc: str, convert: Callable[[Set], Get], default: Callable[[], Get]) -> None:
-        self.__doc__ = doc
-        self.convert = convert
-        self.default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Self: ...
-    @overload
-    def __get__(self, instance: Record, owner: type) -> Get: ...
-    def __get__(self, instance: Record | None, owner: type) -> Self | Get:
-        assert instance is None, "every attribute stands in the instance's dict"
-        return self
-
-    if TYPE_CHECKING:
-        # At run time this must not exist: with it, reading an attribute would call __get__ first.
-        def __set__(self, instance: Record, value: Set) -> None: ...
-
-
-def text(doc: str) -> Field[values.Text, str]:
-    """A text, "" by default."""
-    return Field(doc, values.text, values.Text)
-
-
-def number(doc: str, default: int = 0) -> Field[values.Number, int]:
-    """An integer."""
-    return Field(doc, values.number, lambda: values.Number(default))
-
-
-def flag(doc: str, *, default: bool = False) -> Field[values.Flag, bool]:
+def flag(doc: str, *, bit: int, default: bool = False) -> Field[values.Flag, bool]:
     """A truth value."""
-    return Field(doc, values.flag, lambda: values.FLAGS[default])
+    return Field(Kind.BOOL, bit, doc, values.flag, lambda: values.FLAGS[default])
 
 
-def enumeration(doc: str, default: AnyEnumerant) -> Field[AnyEnumerant, AnyEnumerant]:
+def enumeration(doc: str, default: AnyEnumerant, *, bit: int) -> Field[AnyEnumerant, AnyEnumerant]:
     """An enumerator."""
-    return Field(doc, type(default), lambda: default)
+    return Field(Kind.ENUM, bit, doc, type(default), lambda: default, enum=type(default))
 
 
-def record(doc: str, kind: type[AnyRecord]) -> Field[AnyRecord, AnyRecord | None]:
+def number(
+    doc: str, default: int = 0, *, bit: int, signed: bool = False, inferred: bool = False
+) -> Field[values.Number, int]:
+    """An integer of 64 bits."""
+    kind = Kind.I64 if signed else Kind.U64
+    return Field(kind, bit, doc, values.number, lambda: values.Number(default), inferred=inferred)
+
+
+def text(doc: str, *, pointer: int) -> Field[values.Text, str]:
+    """A text, "" by default."""
+    return Field(Kind.TEXT, pointer, doc, values.text, values.Text)
+
+
+def integers(doc: str, *, pointer: int, inferred: bool = False) -> Field[values.Numbers, Iterable[int]]:
+    """A list of integers."""
+    return Field(Kind.INTS, pointer, doc, values.numbers, values.Numbers, inferred=inferred)
+
+
+def sizes(doc: str, *, pointer: int) -> Field[values.Sizes, Iterable[int]]:
+    """A shape."""
+    return Field(Kind.SIZES, pointer, doc, values.sizes, values.Sizes)
+
+
+def record(doc: str, kind: type[AnyRecord], *, pointer: int) -> Field[AnyRecord, AnyRecord | None]:
     """A structure; None stands for one with all defaults."""
 
     def convert(value: AnyRecord | None) -> AnyRecord:
         return kind() if value is None else _checked(kind, value)
 
-    return Field(doc, convert, kind)
+    return Field(Kind.STRUCT, pointer, doc, convert, kind, record=kind)
 
 
-def records(doc: str, kind: type[AnyRecord]) -> Field[values.Records[AnyRecord], Any]:
+def records(
+    doc: str, kind: type[AnyRecord], *, pointer: int
+) -> Field[values.Records[AnyRecord], Iterable[AnyRecord]]:
     """A list of structures."""
-    return Field(doc, lambda value: values.Records(_checked(kind, item) for item in value), values.Records)
+
+    def convert(value: Iterable[AnyRecord]) -> values.Records[AnyRecord]:
+        return values.Records(_checked(kind, item) for item in value)
+
+    return Field(Kind.STRUCTS, pointer, doc, convert, values.Records, record=kind)
+
+
+def names(doc: str, kind: type[Record], *, pointer: int) -> Field[values.Names, Mapping[int, str] | None]:
+    """Names by index, a structure each; inferred."""
+
+    def convert(value: Mapping[int, str] | None) -> values.Names:
+        return values.Names(value or {})
+
+    return Field(Kind.MAP, pointer, doc, convert, values.Names, record=kind, inferred=True)
 
 
 def _checked(kind: type[AnyRecord], value: AnyRecord) -> AnyRecord:
@@ -109,15 +107,18 @@ def setter(field: Field[Get, Set]) -> Callable[[Any, Set], None]:
 
 @dataclass_transform(kw_only_default=True)
 class Record:
-    """Base of the structures. Instances can be changed and so are not hashable; calling one gives itself."""
+    """Base of the structures. Instances can be changed and so are not hashable; calling one gives itself.
+
+    A subclass is the description of its structure: its fields, in ordinal order, with their places.
+    """
 
     SCHEMA: ClassVar[Struct]
     _fields: ClassVar[dict[str, Field[Any, Any]]]
 
     def __init_subclass__(cls) -> None:
-        cls._fields = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
-        assert list(cls._fields) == [field.name for field in cls.SCHEMA.fields]
-        RECORDS[cls.SCHEMA.name] = cls
+        fields = tuple(value for value in vars(cls).values() if isinstance(value, Field))
+        cls.SCHEMA = Struct(cls.__name__, fields)
+        cls._fields = {field.name: field for field in fields}
 
     def __init__(self, **fields: Any) -> None:
         for name, field in self._fields.items():

@@ -1,16 +1,27 @@
-"""The one table of PopEF structures: reader, writer and dump are all driven by it.
+"""What structures are described with: the kinds of fields, one field, one structure. The descriptions are the
+classes of `types.py`.
 
-The table is the schema `tests/popef/popef.capnp` after Cap'n Proto's layout algorithm; FORMAT.md says which
-fields are confirmed and which are inferred.
+Nothing here knows how a field is read or written; `codec.py`, `describe.py` and `words.py` ask its kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from .enums import BlobType, DataType, Enumerant, TensorType
+from .enums import Enumerant
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .record import Record
+
+WORD_BITS = 64
+
+Get = TypeVar("Get")
+Set = TypeVar("Set")
 
 
 class Kind(Enum):
@@ -34,16 +45,59 @@ class Kind(Enum):
         self.bits = bits
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One field; `slot` is a bit offset for data kinds and a pointer index for the others."""
+class Field(Generic[Get, Set]):
+    """One field of a structure, and the attribute that it is in Python.
+
+    As a class attribute it describes the field; an instance has the value itself in its dict, so that reading
+    one costs what reading any attribute costs.
+    """
 
     name: str
-    kind: Kind
-    slot: int
-    enum: type[Enumerant] | None = None
-    struct: Struct | None = None
-    inferred: bool = False
+    path: str
+    """Name of the structure and of the field, as errors have it."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        slot: int,
+        doc: str,
+        convert: Callable[[Set], Get],
+        default: Callable[[], Get],
+        *,
+        enum: type[Enumerant] | None = None,
+        record: type[Record] | None = None,
+        inferred: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.slot = slot
+        """A bit offset for data kinds, a pointer index for the others."""
+        self.place = divmod(slot, WORD_BITS)
+        """Of a data kind: its word, and its first bit there."""
+        self.__doc__ = doc
+        self.convert = convert
+        """Checks a value that is put into the attribute, and makes it what the attribute holds."""
+        self.default = default
+        self.enum = enum
+        """What the ordinal of an ENUM names."""
+        self.record = record
+        """The structure behind a pointer, or each of those behind it."""
+        self.inferred = inferred
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.path = f"{owner.__name__}.{name}"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Record, owner: type) -> Get: ...
+    def __get__(self, instance: Record | None, owner: type) -> Self | Get:
+        assert instance is None, "every attribute stands in the instance's dict"
+        return self
+
+    if TYPE_CHECKING:
+        # At run time this must not exist: with it, reading an attribute would call __get__ first.
+        def __set__(self, instance: Record, value: Set) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +105,7 @@ class Struct:
     """One structure; its fields stand in ordinal order, the order in which they are printed."""
 
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[Field[Any, Any], ...]
     short: tuple[int, int] = field(init=False)
     """Words of data and number of pointers, without the inferred fields."""
     long: tuple[int, int] = field(init=False)
@@ -62,93 +116,6 @@ class Struct:
         object.__setattr__(self, "long", _size(self.fields))
 
 
-def _size(fields: Sequence[Field]) -> tuple[int, int]:
+def _size(fields: Sequence[Field[Any, Any]]) -> tuple[int, int]:
     data_bits = max((field.slot + field.kind.bits for field in fields if field.kind.bits), default=0)
-    return (data_bits + 63) // 64, sum(not field.kind.bits for field in fields)
-
-
-BLOB_HEADER = Struct(
-    "BlobHeader",
-    (
-        Field("version", Kind.TEXT, 0),
-        Field("type", Kind.ENUM, 0, enum=BlobType),
-        Field("size", Kind.U64, 64),
-    ),
-)
-
-EXECUTABLE = Struct("Executable", (Field("name", Kind.TEXT, 0), Field("uncompressedSize", Kind.U64, 0)))
-
-OPAQUE_BLOB = Struct("OpaqueBlob", (Field("name", Kind.TEXT, 0), Field("executable", Kind.TEXT, 1)))
-
-TENSOR_INFO = Struct(
-    "TensorInfo", (Field("shape", Kind.SIZES, 0), Field("dataType", Kind.ENUM, 0, enum=DataType))
-)
-
-TENSOR_DATA_INFO = Struct(
-    "TensorDataInfo", (Field("name", Kind.TEXT, 0), Field("tensorInfo", Kind.STRUCT, 1, struct=TENSOR_INFO))
-)
-
-FEED_DATA_INFO = Struct(
-    "FeedDataInfo",
-    (
-        Field("name", Kind.TEXT, 0),
-        Field("tensorInfo", Kind.STRUCT, 1, struct=TENSOR_INFO),
-        Field("numTensors", Kind.U64, 0),
-    ),
-)
-
-OPTION = Struct("Option", (Field("name", Kind.TEXT, 0), Field("value", Kind.TEXT, 1)))
-
-PROGRAM_FLOW = Struct(
-    "ProgramFlow",
-    (Field("load", Kind.INTS, 0), Field("main", Kind.INTS, 1), Field("save", Kind.INTS, 2)),
-)
-
-PROGRAM_NAME = Struct("ProgramName", (Field("index", Kind.I64, 0), Field("name", Kind.TEXT, 0)))
-
-ANCHOR = Struct(
-    "Anchor",
-    (
-        Field("name", Kind.TEXT, 0),
-        Field("handle", Kind.TEXT, 1),
-        Field("tensorInfo", Kind.STRUCT, 2, struct=TENSOR_INFO),
-        Field("type", Kind.ENUM, 0, enum=TensorType),
-        Field("isPerReplica", Kind.BOOL, 16),
-        Field("programs", Kind.INTS, 3, inferred=True),
-    ),
-)
-
-METADATA = Struct(
-    "Metadata",
-    (
-        Field("replicationFactor", Kind.I64, 0),
-        Field("numIpus", Kind.I64, 64),
-        Field("seedHandle", Kind.TEXT, 0),
-        Field("anchors", Kind.STRUCTS, 1, struct=ANCHOR),
-        Field("executable", Kind.TEXT, 2),
-        Field("numProcesses", Kind.I64, 128),
-        Field("ipuVersion", Kind.I64, 192),
-        Field("isPOD", Kind.BOOL, 256),
-        Field("isInference", Kind.BOOL, 257),
-        Field("engineOptions", Kind.STRUCTS, 3, struct=OPTION),
-        Field("deviceOptions", Kind.STRUCTS, 4, struct=OPTION),
-        Field("programFlow", Kind.STRUCT, 5, struct=PROGRAM_FLOW),
-        Field("programsMap", Kind.MAP, 6, struct=PROGRAM_NAME, inferred=True),
-        Field("deviceIterations", Kind.I64, 320, inferred=True),
-    ),
-)
-
-STRUCTURES = (
-    BLOB_HEADER,
-    EXECUTABLE,
-    METADATA,
-    TENSOR_DATA_INFO,
-    FEED_DATA_INFO,
-    OPAQUE_BLOB,
-    TENSOR_INFO,
-    ANCHOR,
-    PROGRAM_FLOW,
-    OPTION,
-    PROGRAM_NAME,
-)
-"""All of them: the header, what may follow it, and what those hold."""
+    return -(-data_bits // WORD_BITS), sum(not field.kind.bits for field in fields)

@@ -1,8 +1,12 @@
-"""The structures of a PopEF file as Python objects, by the real library's names.
+"""The structures of a PopEF file, by the real library's names: the one table that reader, writer, dump and
+FORMAT.md are made from.
+
+A class is a structure and an attribute a field, in ordinal order, with its place: `bit` counts into the data
+words, `pointer` into the pointers behind them. The places are what Cap'n Proto's layout algorithm makes of
+`tests/popef/popef.capnp`; FORMAT.md says which are confirmed and which inferred.
 
 `x.name` and `x.name()` are the same value; `x.name = value` and `x.setName(value)` replace it. Lists, dicts
-and nested structures are live and may be changed in place, as through the C++ references. Nothing here knows
-about bytes.
+and nested structures are live and may be changed in place, as through the C++ references.
 """
 
 from __future__ import annotations
@@ -10,28 +14,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from . import schema, values
+from . import values
 from .enums import ITEM_BYTES, BlobType, DataType, TensorType
 from .errors import UnsupportedError
-from .record import Field, Record, enumeration, flag, number, record, records, setter, text
+from .record import Record, enumeration, flag, integers, names, number, record, records, setter, sizes, text
+from .schema import Field
 
+# What an attribute gives, and what may be put into it.
+Flag = Field[values.Flag, bool]
+Number = Field[values.Number, int]
+Text = Field[values.Text, str]
 Integers = Field[values.Numbers, Iterable[int]]
+Sizes = Field[values.Sizes, Iterable[int]]
+Names = Field[values.Names, Mapping[int, str] | None]
 
 
-def _integers(doc: str) -> Integers:
-    return Field(doc, values.numbers, values.Numbers)
+class BlobHeader(Record):
+    """What stands in front of every blob; `size` counts header, structure and payload."""
+
+    version: Text = text("Version of the writer; empty in known files.", pointer=0)
+    setVersion = setter(version)
+    type: Field[BlobType, BlobType] = enumeration("What the blob holds.", BlobType.POPLAR_EXECUTABLE, bit=0)
+    setType = setter(type)
+    size: Number = number("Bytes of the whole blob, this header included.", bit=64)
+    setSize = setter(size)
 
 
 class TensorInfo(Record):
     """Shape and element type of a tensor."""
 
-    SCHEMA = schema.TENSOR_INFO
-
-    shape: Field[values.Sizes, Iterable[int]] = Field(
-        "Sizes of the dimensions, outermost first; () is a scalar.", values.sizes, values.Sizes
-    )
+    shape: Sizes = sizes("Sizes of the dimensions, outermost first; () is a scalar.", pointer=0)
     setShape = setter(shape)
-    dataType: Field[DataType, DataType] = enumeration("Element type.", DataType.F32)
+    dataType: Field[DataType, DataType] = enumeration("Element type.", DataType.F32, bit=0)
     setDataType = setter(dataType)
 
     def numElements(self) -> int:
@@ -51,26 +65,24 @@ class TensorInfo(Record):
 class TensorDataInfo(Record):
     """What one tensor data blob holds; the name is that of the anchor it feeds."""
 
-    SCHEMA = schema.TENSOR_DATA_INFO
-
-    name: Field[values.Text, str] = text("Name of the anchor the data belongs to.")
+    name: Text = text("Name of the anchor the data belongs to.", pointer=0)
     setName = setter(name)
-    tensorInfo: Field[TensorInfo, TensorInfo | None] = record("Shape and type of the data.", TensorInfo)
+    tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
+        "Shape and type of the data.", TensorInfo, pointer=1
+    )
     setTensorInfo = setter(tensorInfo)
 
 
 class FeedDataInfo(Record):
     """What one feed data blob holds: `numTensors` tensors of one kind, back to back."""
 
-    SCHEMA = schema.FEED_DATA_INFO
-
-    name: Field[values.Text, str] = text("Name of the input anchor the data belongs to.")
+    name: Text = text("Name of the input anchor the data belongs to.", pointer=0)
     setName = setter(name)
-    tensorInfo: Field[TensorInfo, TensorInfo | None] = record("Shape and type of each tensor.", TensorInfo)
-    setTensorInfo = setter(tensorInfo)
-    numTensors: Field[values.Number, int] = number(
-        "Number of tensors; a writer counts them itself when this is 0."
+    tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
+        "Shape and type of each tensor.", TensorInfo, pointer=1
     )
+    setTensorInfo = setter(tensorInfo)
+    numTensors: Number = number("Number of tensors; a writer counts them itself when this is 0.", bit=0)
     setNumTensors = setter(numTensors)
 
     def sizeInBytes(self) -> int:
@@ -81,127 +93,112 @@ class FeedDataInfo(Record):
 class Option(Record):
     """One engine or device option."""
 
-    SCHEMA = schema.OPTION
-
-    name: Field[values.Text, str] = text("Name of the option.")
+    name: Text = text("Name of the option.", pointer=0)
     setName = setter(name)
-    value: Field[values.Text, str] = text("Value of the option, as text.")
+    value: Text = text("Value of the option, as text.", pointer=1)
     setValue = setter(value)
 
 
 class ProgramFlow(Record):
     """Indices of the programs to run: once before, for every batch, and once after."""
 
-    SCHEMA = schema.PROGRAM_FLOW
-
-    load: Integers = _integers("Programs that load the model, such as its weights.")
+    load: Integers = integers("Programs that load the model, such as its weights.", pointer=0)
     setLoad = setter(load)
-    main: Integers = _integers("Programs that run it.")
+    main: Integers = integers("Programs that run it.", pointer=1)
     setMain = setter(main)
-    save: Integers = _integers("Programs that fetch its state.")
+    save: Integers = integers("Programs that fetch its state.", pointer=2)
     setSave = setter(save)
 
 
 class Anchor(Record):
     """One stream between host and program."""
 
-    SCHEMA = schema.ANCHOR
-
-    name: Field[values.Text, str] = text("Name users see.")
+    name: Text = text("Name users see.", pointer=0)
     setName = setter(name)
-    handle: Field[values.Text, str] = text('Name of the Poplar stream; "" when nothing is streamed.')
+    handle: Text = text('Name of the Poplar stream; "" when nothing is streamed.', pointer=1)
     setHandle = setter(handle)
     tensorInfo: Field[TensorInfo, TensorInfo | None] = record(
         "Shape and type of one transfer, with a leading replica dimension where data is per replica.",
         TensorInfo,
+        pointer=2,
     )
     setTensorInfo = setter(tensorInfo)
-    type: Field[TensorType, TensorType] = enumeration("Direction seen from the program.", TensorType.UNKNOWN)
+    type: Field[TensorType, TensorType] = enumeration(
+        "Direction seen from the program.", TensorType.UNKNOWN, bit=0
+    )
     setType = setter(type)
-    isPerReplica: Field[values.Flag, bool] = flag("Whether each replica has data of its own.")
+    isPerReplica: Flag = flag("Whether each replica has data of its own.", bit=16)
     setIsPerReplica = setter(isPerReplica)
-    programs: Integers = _integers("Programs that use the stream; may be empty in older files.")
+    programs: Integers = integers(
+        "Programs that use the stream; may be empty in older files.", pointer=3, inferred=True
+    )
     setPrograms = setter(programs)
 
 
 class ProgramName(Record):
     """One entry of `Metadata.programsMap`, as files hold it."""
 
-    SCHEMA = schema.PROGRAM_NAME
-
-    index: Field[values.Number, int] = number("Index of the program.")
+    index: Number = number("Index of the program.", bit=0, signed=True)
     setIndex = setter(index)
-    name: Field[values.Text, str] = text("Its name.")
+    name: Text = text("Its name.", pointer=0)
     setName = setter(name)
 
 
 class Metadata(Record):
     """What a host needs to run an executable."""
 
-    SCHEMA = schema.METADATA
-
-    replicationFactor: Field[values.Number, int] = number("Number of replicas.", 1)
+    replicationFactor: Number = number("Number of replicas.", 1, bit=0, signed=True)
     setReplicationFactor = setter(replicationFactor)
-    numIpus: Field[values.Number, int] = number("Number of IPUs.", 1)
+    numIpus: Number = number("Number of IPUs.", 1, bit=64, signed=True)
     setNumIpus = setter(numIpus)
-    seedHandle: Field[values.Text, str] = text('Handle of the stream for the random seed, "" for none.')
+    seedHandle: Text = text('Handle of the stream for the random seed, "" for none.', pointer=0)
     setSeedHandle = setter(seedHandle)
-    anchors: Field[values.Records[Anchor], Iterable[Anchor]] = records("Streams of the program.", Anchor)
-    setAnchors = setter(anchors)
-    executable: Field[values.Text, str] = text("Name of the executable this belongs to.")
-    setExecutable = setter(executable)
-    numProcesses: Field[values.Number, int] = number("Number of host processes.", 1)
-    setNumProcesses = setter(numProcesses)
-    ipuVersion: Field[values.Number, int] = number("Generation of the IPU.", 2)
-    setIpuVersion = setter(ipuVersion)
-    isPOD: Field[values.Flag, bool] = flag("Whether the model was compiled for a Pod.")
-    setIsPOD = setter(isPOD)
-    isInference: Field[values.Flag, bool] = flag(
-        "Whether the model was compiled for inference.", default=True
+    anchors: Field[values.Records[Anchor], Iterable[Anchor]] = records(
+        "Streams of the program.", Anchor, pointer=1
     )
+    setAnchors = setter(anchors)
+    executable: Text = text("Name of the executable this belongs to.", pointer=2)
+    setExecutable = setter(executable)
+    numProcesses: Number = number("Number of host processes.", 1, bit=128, signed=True)
+    setNumProcesses = setter(numProcesses)
+    ipuVersion: Number = number("Generation of the IPU.", 2, bit=192, signed=True)
+    setIpuVersion = setter(ipuVersion)
+    isPOD: Flag = flag("Whether the model was compiled for a Pod.", bit=256)
+    setIsPOD = setter(isPOD)
+    isInference: Flag = flag("Whether the model was compiled for inference.", bit=257, default=True)
     setIsInference = setter(isInference)
     engineOptions: Field[values.Records[Option], Iterable[Option]] = records(
-        "Options of the Poplar engine.", Option
+        "Options of the Poplar engine.", Option, pointer=3
     )
     setEngineOptions = setter(engineOptions)
-    deviceOptions: Field[values.Records[Option], Iterable[Option]] = records("Options of the device.", Option)
+    deviceOptions: Field[values.Records[Option], Iterable[Option]] = records(
+        "Options of the device.", Option, pointer=4
+    )
     setDeviceOptions = setter(deviceOptions)
-    programFlow: Field[ProgramFlow, ProgramFlow | None] = record("Programs to run, by phase.", ProgramFlow)
+    programFlow: Field[ProgramFlow, ProgramFlow | None] = record(
+        "Programs to run, by phase.", ProgramFlow, pointer=5
+    )
     setProgramFlow = setter(programFlow)
-    programsMap: Field[values.Names, Mapping[int, str] | None] = Field(
-        "Names of the programs by index; empty in older files.",
-        lambda names: values.Names(names or {}),
-        values.Names,
+    programsMap: Names = names(
+        "Names of the programs by index; empty in older files.", ProgramName, pointer=6
     )
     setProgramsMap = setter(programsMap)
-    deviceIterations: Field[values.Number, int] = number(
-        "Batches per run of the main program; 0 when the file does not say."
+    deviceIterations: Number = number(
+        "Batches per run of the main program; 0 when the file does not say.",
+        bit=320,
+        signed=True,
+        inferred=True,
     )
     setDeviceIterations = setter(deviceIterations)
-
-
-class BlobHeader(Record):
-    """What stands in front of every blob; `size` counts header, structure and payload."""
-
-    SCHEMA = schema.BLOB_HEADER
-
-    version: Field[values.Text, str] = text("Version of the writer; empty in known files.")
-    setVersion = setter(version)
-    type: Field[BlobType, BlobType] = enumeration("What the blob holds.", BlobType.POPLAR_EXECUTABLE)
-    setType = setter(type)
-    size: Field[values.Number, int] = number("Bytes of the whole blob, this header included.")
-    setSize = setter(size)
 
 
 class Executable(Record):
     """Structure of an executable blob."""
 
-    SCHEMA = schema.EXECUTABLE
-
-    name: Field[values.Text, str] = text("Name that metadata and opaque blobs refer to.")
+    name: Text = text("Name that metadata and opaque blobs refer to.", pointer=0)
     setName = setter(name)
-    uncompressedSize: Field[values.Number, int] = number(
-        "Bytes after decompression; 0 when the payload is not compressed."
+    uncompressedSize: Number = number(
+        "Bytes after decompression; 0 when the payload is not compressed.", bit=0
     )
     setUncompressedSize = setter(uncompressedSize)
 
@@ -209,11 +206,9 @@ class Executable(Record):
 class OpaqueBlob(Record):
     """Structure of an opaque blob."""
 
-    SCHEMA = schema.OPAQUE_BLOB
-
-    name: Field[values.Text, str] = text("Name that tells which framework wrote the data.")
+    name: Text = text("Name that tells which framework wrote the data.", pointer=0)
     setName = setter(name)
-    executable: Field[values.Text, str] = text("Name of the executable it belongs to.")
+    executable: Text = text("Name of the executable it belongs to.", pointer=1)
     setExecutable = setter(executable)
 
 
@@ -225,3 +220,14 @@ STRUCTURE_OF_BLOB: dict[BlobType, type[Record]] = {
     BlobType.OPAQUE: OpaqueBlob,
 }
 """The structure that follows the header of each type of blob."""
+
+STRUCTURES: tuple[type[Record], ...] = (
+    BlobHeader,
+    *STRUCTURE_OF_BLOB.values(),
+    TensorInfo,
+    Anchor,
+    ProgramFlow,
+    Option,
+    ProgramName,
+)
+"""All of them, in the order of FORMAT.md: the header, what may follow it, and what those hold."""

@@ -1,7 +1,7 @@
 """Cap'n Proto messages, reading side: framing and pointers, every step checked against the bytes that are
 there.
 
-Knows nothing of PopEF's structures; `codec.py` walks the table of `schema.py` with what stands here.
+Knows nothing of PopEF's structures; `codec.py` walks the table of `types.py` with what stands here.
 Laws: no word outside its segment is read, and everything visited costs from a budget proportional to the
 message, so time and memory are bounded by the message's own size. Depth is bounded by the reader: it follows
 what its schema names.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Any
 
 from .enums import BlobType, enumerant
 from .errors import FormatError, LimitError, Limits, PopefError
@@ -205,7 +206,8 @@ class _Walk:
             if field is None:
                 self._pointer(f"{name}.unknown pointer {slot}", None, None, segment, place, depth)
             else:
-                self._pointer(f"{name}.{field.name}", field.kind, field.struct, segment, place, depth)
+                inner = field.record.SCHEMA if field.record else None
+                self._pointer(f"{name}.{field.name}", field.kind, inner, segment, place, depth)
 
     def _list(
         self,
@@ -268,7 +270,7 @@ def _elements(word: int, code: int, index: int, count: int) -> str:
     )
 
 
-def _data_note(raw: int, fields: list[Field]) -> str:
+def _data_note(raw: int, fields: list[Field[Any, Any]]) -> str:
     notes, rest = [], raw
     for field in sorted(fields, key=lambda field: field.slot):
         width, shift = field.kind.bits, field.slot % 64
@@ -281,7 +283,7 @@ def _data_note(raw: int, fields: list[Field]) -> str:
     return ", ".join(notes)
 
 
-def _value(field: Field, value: int) -> str:
+def _value(field: Field[Any, Any], value: int) -> str:
     if field.enum is not None:
         return f"{enumerant(field.enum(value))} ({value})"
     if field.kind is Kind.BOOL:

@@ -21,6 +21,7 @@ from capnp_reference import (
     LONGER,
     NARROW,
     PLAIN,
+    RECORDS,
     ROOTS,
     SHORTER,
     Plain,
@@ -38,7 +39,6 @@ from scattered_messages import scatter
 
 import popef
 from popef.codec import decode_message, encode
-from popef.record import RECORDS
 
 FORGIVEN_REFUSALS = {
     popef.Rule.SHAPE: "a negative size is an integer to the reference, but no tensor to PopEF",

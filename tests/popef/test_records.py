@@ -9,12 +9,13 @@ import pytest
 
 import popef
 from popef import Anchor, DataType, Metadata, Option, ProgramFlow, TensorInfo, TensorType
-from popef.record import RECORDS
+from popef.record import Record
+from popef.types import STRUCTURES
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_every_field_is_an_attribute_an_accessor_and_a_setter(name: str) -> None:
-    record = RECORDS[name]()
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_every_field_is_an_attribute_an_accessor_and_a_setter(kind: type[Record]) -> None:
+    record = kind()
     for field in record.SCHEMA.fields:
         value = getattr(record, field.name)
         assert value() == value
@@ -23,6 +24,16 @@ def test_every_field_is_an_attribute_an_accessor_and_a_setter(name: str) -> None
         assert getattr(record, field.name) == value
         assert setter.__doc__
         assert getattr(type(record), field.name).__doc__
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_no_two_fields_of_a_structure_share_a_place_and_no_pointer_is_left_out(kind: type[Record]) -> None:
+    fields = kind.SCHEMA.fields
+    bits = [bit for field in fields for bit in range(field.slot, field.slot + field.kind.bits)]
+    assert len(set(bits)) == len(bits)
+    assert all(field.slot % field.kind.bits == 0 for field in fields if field.kind.bits)
+    pointers = [field.slot for field in fields if not field.kind.bits]
+    assert sorted(pointers) == list(range(len(pointers)))
 
 
 def test_values_are_those_of_plain_python() -> None:

@@ -17,10 +17,12 @@ from typing import Any
 import capnp
 from hypothesis import strategies as st
 
-from popef.record import RECORDS, Record
+from popef.record import Record
+from popef.types import STRUCTURES
 from popef.values import Names
 
 capnp.remove_import_hook()
+RECORDS = {kind.__name__: kind for kind in STRUCTURES}
 SCHEMA = Path(__file__).parents[1] / "popef" / "popef.capnp"
 ROOTS = ("BlobHeader", "Executable", "Metadata", "TensorDataInfo", "FeedDataInfo", "OpaqueBlob")
 """The structures that are messages of their own."""
@@ -207,11 +209,11 @@ def to_record(name: str, values: Plain) -> Record:
     for field in record.SCHEMA.fields:
         value = values[field.name]
         if isinstance(value, dict):
-            value = to_record(field.struct.name, value)
+            value = to_record(field.record.__name__, value)
         elif field.name == "programsMap":
             value = {item["index"]: item["name"] for item in value}
-        elif field.struct is not None:
-            value = [to_record(field.struct.name, item) for item in value]
+        elif field.record is not None:
+            value = [to_record(field.record.__name__, item) for item in value]
         setattr(record, field.name, value)
     return record
 
