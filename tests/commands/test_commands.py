@@ -18,13 +18,13 @@ from onnx import TensorProto, helper
 from sample_models import make_model
 
 import popef
-import popef.cli
-import popef.dump
+import popef.commands.cli
+import popef.commands.dump
 from popef.arguments import Parser
 
 COMMANDS = {
-    "popef": popef.cli,
-    "popef_dump": popef.dump,
+    "popef": popef.commands.cli,
+    "popef_dump": popef.commands.dump,
     "poprt": poprt.cli,
     "poplar-triton": commands.cli,
 }

@@ -15,7 +15,7 @@ import popef
 
 
 def run(module: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", module, *map(str, arguments)]
+    command = [sys.executable, "-m", f"popef.commands.{module}", *map(str, arguments)]
     return subprocess.run(
         command,
         capture_output=True,
@@ -41,25 +41,25 @@ def damaged(path: Path, name: str, size: int) -> Path:
 
 
 def test_metadata_only_leaves_out_the_other_blobs(path: Path) -> None:
-    text = run("popef.dump", "-m", path).stdout
+    text = run("dump", "-m", path).stdout
     assert "Read Metadata" in text
     assert "Read Executable" not in text
 
 
 def test_json_names_every_blob(path: Path) -> None:
-    done = run("popef.dump", "--json", path)
+    done = run("dump", "--json", path)
     assert done.returncode == 0, done.stderr
     kinds = [blob["header"]["type"] for blob in json.loads(done.stdout)["blobs"]]
     assert kinds == ["metadata", "poplarExecutable", "opaque", "dataTensor", "dataFeed"]
 
 
 def test_all_shows_the_values(path: Path) -> None:
-    assert '"first": [0, 1, 2, 3, 4, 5]' in run("popef.dump", "--all", path).stdout
-    assert '"first"' not in run("popef.dump", path).stdout
+    assert '"first": [0, 1, 2, 3, 4, 5]' in run("dump", "--all", path).stdout
+    assert '"first"' not in run("dump", path).stdout
 
 
 def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(path: Path) -> None:
-    text = run("popef.dump", "--words", path).stdout
+    text = run("dump", "--words", path).stdout
     with popef.Reader() as reader:
         reader.parseFile(path)
         words = sum(blob.payload_start - blob.start for blob in reader.blobs()) // 8
@@ -80,7 +80,7 @@ def test_words_follows_pointers_that_no_known_field_names(tmp_path: Path) -> Non
     words = [2 << 32 | 5 << 48, 7, 8, text(4, 2), 0, text(3, 1, 5), 0, 2 << 2 | 1 << 32, 0x41, 77, 42]
     file = tmp_path / "new.popef"
     file.write_bytes(blob(4, message(*words), b"xyz"))
-    done = run("popef.dump", "--words", file)
+    done = run("dump", "--words", file)
     assert done.returncode == 0
     assert "OpaqueBlob: unknown data 0x7" in done.stdout
     assert "OpaqueBlob.unknown pointer 2[0] = 77" in done.stdout
@@ -90,17 +90,17 @@ def test_words_follows_pointers_that_no_known_field_names(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("size", [10, 60, 200, 500])
 def test_words_of_a_damaged_file_shows_what_is_there_and_what_is_wrong(path: Path, size: int) -> None:
-    done = run("popef.dump", "--words", damaged(path, "cut.popef", size))
+    done = run("dump", "--words", damaged(path, "cut.popef", size))
     assert done.returncode == 1
     assert done.stdout.startswith("blob 0")
     assert len(done.stderr.splitlines()) == 1
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("module", ["popef.dump", "popef.cli"])
+@pytest.mark.parametrize("module", ["dump", "cli"])
 def test_failures_are_one_line_and_a_status(module: str, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"not PopEF at all")
-    command = ["extract"] if module == "popef.cli" else []
+    command = ["extract"] if module == "cli" else []
     for arguments, status in (([tmp_path / "none"], 1), ([tmp_path / "bad"], 1), ([tmp_path], 1), ([], 2)):
         done = run(module, *command, *arguments)
         assert done.returncode == status, done.stderr
@@ -115,32 +115,32 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
             blob.write(b"x")
         writer.writeMetadata(popef.Metadata(executable="\x1b]0;title\x07"))
     for arguments in ([file], ["--json", file], ["--words", file]):
-        assert "\x1b" not in run("popef.dump", *arguments).stdout
+        assert "\x1b" not in run("dump", *arguments).stdout
     for command in ("verify", "extract"):
         assert (
             "\x1b"
             not in run(
-                "popef.cli", command, file, *(["-o", tmp_path / "out"] if command == "extract" else [])
+                "cli", command, file, *(["-o", tmp_path / "out"] if command == "extract" else [])
             ).stdout
         )
 
 
 def test_verify_gives_a_line_for_each_finding_and_a_status(path: Path) -> None:
-    assert run("popef.cli", "verify", path).returncode == 0
-    done = run("popef.cli", "verify", damaged(path, "cut.popef", -5))
+    assert run("cli", "verify", path).returncode == 0
+    done = run("cli", "verify", damaged(path, "cut.popef", -5))
     assert done.returncode == 1
     assert done.stdout.startswith("error: blob-size: ")
     lonely = path.with_name("lonely.popef")
     with popef.Writer(lonely) as writer:
         writer.writeMetadata(popef.Metadata(executable="elsewhere"))
-    assert run("popef.cli", "verify", lonely).returncode == 0
-    done = run("popef.cli", "verify", "--strict", "--json", lonely)
+    assert run("cli", "verify", lonely).returncode == 0
+    done = run("cli", "verify", "--strict", "--json", lonely)
     assert done.returncode == 1
     assert [finding["rule"] for finding in json.loads(done.stdout)["findings"]] == ["metadata-executable"]
 
 
 def test_extract_writes_arrays_executables_and_metadata(path: Path, tmp_path: Path) -> None:
-    done = run("popef.cli", "extract", path, "-o", tmp_path / "out")
+    done = run("cli", "extract", path, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     written = sorted(os.listdir(tmp_path / "out"))
     assert written == ["000-exe.json", "001-exe.executable", "002-popart.opaque", "003-w.npy", "004-w.npy"]
@@ -150,17 +150,17 @@ def test_extract_writes_arrays_executables_and_metadata(path: Path, tmp_path: Pa
     assert np.load(tmp_path / "out/004-w.npy").shape == (2, 2, 3)
     assert (tmp_path / "out/001-exe.executable").read_bytes() == b"IPU code " * 30
     assert json.loads((tmp_path / "out/000-exe.json").read_text())["executable"] == "exe"
-    assert run("popef.cli", "extract", path, "-o", tmp_path / "out").returncode == 1, (
+    assert run("cli", "extract", path, "-o", tmp_path / "out").returncode == 1, (
         "nothing is overwritten unasked"
     )
-    assert run("popef.cli", "extract", path, "-o", tmp_path / "out", "--overwrite").returncode == 0
+    assert run("cli", "extract", path, "-o", tmp_path / "out", "--overwrite").returncode == 0
 
 
 def test_extract_chooses_and_writes_to_stdout(path: Path) -> None:
-    assert run("popef.cli", "extract", path, "--type", "opaque", "-o", "-").stdout == "private"
-    assert run("popef.cli", "extract", path, "--blob", 2, "--raw", "-o", "-").stdout == "private"
-    assert run("popef.cli", "extract", path, "-o", "-").returncode == 1
-    assert run("popef.cli", "extract", path, "--name", "nobody").returncode == 1
+    assert run("cli", "extract", path, "--type", "opaque", "-o", "-").stdout == "private"
+    assert run("cli", "extract", path, "--blob", 2, "--raw", "-o", "-").stdout == "private"
+    assert run("cli", "extract", path, "-o", "-").returncode == 1
+    assert run("cli", "extract", path, "--name", "nobody").returncode == 1
 
 
 def test_extracted_names_stay_inside_the_folder(tmp_path: Path) -> None:
@@ -169,19 +169,19 @@ def test_extracted_names_stay_inside_the_folder(tmp_path: Path) -> None:
         for name in ("../../up", "/etc/passwd", "..", "", "x" * 300, "a\0b", ".hidden"):
             with writer.createOpaqueBlob(name, "e") as blob:
                 blob.write(b"x")
-    done = run("popef.cli", "extract", file, "-o", tmp_path / "out")
+    done = run("cli", "extract", file, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert len(os.listdir(tmp_path / "out")) == 7
     assert sorted(os.listdir(tmp_path)) == ["evil.popef", "out"]
 
 
 def test_compress_and_decompress_change_nothing_that_diff_sees(path: Path, tmp_path: Path) -> None:
-    assert run("popef.cli", "decompress", path).returncode == 0
+    assert run("cli", "decompress", path).returncode == 0
     plain = tmp_path / "small_decompressed.popef"
     assert plain.stat().st_size > path.stat().st_size
-    assert run("popef.cli", "compress", plain, "-o", tmp_path / "again.popef").returncode == 0
+    assert run("cli", "compress", plain, "-o", tmp_path / "again.popef").returncode == 0
     assert (tmp_path / "again.popef").read_bytes() == path.read_bytes()
-    done = run("popef.cli", "diff", path, plain)
+    done = run("cli", "diff", path, plain)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -200,7 +200,7 @@ def test_diff_names_fields_payloads_and_missing_blobs(tmp_path: Path) -> None:
         return tmp_path / name
 
     first, second = write("a", 1, [1, 2, 3], False, b"code"), write("b", 2, [1, 2.5, 3], True, b"codes")
-    done = run("popef.cli", "diff", first, second)
+    done = run("cli", "diff", first, second)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         "metadata 'e': numIpus: '1' became '2'",
@@ -209,8 +209,8 @@ def test_diff_names_fields_payloads_and_missing_blobs(tmp_path: Path) -> None:
         "dataTensor 'w': data: 1 of 3 elements differ, at most by 0.5",
         "opaque 'popart': only in the second",
     ]
-    assert json.loads(run("popef.cli", "diff", "--json", first, second).stdout) == done.stdout.splitlines()
-    assert run("popef.cli", "diff", first, first).returncode == 0
+    assert json.loads(run("cli", "diff", "--json", first, second).stdout) == done.stdout.splitlines()
+    assert run("cli", "diff", first, first).returncode == 0
 
 
 def test_merge_and_split_are_each_others_inverse(tmp_path: Path, small_file: bytes) -> None:
@@ -223,17 +223,17 @@ def test_merge_and_split_are_each_others_inverse(tmp_path: Path, small_file: byt
     first = tmp_path / "first.popef"
     first.write_bytes(small_file)
     both = tmp_path / "both.popef"
-    assert run("popef.cli", "merge", first, other, "-o", both).returncode == 0
+    assert run("cli", "merge", first, other, "-o", both).returncode == 0
     assert both.read_bytes() == small_file + other.read_bytes()
-    assert run("popef.cli", "split", both, "-o", tmp_path / "models").returncode == 0
+    assert run("cli", "split", both, "-o", tmp_path / "models").returncode == 0
     assert sorted(os.listdir(tmp_path / "models")) == ["exe.popef", "rest.popef", "second.popef"]
     assert (tmp_path / "models/exe.popef").stat().st_size == len(small_file)
     with popef.Reader() as reader:
         reader.parseFile(tmp_path / "models/second.popef")
         assert popef.ModelBuilder(reader).createModel().executable.name == "second"
-    assert run("popef.cli", "split", first, "--by", "data", "-o", tmp_path / "data").returncode == 0
+    assert run("cli", "split", first, "--by", "data", "-o", tmp_path / "data").returncode == 0
     assert sorted(os.listdir(tmp_path / "data")) == ["executable.popef", "weights.popef"]
-    assert run("popef.cli", "merge", first, first, "-o", tmp_path / "twice.popef").returncode == 1
+    assert run("cli", "merge", first, first, "-o", tmp_path / "twice.popef").returncode == 1
     assert not (tmp_path / "twice.popef").exists()
 
 

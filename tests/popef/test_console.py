@@ -163,7 +163,7 @@ def test_numbers_out_of_range_are_usage_errors(kind, text):
 def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path, small_file):
     file = tmp_path / "small.popef"
     file.write_bytes(small_file)
-    dump = [sys.executable, "-m", "popef.dump"]
+    dump = [sys.executable, "-m", "popef.commands.dump"]
     read, write = os.pipe()
     os.close(read)
     for arguments in ([str(file)], ["--help"]):
@@ -184,7 +184,7 @@ def test_output_that_nobody_reads_or_that_finds_no_room_is_no_traceback(tmp_path
 
 def test_a_terminal_without_unicode_is_no_traceback(tmp_path):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "popef.dump", str(tmp_path / "é")]
+    command = [sys.executable, "-m", "popef.commands.dump", str(tmp_path / "é")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode == 1
     assert done.stderr.endswith(r"\xe9: No such file or directory" + "\n")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import popef
-from popef.compare import iter_differences
-from popef.verify import Verification
+from popef.commands.compare import iter_differences
+from popef.commands.verify import Verification
 
 
 def file_of(write: Callable[[popef.Writer], None]) -> bytes:

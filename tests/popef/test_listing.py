@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import popef
-from popef import dump
 from popef.codec import encode
+from popef.commands import dump
 from popef.record import Record
 from popef.types import BlobHeader, Executable, OpaqueBlob
 

@@ -26,10 +26,10 @@ from popef import (
     TensorType,
 )
 from popef.codec import encode
+from popef.commands.verify import Verification
 from popef.record import Record
 from popef.rules import Severity
 from popef.types import Executable, OpaqueBlob
-from popef.verify import Verification
 
 STRUCT_2_1 = 2 << 32 | 1 << 48
 BYTES, COMPOSITE = 2, 7

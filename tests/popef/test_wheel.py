@@ -87,9 +87,10 @@ def test_it_needs_numpy_and_nothing_else(wheel: Path) -> None:
 def test_it_holds_every_module_its_types_the_format_and_the_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    expected = {"popef/py.typed", "popef/FORMAT.md"} | {
-        f"popef/{path.name}" for path in (wheel.parent / "popef").glob("*.py")
-    }
+    sources = wheel.parent / "popef"
+    modules = [path.relative_to(sources) for path in sources.rglob("*.py")]
+    expected = {f"popef/{path}" for path in modules if path.parts[0] != "build"}
+    expected |= {"popef/py.typed", "popef/FORMAT.md"}
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert any(name.endswith("/LICENSE") for name in names)
 

@@ -15,11 +15,11 @@ from capnp_reference import PLAIN
 from popef_files import PlainBlob, written_by_others, written_by_popef
 
 import popef
-from popef.compare import iter_differences
+from popef.commands.compare import iter_differences
+from popef.commands.verify import Verification
+from popef.commands.words import describe_words_of
 from popef.describe import describe_blob
 from popef.scan import HEAD_BYTES, Blob, read_blob
-from popef.verify import Verification
-from popef.words import describe_words_of
 
 LIMITS = popef.Limits(
     max_structure_bytes=1 << 16,

@@ -6,13 +6,13 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 
-from .console import Progress
+from ..console import Progress
+from ..reader import ExecutableReader, Reader
+from ..scan import Blob
+from ..source import CHUNK_BYTES
+from ..types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
+from ..writer import Writer
 from .extract import harmless
-from .reader import ExecutableReader, Reader
-from .scan import Blob
-from .source import CHUNK_BYTES
-from .types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
-from .writer import Writer
 
 
 def recode(source: str, target: str, *, compress: bool) -> None:

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .compression import Codec
-from .enums import BlobType, Enumerant, TensorType, enumerant
-from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
-from .reader import ExecutableReader
-from .record import Record
-from .rules import Rule, Severity
-from .scan import HEAD_BYTES, Blob, read_blob, read_header
-from .source import CHUNK_BYTES, Source, open_source
-from .types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
+from ..compression import Codec
+from ..enums import BlobType, Enumerant, TensorType, enumerant
+from ..errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
+from ..reader import ExecutableReader
+from ..record import Record
+from ..rules import Rule, Severity
+from ..scan import HEAD_BYTES, Blob, read_blob, read_header
+from ..source import CHUNK_BYTES, Source, open_source
+from ..types import Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The tables of FORMAT.md, made from the tables that the code works from.
 
-`python -m popef.document` writes them anew between the markers of the file; a test holds the file against
-them.
+`python -m popef.commands.document` writes them anew between the markers of the file; a test holds the file
+against them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
-from .errors import Limits
-from .record import AnyEnumerant
-from .rules import Rule, Severity
-from .schema import WORD_BITS, Field, Kind, Struct
-from .types import STRUCTURE_OF_BLOB, STRUCTURES, TensorDataInfo, TensorInfo
+from ..enums import ITEM_BYTES, BlobType, DataType, TensorType, enumerant
+from ..errors import Limits
+from ..record import AnyEnumerant
+from ..rules import Rule, Severity
+from ..schema import WORD_BITS, Field, Kind, Struct
+from ..types import STRUCTURE_OF_BLOB, STRUCTURES, TensorDataInfo, TensorInfo
+from ..writer import Writer
 from .words import describe_words_of
-from .writer import Writer
 
-DOCUMENT = Path(__file__).with_name("FORMAT.md")
+DOCUMENT = Path(__file__).parents[1] / "FORMAT.md"
 
 
 def document(text: str) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .describe import tree
-from .enums import BlobType, enumerant
-from .reader import ExecutableReader, Reader, TensorReader
-from .scan import Blob
-from .source import CHUNK_BYTES
-from .streams import open_view
-from .types import Executable, Metadata, TensorDataInfo
+from ..describe import tree
+from ..enums import BlobType, enumerant
+from ..reader import ExecutableReader, Reader, TensorReader
+from ..scan import Blob
+from ..source import CHUNK_BYTES
+from ..streams import open_view
+from ..types import Executable, Metadata, TensorDataInfo
 
 Key = tuple[BlobType, str, int]
 """What a blob is recognised by: its type, its name, and how many like it stand before it."""

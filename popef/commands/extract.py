@@ -10,14 +10,14 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .describe import json_text, tree
-from .dtypes import storage_dtype
-from .enums import BlobType
-from .errors import Limits
-from .reader import ExecutableReader
-from .scan import Blob
-from .source import CHUNK_BYTES
-from .types import Executable, FeedDataInfo, Metadata, TensorDataInfo
+from ..describe import json_text, tree
+from ..dtypes import storage_dtype
+from ..enums import BlobType
+from ..errors import Limits
+from ..reader import ExecutableReader
+from ..scan import Blob
+from ..source import CHUNK_BYTES
+from ..types import Executable, FeedDataInfo, Metadata, TensorDataInfo
 
 _SUFFIXES = {
     BlobType.POPLAR_EXECUTABLE: ".executable",

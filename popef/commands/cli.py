@@ -8,16 +8,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from .arguments import Parser, count, find_version
+from ..arguments import Parser, count, find_version
+from ..console import Progress, UsageError, print_line, run
+from ..enums import BlobType, enumerant
+from ..errors import PopefError
+from ..reader import Reader
+from ..rules import Severity
+from ..scan import Blob
 from .compare import iter_differences
-from .console import Progress, UsageError, print_line, run
-from .enums import BlobType, enumerant
-from .errors import PopefError
 from .extract import extract, write_payload
-from .reader import Reader
 from .rewrite import merge, recode, split
-from .rules import Severity
-from .scan import Blob
 from .verify import Verification
 
 Command = Callable[[argparse.Namespace], int]

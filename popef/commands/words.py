@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
-from .enums import BlobType, enumerant
-from .errors import FormatError, LimitError, Limits, PopefError
-from .rules import Rule
-from .scan import read_header
-from .schema import Field, Kind, Struct
-from .source import MemorySource, Source, open_source
-from .types import STRUCTURE_OF_BLOB, BlobHeader
-from .wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
+from ..enums import BlobType, enumerant
+from ..errors import FormatError, LimitError, Limits, PopefError
+from ..rules import Rule
+from ..scan import read_header
+from ..schema import Field, Kind, Struct
+from ..source import MemorySource, Source, open_source
+from ..types import STRUCTURE_OF_BLOB, BlobHeader
+from ..wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
 
 _BYTES, _COMPOSITE, _POINTERS = 2, 7, 6
 _RAW_WORDS = 64
