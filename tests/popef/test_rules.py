@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from popef_blobs import message
 
 import popef
 from popef import (
@@ -33,11 +34,6 @@ from popef.types import Executable, OpaqueBlob
 
 STRUCT_2_1 = 2 << 32 | 1 << 48
 BYTES, COMPOSITE = 2, 7
-
-
-def message(*words: int) -> bytes:
-    """A message of one segment; the first word is the root pointer."""
-    return struct.pack("<II", 0, len(words)) + struct.pack(f"<{len(words)}Q", *words)
 
 
 def blob(kind: int, structure: bytes | Record, payload: bytes = b"") -> bytes:

@@ -1,0 +1,103 @@
+"""Small PopEF files, most of them sound, for the tests of what reads and writes them."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+import numpy as np
+
+import popef
+from popef.codec import encode
+from popef.types import BlobHeader, BlobType, Executable
+
+
+def info(shape: tuple[int, ...] = (2, 3), data_type: popef.DataType = popef.DataType.F32) -> popef.TensorInfo:
+    """Of a small tensor."""
+    return popef.TensorInfo(shape=shape, dataType=data_type)
+
+
+def write_whole(target: str | os.PathLike[str] | BinaryIO, metadata: popef.Metadata | None = None) -> None:
+    """One blob of each kind; the tensor is 0..5."""
+    with popef.Writer(target) as writer:
+        writer.writeMetadata(metadata or popef.Metadata(executable="e", anchors=[popef.Anchor(name="w")]))
+        with writer.createExecutable("e") as blob:
+            blob.write(b"co")
+            blob.write(bytearray(b"deXX"), 2)
+        with writer.createOpaqueBlob("popart", "e") as blob:
+            blob.write(b"odd")
+        with writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info())) as blob:
+            blob.write(np.arange(6, dtype=np.float32).data)
+        feed = popef.FeedDataInfo(name="w", tensorInfo=info((2,), popef.DataType.U8), numTensors=3)
+        with writer.createFeedData(feed) as blob:
+            blob.write(bytes(range(6)))
+
+
+def parse_lazily(data: bytes) -> popef.Reader:
+    """A reader of some bytes, of which it has seen headers and structures only."""
+    reader = popef.Reader()
+    reader.parseStream(io.BytesIO(data))
+    return reader
+
+
+def parse(data: bytes) -> popef.Reader:
+    """A reader of some bytes that has been asked for everything it can say of them."""
+    reader = parse_lazily(data)
+    for executable in reader.executables():
+        executable.executable()
+    for tensor in (*reader.tensors(), *reader.feeds()):
+        tensor.data()
+    for opaque in reader.opaqueBlobs():
+        opaque.data()
+    reader.metadata()
+    return reader
+
+
+def whole() -> bytes:
+    """What `write_whole` writes."""
+    sink = io.BytesIO()
+    write_whole(sink)
+    return sink.getvalue()
+
+
+def raw_executable(payload: bytes, uncompressed: int) -> bytes:
+    """An executable blob with a payload that may be anything."""
+    body = encode(Executable(name="e", uncompressedSize=uncompressed))
+    return (
+        encode(BlobHeader(type=BlobType.POPLAR_EXECUTABLE, size=48 + len(body) + len(payload)))
+        + body
+        + payload
+    )
+
+
+def build(*paths: Path, name: str | None = None) -> popef.Model:
+    """The model in some files."""
+    reader = popef.Reader()
+    for path in paths:
+        reader.parseFile(path)
+    return popef.ModelBuilder(reader).createModel(name)
+
+
+class Pipe(io.BytesIO):
+    """A sink that cannot seek."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def seek(self, *_: object) -> NoReturn:
+        raise OSError("a pipe cannot seek")
+
+
+def message(*words: int) -> bytes:
+    """A message of one segment; the first word is the root pointer."""
+    return struct.pack("<II", 0, len(words)) + struct.pack(f"<{len(words)}Q", *words)
+
+
+def metadata_blob(words: Sequence[int]) -> bytes:
+    """A metadata blob whose structure has these words."""
+    body = message(*words)
+    return encode(BlobHeader(type=BlobType.METADATA, size=48 + len(body))) + body
