@@ -23,7 +23,7 @@ import networks
 import numpy as np
 import onnx
 from onnx import TensorProto
-from poprt.quarter import Fp8Params, float_to_fp8
+from poprt.passes.precision import FloatToFp8, Fp8Params
 from rich.console import Console
 from rich.table import Table
 from simipu.cost import CostOptions, constants, estimate
@@ -109,7 +109,7 @@ def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
     names = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
     # The 13th in order, or the 14th: the one of those that is at the peak of memory.
     kept = {"first conv": names[0], "conv_13": names[12], "last gemm": names[-1]}
-    float_to_fp8(model, Fp8Params(), [name for words, name in kept.items() if words in variant])
+    FloatToFp8(Fp8Params(), [name for words, name in kept.items() if words in variant]).run(model)
 
 
 def _bert(row: dict[str, Any]) -> float:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import onnx
 from poprt import operators
-from poprt.checks import SELECTING, SHAPED_BY
-from poprt.half import _has_half
+from poprt.passes.checks import SELECTING, SHAPED_BY
+from poprt.passes.precision import has_half
 from simipu.cost.operators import _FORMULAS, VIEWS
 from simipu.numerics.lowering import BOUNDED_OPERATORS, EXACT_OPERATORS, PRODUCTS
 from simipu.rows.rules import RULES, WHOLE_BATCH
@@ -157,7 +157,7 @@ def _describe_half(schema: onnx.defs.OpSchema) -> str:
         return "of its bodies"
     if not any({"tensor(float)", "tensor(float16)"}.intersection(output.types) for output in schema.outputs):
         return "no floats"
-    if not _has_half(schema):
+    if not has_half(schema):
         return "stays in float"
     if name in EXACT_OPERATORS:
         return "exact"

@@ -8,25 +8,39 @@ outside the messages. Nothing here knows a chip, a precision, or what an operato
 from onnxgraph.admission import check_graph
 from onnxgraph.building import Chain, make_body, make_cast
 from onnxgraph.edit import (
+    change_without_weights,
     drop_weights,
     keep_outputs,
     name_nodes,
     rename,
     replace_inputs,
     replace_nodes,
+    replace_outputs,
+    set_shape,
     without_weights,
 )
 from onnxgraph.errors import GraphError, GraphTooLargeError
 from onnxgraph.nodes import (
     attribute,
+    find_makers,
+    find_makers_anywhere,
     find_opset,
+    fresh_name,
     iter_bodies,
+    iter_defined,
     iter_graphs,
     iter_nodes,
     iter_reads,
     used_names,
 )
-from onnxgraph.shapes import Value, collect_values, graph_values, infer_shapes
+from onnxgraph.shapes import (
+    Value,
+    collect_values,
+    graph_values,
+    infer_shapes,
+    register_shapes,
+    remember_inferences,
+)
 
 __all__ = [
     "Chain",
@@ -34,13 +48,18 @@ __all__ = [
     "GraphTooLargeError",
     "Value",
     "attribute",
+    "change_without_weights",
     "check_graph",
     "collect_values",
     "drop_weights",
+    "find_makers",
+    "find_makers_anywhere",
     "find_opset",
+    "fresh_name",
     "graph_values",
     "infer_shapes",
     "iter_bodies",
+    "iter_defined",
     "iter_graphs",
     "iter_nodes",
     "iter_reads",
@@ -48,9 +67,13 @@ __all__ = [
     "make_body",
     "make_cast",
     "name_nodes",
+    "register_shapes",
+    "remember_inferences",
     "rename",
     "replace_inputs",
     "replace_nodes",
+    "replace_outputs",
+    "set_shape",
     "used_names",
     "without_weights",
 ]

@@ -3,13 +3,13 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import onnx
 from onnx import helper
 
-from onnxgraph.nodes import iter_graphs, iter_nodes
+from onnxgraph.nodes import iter_bodies, iter_nodes, used_names
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
 
@@ -66,15 +66,33 @@ def name_nodes(graph: onnx.GraphProto) -> None:
 def rename(graph: onnx.GraphProto, renames: Mapping[str, str]) -> None:
     """Give tensors other names wherever nodes, bodies' too, and outputs of bodies read and make them.
 
-    Inputs, outputs and initializers of `graph` itself keep theirs: whoever renames those says so.
+    Inputs, outputs and initializers of `graph` itself keep theirs: whoever renames those says so. A body's
+    own inputs and initializers hide what is outside under their names.
     """
-    for each in iter_graphs(graph):
-        for node in each.node:
-            node.input[:] = [renames.get(name, name) for name in node.input]
-            node.output[:] = [renames.get(name, name) for name in node.output]
-        if each is not graph:
-            for value in each.output:
-                value.name = renames.get(value.name, value.name)
+    if not renames:
+        return
+    for node in graph.node:
+        node.input[:] = [renames.get(name, name) for name in node.input]
+        node.output[:] = [renames.get(name, name) for name in node.output]
+        for body in iter_bodies(node):
+            hidden = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+            seen = {old: new for old, new in renames.items() if old not in hidden}
+            rename(body, seen)
+            for value in body.output:
+                value.name = seen.get(value.name, value.name)
+
+
+def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:
+    """Give a value that static shape."""
+    dims = value.type.tensor_type.shape.dim
+    del dims[:]
+    for size in shape:
+        dims.add(dim_value=size)
+
+
+def drop_functions(model: onnx.ModelProto) -> None:
+    """Drop the functions and the training steps that a model brings."""
+    del model.functions[:], model.training_info[:]
 
 
 def drop_weights(graph: onnx.GraphProto, kept: Collection[str]) -> None:
@@ -101,6 +119,32 @@ def without_weights(
                 helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
     return light
+
+
+def change_without_weights(
+    model: onnx.ModelProto,
+    names: Collection[str],
+    change: Callable[[onnx.ModelProto], onnx.ModelProto],
+) -> None:
+    """Make `model`, in place, what `change` makes of it while those weights are away, as inputs.
+
+    They are neither copied nor carried through whatever `change` hands the model to; those that nothing takes
+    any longer go.
+    """
+    given = {value.name for value in model.graph.input}
+    changed = change(without_weights(model, names))
+    kept = [value for value in changed.graph.input if value.name in given or value.name not in names]
+    replace_inputs(changed.graph, kept)
+    drop_weights(model.graph, set(names) & used_names(changed.graph))
+    _clear(model, "graph")
+    _clear(model.graph, "initializer")
+    model.MergeFrom(changed)
+
+
+def _clear(message: _Message, kept: str) -> None:
+    for field, _ in message.ListFields():
+        if field.name != kept:
+            message.ClearField(field.name)
 
 
 def _copy(message: _Message, left_out: str) -> _Message:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import onnx
@@ -102,3 +102,21 @@ def find_users(graph: onnx.GraphProto) -> dict[str, list[onnx.NodeProto]]:
         for name in dict.fromkeys(iter_reads(node)):
             users[name].append(node)
     return users
+
+
+def find_makers_anywhere(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """The node that makes each tensor of `graph` and of its bodies; what goes into a body is its node's
+    doing."""
+    makers: dict[str, onnx.NodeProto] = {}
+    for node in iter_nodes(graph):
+        makers.update((name, node) for name in node.output if name)
+        for body in iter_bodies(node):
+            makers.update((value.name, node) for value in body.input)
+    return makers
+
+
+def fresh_name(wanted: str, taken: Container[str]) -> str:
+    """`wanted`, with as many underscores behind it as keep it apart from the names that are taken."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted

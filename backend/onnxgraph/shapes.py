@@ -1,24 +1,67 @@
-"""Shapes and element sizes of a graph's tensors, by shape inference."""
+"""Shapes and element sizes of a graph's tensors, by shape inference: ONNX's for the standard's operators, and
+that of registered rules for those of other domains."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, TypeProto
 
+from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import element_bytes
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 _LARGE = 256
-
-
+"""Elements of a float weight on whose values no shape depends: what shapes are made of is smaller."""
 _MOST_ROUNDS = 64
 """Of inference, for loops that follow one another; a known model has 2."""
 MOST_TRIPS = 2**31
 """Of a Loop: more stand for a loop that only its condition ends."""
+_MOST_REMEMBERED = 2
+"""Graphs whose shapes are remembered: who asks again asks soon."""
+
+ShapeRule = Callable[[onnx.NodeProto, Sequence[TypeProto]], Sequence[TypeProto]]
+"""The types, shapes included, of what a node makes, of those of what it takes (of an input left out: an empty
+one)."""
+
+_RULES: dict[tuple[str, str], ShapeRule] = {}
+_remembered: ContextVar[dict[bytes, tuple[bool, onnx.ModelProto]] | None] = ContextVar(
+    "_remembered", default=None
+)
+
+
+def register_shapes(domain: str, *op_types: str) -> Callable[[ShapeRule], ShapeRule]:
+    """A decorator: the function says what operators of another domain than the standard's make."""
+
+    def add(rule: ShapeRule) -> ShapeRule:
+        assert domain not in STANDARD_DOMAINS, "ONNX infers the shapes of its own operators"
+        _RULES.update(((domain, op_type), rule) for op_type in op_types)
+        return rule
+
+    return add
+
+
+@contextmanager
+def remember_inferences() -> Iterator[None]:
+    """While the with statement lasts, a graph that is asked about again is not inferred again.
+
+    What decides is all that the graph says, so that nobody who changes one has to tell. Outside, nothing is
+    kept: a server loads a graph once.
+    """
+    if _remembered.get() is not None:
+        yield
+        return
+    token = _remembered.set({})
+    try:
+        yield
+    finally:
+        _remembered.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +100,64 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
         ) or tensor.data_location == TensorProto.EXTERNAL
         stub = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         light.graph.initializer.append(stub if large else tensor)
-    inferred = onnx.shape_inference.infer_shapes(light, strict_mode=strict, data_prop=True)
+    remembered = _remembered.get()
+    if remembered is None:
+        return _infer(light, strict)
+    key = hashlib.sha256(light.SerializeToString(deterministic=True)).digest()
+    was_strict, known = remembered.get(key, (False, None))
+    if known is None or (strict and not was_strict):
+        known = _infer(light, strict)
+        remembered[key] = strict, known
+        if len(remembered) > _MOST_REMEMBERED:
+            del remembered[next(iter(remembered))]
+    own = onnx.ModelProto()
+    own.CopyFrom(known)
+    return own
+
+
+def _infer(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     loops = sum(node.op_type == "Loop" for node in model.graph.node)
-    for _ in range(min(2 * loops, _MOST_ROUNDS)):  # into the body, and out of it
-        if not _declare_loops(inferred):
+    others = sum((node.domain, node.op_type) in _RULES for node in model.graph.node)
+    for _ in range(min(2 * loops, _MOST_ROUNDS) + others):  # into a Loop's body, and out of it
+        if not (_declare_loops(inferred) | declare_others(inferred.graph)):
             break
         inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
     return inferred
+
+
+def declare_others(graph: onnx.GraphProto) -> bool:
+    """Write into the graph, in place, what registered rules say that its nodes make, where all that they take
+    is known, and what they make is not. Whether anything was written."""
+    if not any((node.domain, node.op_type) in _RULES for node in graph.node):
+        return False
+    known = _find_known(graph)
+    written = False
+    for node in graph.node:
+        rule = _RULES.get((node.domain, node.op_type))
+        if rule is None or known.keys() >= set(filter(None, node.output)):
+            continue
+        if known.keys() >= set(filter(None, node.input)):
+            taken = [known[name].type if name else TypeProto() for name in node.input]
+            for name, made in zip(node.output, rule(node, taken), strict=True):
+                known[name] = onnx.ValueInfoProto(name=name, type=made)
+                _declare(graph, known[name])
+            written = True
+    return written
+
+
+def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """What is known of tensors whose static shape is."""
+    known = {
+        info.name: info
+        for info in (*graph.value_info, *graph.output, *graph.input)
+        if _static_shape(info) is not None
+    }
+    for tensor in graph.initializer:
+        known.setdefault(
+            tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+        )
+    return known
 
 
 def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
@@ -100,15 +194,7 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
     Only where they are known and the body keeps them. Whether anything was written.
     """
     graph = model.graph
-    known = {
-        info.name: info
-        for info in (*graph.value_info, *graph.output, *graph.input)
-        if _static_shape(info) is not None
-    }
-    for tensor in graph.initializer:
-        known.setdefault(
-            tensor.name, onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-        )
+    known = _find_known(graph)
     written = False
     for node in graph.node:
         if node.op_type != "Loop" or known.keys() >= set(node.output):

@@ -22,14 +22,14 @@ from popef.staging import Staging
 from poprt.arguments import read_shape
 from poprt.calibration import read_calibration_data
 from poprt.compiler import Compiler, Executable, cost_options
-from poprt.converter import PRECISIONS, Converter
+from poprt.converter import Converter
 from poprt.frontend import get_frontend
 from poprt.locks import make_scratch_folder
 from poprt.memory import check_weights
-from poprt.options import CompilerOptions
+from poprt.options import PRECISIONS, CompilerOptions
+from poprt.passes.shapes import describe_shape
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
-from poprt.shapes import describe_shape
 from poprt.supervision import add_limits, supervised
 from poprt.terminal import configure_logging, make_console, show_progress
 from poprt.triton_model import ModelFolder, stage_executable

@@ -17,7 +17,7 @@ import onnx
 import simipu
 from google.protobuf.message import DecodeError
 from onnx import TensorProto
-from onnxgraph import GraphTooLargeError, infer_shapes, iter_bodies, name_nodes, without_weights
+from onnxgraph import iter_nodes, keep_outputs, remember_inferences, without_weights
 from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import has_data, read_array
 from simipu import (
@@ -32,8 +32,7 @@ from simipu import (
     Stream,
 )
 from simipu.cost import CostOptions, Estimate, estimate
-from simipu.demand import measure
-from simipu.errors import CompileMemoryError, LoadTimeoutError
+from simipu.errors import LoadTimeoutError
 from simipu.isolation import open_graph
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
@@ -41,15 +40,14 @@ from simipu.rows import take_rows
 from simipu.target import Target, find_target
 
 import popef
+from poprt import pipeline
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
-from poprt.checks import admit, check_static
-from poprt.converter import MAXIMUM_IR_VERSION
 from poprt.frontend import OnnxFrontend
-from poprt.half import float_to_half
 from poprt.memory import check_weights
-from poprt.operators import describe_missing
 from poprt.options import CompilerOptions
-from poprt.shapes import forget_declared_shapes
+from poprt.passes import PassManager
+from poprt.passes.precision import FloatToHalf
+from poprt.passes.surgery import MAXIMUM_IR_VERSION
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
@@ -150,13 +148,11 @@ class Compiler:
         target = find_target(options.ipu_version or "ipu2", options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = _take_weights(loaded, _LEAST_CONSTANT_BYTES if options.constant_weights else 0)
-        if outputs is not None:
-            _keep_outputs(light.graph, outputs)
-        admit(light)
-        forget_declared_shapes(light)
-        check_static(light)
         calibration = _Calibration(float_model, outputs, calibration_data)
-        return _compile(light, weights, target, options, batch_axis, calibration, on_step)
+        with remember_inferences():
+            passes = pipeline.preparation(pipeline.PreparationOptions(outputs, options.only_ipu_operators))
+            light = PassManager(passes).run(light, on_step)
+            return _compile(light, weights, target, options, batch_axis, calibration, on_step)
 
     @staticmethod
     def compile_and_export(
@@ -179,16 +175,6 @@ def _load(model: onnx.ModelProto | bytes | str | Path) -> onnx.ModelProto:
         return onnx.load_model_from_string(model)
     except DecodeError as error:
         raise CompileError(f"{len(model)} bytes: expected a serialised ONNX model, found {error}") from error
-
-
-def _keep_outputs(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
-    known = {value.name: value for value in graph.output}
-    unknown = sorted(set(outputs) - set(known))
-    if unknown:
-        raise CompileError(f"output {unknown[0]!r} is not one of the model's outputs: {', '.join(known)}")
-    kept = [known[name] for name in outputs]
-    del graph.output[:]
-    graph.output.extend(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +201,7 @@ class _Calibration:
     def _split(self, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
         light, weights = _take_weights(model, _LEAST_CONSTANT_BYTES)
         if self.outputs is not None:
-            _keep_outputs(light.graph, self.outputs)
+            keep_outputs(light.graph, self.outputs)
         return Side(light, weights, numerics)
 
     def _narrow(self, half: Side, types: Collection[str]) -> Side:
@@ -223,8 +209,7 @@ class _Calibration:
         assert self.float_model is not None
         model = onnx.ModelProto()
         model.CopyFrom(self.float_model)
-        float_to_half(model, types)
-        return self._split(model, half.numerics)
+        return self._split(FloatToHalf(types).run(model), half.numerics)
 
 
 def _compile(
@@ -242,12 +227,6 @@ def _compile(
             f"found {options.num_io_tiles}"
         )
     on_step("plan operators")
-    name_nodes(model.graph)
-    _check_operators(model.graph, options)
-    inferred = infer_shapes(model)
-    _check_demand(inferred)
-    del model.graph.output[:]
-    model.graph.output.extend(inferred.graph.output)
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
     on_step("prove rows independent")
@@ -294,30 +273,10 @@ def _compile(
     )
 
 
-def _check_demand(inferred: onnx.ModelProto) -> None:
-    """Refuse what this machine could not load and run either."""
-    options = GraphOptions()
-    try:
-        measure(inferred).check(options.memory_bytes, options.limit_seconds, options.num_cores)
-    except GraphTooLargeError as error:
-        raise CompileMemoryError(f"the model could not be run: {error}") from error
-
-
-def _check_operators(graph: onnx.GraphProto, options: CompilerOptions) -> None:
-    missing = describe_missing(graph)
-    if missing and options.only_ipu_operators:
-        raise CompileError(
-            f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could "
-            "compile"
-        )
-    if missing:
-        _log.warning("runs here only; the IPU's compiler has no %s", missing)
-
-
 def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions) -> None:
     """Refuse a graph so large that ONNX Runtime would not have it ready in time; the calibration run has
     tried it already."""
-    if _count_nodes(onnx.load_model_from_string(main.graph).graph) < _LEAST_NODES_TO_TRY:
+    if sum(1 for _ in iter_nodes(onnx.load_model_from_string(main.graph).graph)) < _LEAST_NODES_TO_TRY:
         return
     try:
         open_graph(
@@ -327,10 +286,6 @@ def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options
         raise _not_ready(error) from error
     except LoadError as error:
         raise CompileError(str(error)) from error
-
-
-def _count_nodes(graph: onnx.GraphProto) -> int:
-    return len(graph.node) + sum(_count_nodes(body) for node in graph.node for body in iter_bodies(node))
 
 
 def _not_ready(error: LoadTimeoutError) -> CompileError:

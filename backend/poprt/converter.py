@@ -7,26 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import onnx
-from onnxgraph import name_nodes, without_weights
-from onnxgraph.weights import is_outlined
-from simipu import CompileError
-from simipu.numerics.lowering import OLDEST_OPSET
 
-from poprt.checks import admit, check_operators, check_static
-from poprt.fixed_inputs import fix_inputs
-from poprt.folding import fold
-from poprt.half import float_to_half, half_to_float, has_halves, is_half
-from poprt.integers import int64_to_int32
-from poprt.quarter import Fp8Params, float_to_fp8
-from poprt.shapes import fix_input_shapes
-
-PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
-MINIMUM_IR_VERSION = 8
-"""ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX
-Runtime reads 8."""
-MAXIMUM_IR_VERSION = 10
-"""The newest that the oldest supported ONNX Runtime (1.18) reads; what came later describes things not
-compiled here."""
+from poprt import pipeline
+from poprt.options import ConverterOptions
+from poprt.passes import Pass, PassManager, Stage
+from poprt.passes.precision import Fp8Params
 
 
 class Converter:
@@ -60,97 +45,45 @@ class Converter:
         fix_inputs: Mapping[str, Any] | None = None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise CompileError(f"precision {precision!r} is not supported; choose {', '.join(PRECISIONS)}")
-        self.input_shape = dict(input_shape or {})
-        self.convert_version = convert_version
-        self.precision = precision
-        self.fp16_skip_op_types = _names(fp16_skip_op_types)
-        self.fp16_skip_op_names = _names(fp16_skip_op_names)
-        self.fp8_params = Fp8Params() if fp8_params is None else Fp8Params.parse(fp8_params)
-        self.fp8_skip_op_names = _names(fp8_skip_op_names)
-        self.batch_size = batch_size
-        self.batch_axis = batch_axis
-        self.remove_outputs = frozenset(remove_outputs)
-        self.fix_inputs = dict(fix_inputs or {})
+        self.options = ConverterOptions(
+            input_shape=dict(input_shape or {}),
+            convert_version=convert_version,
+            precision=precision,
+            fp16_skip_op_types=_names(fp16_skip_op_types),
+            fp16_skip_op_names=_names(fp16_skip_op_names),
+            fp8_params=Fp8Params() if fp8_params is None else Fp8Params.parse(fp8_params),
+            fp8_skip_op_names=_names(fp8_skip_op_names),
+            batch_size=batch_size,
+            batch_axis=batch_axis,
+            remove_outputs=frozenset(remove_outputs),
+            fix_inputs=dict(fix_inputs or {}),
+        )
         self._on_step = on_step
 
     def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and
         why."""
-        prepared, narrow = self._prepare(model)
-        return self._narrow(prepared) if narrow else self._check(prepared)
+        return self._run(pipeline.conversion(self.options, model), _copy(model))
 
     def convert_beside_float(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
         """The same, and what it was before its precision was converted, for `Compiler` to compare with
         (ours); None where it computes in float."""
-        prepared, narrow = self._prepare(model)
-        if not narrow:
-            return self._check(prepared), None
-        whole = onnx.ModelProto()
-        whole.CopyFrom(prepared)
-        return self._narrow(prepared), whole
+        passes = pipeline.conversion(self.options, model)
+        before = [each for each in passes if each.info.stage < Stage.PRECISION]
+        after = passes[len(before) :]
+        converted = self._run(before, _copy(model))
+        narrows = any(each.info.stage is Stage.PRECISION for each in after)
+        whole = _copy(converted) if narrows else None
+        return self._run(after, converted), whole
 
-    def _prepare(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
-        """A static model in float, folded and with all nodes named, and whether it is to be brought to
-        half."""
-        self._on_step("check operators")
-        check_operators(model.graph)
-        converted = onnx.ModelProto()
-        converted.CopyFrom(model)
-        admit(converted)
-        narrow = self.precision != "fp32" or is_half(converted)
-        version = self._version(converted, narrow)
-        if version is not None:
-            converted = _convert_version(converted, version)
-        converted.ir_version = min(max(converted.ir_version, MINIMUM_IR_VERSION), MAXIMUM_IR_VERSION)
-        self._remove_outputs(converted.graph)
-        self._on_step("fix shapes")
-        fix_inputs(converted, self.fix_inputs, self.input_shape)
-        shapes = {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}
-        fix_input_shapes(converted, shapes, self.batch_size, self.batch_axis)
-        if narrow and has_halves(converted):
-            half_to_float(converted)
-        self._on_step("fold constants")
-        fold(converted)
-        name_nodes(converted.graph)
-        self._on_step(f"convert to {self.precision}")
-        int64_to_int32(converted)
-        return converted, narrow
+    def _run(self, passes: Sequence[Pass], model: onnx.ModelProto) -> onnx.ModelProto:
+        return PassManager(passes).run(model, self._on_step)
 
-    def _narrow(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        float_to_half(model, self.fp16_skip_op_types, self.fp16_skip_op_names)
-        if self.precision in ("fp8", "fp8_weight"):
-            weights_only = self.precision == "fp8_weight"
-            float_to_fp8(model, self.fp8_params, self.fp8_skip_op_names, weights_only=weights_only)
-        return self._check(model)
 
-    def _check(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        self._on_step("infer shapes")
-        check_static(model)
-        return model
-
-    def _version(self, model: onnx.ModelProto, narrow: bool) -> int | None:
-        """The opset to convert to, None for the model's own."""
-        found = next(
-            (entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), OLDEST_OPSET
-        )
-        if self.convert_version is None and narrow and found < OLDEST_OPSET:
-            return OLDEST_OPSET
-        return self.convert_version
-
-    def _remove_outputs(self, graph: onnx.GraphProto) -> None:
-        names = [value.name for value in graph.output]
-        unknown = sorted(self.remove_outputs - set(names))
-        if unknown:
-            raise CompileError(
-                f"remove_outputs names {unknown[0]!r}; the model's outputs are {', '.join(names)}"
-            )
-        kept = [value for value in graph.output if value.name not in self.remove_outputs]
-        if not kept:
-            raise CompileError("remove_outputs leaves no output; keep at least one of " + ", ".join(names))
-        del graph.output[:]
-        graph.output.extend(kept)
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
 
 
 def _names(names: Collection[str] | str | None) -> frozenset[str]:
@@ -158,20 +91,3 @@ def _names(names: Collection[str] | str | None) -> frozenset[str]:
     them."""
     listed = names.split(",") if isinstance(names, str) else names or ()
     return frozenset(stripped for name in listed if (stripped := name.strip()))
-
-
-def _convert_version(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    """The converter of onnx would carry weights to and fro: the large ones wait outside, as inputs."""
-    outlined = {tensor.name: tensor for tensor in model.graph.initializer if is_outlined(tensor)}
-    given = {value.name for value in model.graph.input}
-    try:
-        converted = onnx.version_converter.convert_version(without_weights(model, set(outlined)), version)
-    except (onnx.version_converter.ConvertError, RuntimeError) as error:
-        raise CompileError(
-            f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
-        ) from error
-    inputs = [value for value in converted.graph.input if value.name in given or value.name not in outlined]
-    del converted.graph.input[:]
-    converted.graph.input.extend(inputs)
-    converted.graph.initializer.extend(outlined.values())
-    return converted

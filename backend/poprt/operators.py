@@ -13,10 +13,10 @@ gh-pages at d43620a5).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx
-from onnxgraph import iter_bodies
+from onnxgraph import iter_nodes
 
 REGISTERED = frozenset(
     "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant "
@@ -72,16 +72,9 @@ def describe_missing(graph: onnx.GraphProto) -> str:
     """
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
-    for node in _iter_nodes(graph):
+    for node in iter_nodes(graph):
         if not is_implemented(node.op_type):
             counts[node.op_type] += 1
             first.setdefault(node.op_type, node.name)
     more = {op_type: f" and {count - 1} more" if count > 1 else "" for op_type, count in counts.items()}
     return ", ".join(f"{op_type} (node {name!r}{more[op_type]})" for op_type, name in first.items())
-
-
-def _iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    for node in graph.node:
-        yield node
-        for body in iter_bodies(node):
-            yield from _iter_nodes(body)

@@ -1,10 +1,10 @@
-"""CompilerOptions: the real tool's fields, defaults and spellings."""
+"""ConverterOptions and CompilerOptions: the real tool's names, defaults and spellings."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from simipu.numerics import Numerics
 from simipu.target import MOST_IPUS
 
 from popef.text import escape
+from poprt.passes.precision import Fp8Params
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "virtual_graph_mode": ("off", "auto"),
@@ -30,6 +31,37 @@ _BOUNDS = {
 """1472: no chip has more tiles."""
 _ENTRIES = {"engine_options": str, "opaque_blobs": bytes}
 """What the options that are dicts hold by name."""
+
+
+PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
+
+
+@dataclass(frozen=True, slots=True)
+class ConverterOptions:
+    """How to convert; what each means, `Converter` says."""
+
+    input_shape: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    convert_version: int | None = None
+    precision: str = "fp32"
+    fp16_skip_op_types: Collection[str] = ()
+    fp16_skip_op_names: Collection[str] = ()
+    fp8_params: Fp8Params = field(default_factory=Fp8Params)
+    fp8_skip_op_names: Collection[str] = ()
+    batch_size: int | None = None
+    batch_axis: int | None = None
+    remove_outputs: Collection[str] = ()
+    fix_inputs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise CompileError(
+                f"precision {self.precision!r} is not supported; choose {', '.join(PRECISIONS)}"
+            )
+
+    @property
+    def shapes_left(self) -> dict[str, Sequence[int]]:
+        """`input_shape` of the inputs that stay inputs."""
+        return {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx
-from onnxgraph import iter_bodies, used_names
+from onnxgraph import find_makers_anywhere, iter_bodies, used_names
 
 OF_SHAPES = frozenset({"Shape", "Size"})
 """Operators that look at no value: shapes are all known."""
@@ -12,8 +12,7 @@ OF_SHAPES = frozenset({"Shape", "Size"})
 def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
     """The inputs of the main graph `graph` that a tensor is computed of, be it made in the graph or in a
     body."""
-    makers: dict[str, onnx.NodeProto] = {}
-    _collect_makers(graph, makers)
+    makers = find_makers_anywhere(graph)
     seen: set[str] = set()
     waiting = [name]
     while waiting:
@@ -25,15 +24,6 @@ def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
         seen.add(name)
     weights = {tensor.name for tensor in graph.initializer}
     return [value.name for value in graph.input if value.name in seen - weights]
-
-
-def _collect_makers(graph: onnx.GraphProto, makers: dict[str, onnx.NodeProto]) -> None:
-    """The node that makes each tensor; what goes into a body is its node's doing."""
-    for node in graph.node:
-        makers.update((name, node) for name in node.output)
-        for body in iter_bodies(node):
-            makers.update((value.name, node) for value in body.input)
-            _collect_makers(body, makers)
 
 
 def describe_inputs(names: list[str]) -> str:

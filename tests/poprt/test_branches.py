@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 from onnxgraph import iter_bodies
 from poprt import Converter
 from poprt.cli import main
+from poprt.passes.shapes import FixInputs
 from sample_models import make_model
 from simipu import CompileError
 
@@ -180,9 +181,7 @@ def test_a_wrong_value_names_the_input_its_type_its_shape_and_what_was_found(kin
 )
 def test_a_value_takes_the_inputs_type_and_shape(kind, given, shape, expected):
     model = make_model([helper.make_node("Identity", ["sr"], ["s"])], {"sr": kind}, {"s": kind}, {})
-    from poprt.fixed_inputs import fix_inputs
-
-    fix_inputs(model, {"sr": given}, {} if shape is None else {"sr": shape})
+    FixInputs({"sr": given}, {} if shape is None else {"sr": shape}).run(model)
     found = onnx.numpy_helper.to_array(model.graph.initializer[0])
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import weights
-from poprt import Compiler, CompilerOptions, Converter, folding
+from poprt import Compiler, CompilerOptions, Converter
+from poprt.passes import folding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from poprt import Compiler, Converter, converter, opening
+from poprt import Compiler, Converter, opening
 from poprt.frontend import get_frontend
 from poprt.memory import check_weights
+from poprt.passes.folding import ConstantFolding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.target import find_target
@@ -206,7 +207,7 @@ def write_huge(folder, layers):
 def test_weights_that_cannot_fit_are_refused_before_anything_is_converted(tmp_path, monkeypatch):
     from poprt import cli
 
-    monkeypatch.setattr(converter, "fold", lambda model: pytest.fail("it was converted"))
+    monkeypatch.setattr(ConstantFolding, "run", lambda self, model: pytest.fail("it was converted"))
     path = write_huge(tmp_path, 5)
     arguments = [
         "--input_model",
@@ -238,10 +239,10 @@ def test_what_counts_is_the_precision_and_the_number_of_chips(
     class Converted(BaseException):
         """The check is behind us."""
 
-    def stop(model):
+    def stop(self, model):
         raise Converted
 
-    monkeypatch.setattr(converter, "fold", stop)
+    monkeypatch.setattr(ConstantFolding, "run", stop)
     path = write_huge(tmp_path, 5)
     arguments = [
         "--input_model",

@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-from poprt.checks import SHAPED_BY
+from poprt.passes.checks import SHAPED_BY
 
 _OPEN_ENDED = 2**31 - 1
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from poprt.arguments import read_shape
-from poprt.converter import PRECISIONS
+from poprt.options import PRECISIONS
 from poprt.profiling.profile import Profile
 from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits

@@ -14,12 +14,11 @@ from model_runtime.session import read_model
 from onnx import TensorProto
 from onnxgraph import attribute, without_weights
 from onnxgraph.weights import has_data
-from poprt.checks import admit, check_operators
 from poprt.compiler import CompilerOptions, cost_options
 from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
-from poprt.half import half_to_float
-from poprt.shapes import describe_shape
+from poprt.passes import get_pass
+from poprt.passes.shapes import describe_shape
 from simipu import CompileError, Executable
 from simipu.cost import CostOptions
 from simipu.graph import read_graph
@@ -78,11 +77,11 @@ class OnnxSource:
             self._model = onnx.load(file, format="protobuf", load_external_data=False)
         except DecodeError as error:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
-        check_operators(self._model.graph)
+        get_pass("check_operators")(self._model)
         strip_weights(self._model, file.parent)
-        admit(self._model)
+        get_pass("admit")(self._model)
         self._check()
-        half_to_float(self._model)
+        get_pass("half_to_float")(self._model)
 
     def convert(
         self, batch_size: int | None, precision: str, on_step: Callable[[str], None]

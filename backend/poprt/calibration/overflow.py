@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
-from onnxgraph import Chain
+from onnxgraph import Chain, replace_nodes
 from simipu.numerics.lowering import GROWING_OPERATORS, unrounded_results
 
 Array = npt.NDArray[Any]
@@ -54,7 +54,7 @@ class Watch:
             graph.initializer.append(numpy_helper.from_array(np.ones(1, np.int64), _ONE))
         nodes, found = [], {}
         for node in graph.node:
-            nodes.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            nodes.append(node)
             for name in self._nodes.keys() & set(node.output):
                 chain = Chain(f"{name}/watched")
                 found[name] = _watch(chain, name, growing=node.op_type in GROWING_OPERATORS)
@@ -64,8 +64,7 @@ class Watch:
         while len(watched) > 1:
             parts = [watched[i : i + _MOST_JOINED] for i in range(0, len(watched), _MOST_JOINED)]
             watched = [chain.add("Concat", *part, axis=0) for part in parts]
-        del graph.node[:]
-        graph.node.extend([*nodes, *chain.nodes])
+        replace_nodes(graph, [*nodes, *chain.nodes])
         graph.output.extend(
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [len(self._nodes)])
             for name in watched

@@ -1,4 +1,4 @@
-"""What the IPU cannot run is refused here, by the name of the node."""
+"""Passes that change nothing: what cannot be compiled is refused, by the name of the node, or warned of."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from collections.abc import Mapping
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import GraphError, check_graph, infer_shapes, iter_bodies
-from simipu import CompileError
+from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_nodes
+from onnxgraph.edit import drop_functions
+from onnxgraph.nodes import STANDARD_DOMAINS
+from simipu import CompileError, GraphOptions
+from simipu.demand import measure
+from simipu.errors import CompileMemoryError
 
 from poprt.branches import advise_to_fix, raise_for_branch
+from poprt.operators import describe_missing
 from poprt.origins import describe_inputs, find_inputs
+from poprt.passes.base import Pass, Stage, register
 
 _TYPES = frozenset(
     getattr(TensorProto, name)
@@ -47,44 +53,93 @@ SELECTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 """Operators whose results are as many as the data happen to hold: no setting of the model's user."""
 
 
-def admit(model: onnx.ModelProto) -> None:
-    """Raise CompileError for a graph that asks for endless time or memory, or refers to files. Functions go:
-    standard operators call none."""
-    del model.functions[:], model.training_info[:]
-    try:
-        check_graph(model, without_weights=True)
-    except GraphError as error:
-        raise CompileError(str(error)) from error
+@register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
+class CheckOperators(Pass):
+    """Refuse operators that are not of the ONNX standard."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError at the first."""
+        for node in iter_nodes(model.graph):
+            if node.domain not in STANDARD_DOMAINS or not onnx.defs.has(node.op_type):
+                operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+                raise CompileError(
+                    f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators "
+                    "of the standard domain ai.onnx are"
+                )
+        return model
 
 
-def check_operators(graph: onnx.GraphProto) -> None:
-    """Raise CompileError at the first operator that is not of the ONNX standard."""
-    for node in graph.node:
-        if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
-            operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
+@register("admit", stage=Stage.ADMISSION, default=True, is_ours=True)
+class Admit(Pass):
+    """Refuse a graph that asks for endless time or memory, or refers to files. Functions go: standard
+    operators call none."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError. Weights may have no data."""
+        drop_functions(model)
+        try:
+            check_graph(model, without_weights=True)
+        except GraphError as error:
+            raise CompileError(str(error)) from error
+        return model
+
+
+@register("check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"})
+class CheckIpuOperators(Pass):
+    """Warn of operators that the IPU's own compiler lacks; where `only` is set, refuse them."""
+
+    def __init__(self, only: bool = False) -> None:
+        super().__init__()
+        self._only = only
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError that lists them."""
+        missing = describe_missing(model.graph)
+        if missing and self._only:
             raise CompileError(
-                f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators of "
-                "the standard domain ai.onnx are"
+                f"the IPU's compiler has no {missing}, and only_ipu_operators asks for a model that it could "
+                "compile"
             )
-        for subgraph in iter_bodies(node):
-            check_operators(subgraph)
+        if missing:
+            self.logger.warning("runs here only; the IPU's compiler has no %s", missing)
+        return model
 
 
-def check_static(model: onnx.ModelProto) -> None:
-    """Raise CompileError at the first tensor whose type the chip lacks or whose shape is known at run time
-    only."""
-    try:
-        graph = infer_shapes(model, strict=True).graph
-    except onnx.shape_inference.InferenceError as error:
-        raise_for_branch(model, _find_fault)
-        raise CompileError(f"shape inference failed: {_one_line(error)}") from error
-    known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
-    for value in graph.input:
-        _check_type(f"input {value.name!r}", value.type)
-    for node in graph.node:
-        for name in node.output:
-            if name:
+@register("check_demand", stage=Stage.CHECKS, is_ours=True)
+class CheckDemand(Pass):
+    """Refuse what this machine could not load and run either."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileMemoryError."""
+        options = GraphOptions()
+        try:
+            measure(infer_shapes(model)).check(options.memory_bytes, options.limit_seconds, options.num_cores)
+        except GraphTooLargeError as error:
+            raise CompileMemoryError(f"the model could not be run: {error}") from error
+        return model
+
+
+@register("check_static", stage=Stage.CHECKS, default=True, is_ours=True)
+class CheckStatic(Pass):
+    """Refuse tensors whose type the chip lacks, or whose shape is known at run time only.
+
+    The real tool's final_check warns of them.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError at the first."""
+        try:
+            graph = infer_shapes(model, strict=True).graph
+        except onnx.shape_inference.InferenceError as error:
+            raise_for_branch(model, _find_fault)
+            raise CompileError(f"shape inference failed: {_one_line(error)}") from error
+        known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+        for value in graph.input:
+            _check_type(f"input {value.name!r}", value.type)
+        for node in graph.node:
+            for name in filter(None, node.output):
                 _check_result(graph, node, name, known.get(name))
+        return model
 
 
 def _find_fault(model: onnx.ModelProto) -> str | None:

@@ -1,4 +1,5 @@
-"""Folds constants and drops what shapes make idle, by ONNX Runtime's basic optimiser.
+"""Passes that compute what does not depend on the inputs, and drop what shapes make idle, by ONNX Runtime's
+basic optimiser.
 
 It runs in a process of its own: some valid models crash the optimiser, which must not take the compiler with
 it.
@@ -14,13 +15,15 @@ import tempfile
 from pathlib import Path
 
 import onnx
-from onnxgraph import drop_weights, infer_shapes, iter_bodies, used_names, weights, without_weights
+from onnxgraph import change_without_weights, infer_shapes, iter_bodies, used_names, weights
+from onnxgraph.edit import forget_values, keep_opsets
 from onnxgraph.weights import has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
 
-from poprt.branches import raise_for_branch, take_known_branches
+from poprt.branches import raise_for_branch
 from poprt.origins import OF_SHAPES
+from poprt.passes.base import Pass, Stage, register
 
 TIMEOUT_SECONDS = 1_800
 _LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
@@ -49,49 +52,55 @@ onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvi
 """
 
 
-def fold(model: onnx.ModelProto) -> None:
-    """Compute, in place, everything in `model` (static input shapes) that does not depend on its inputs.
+@register(
+    "constant_folding",
+    stage=Stage.FOLDING,
+    default=True,
+    depend=("const_input_shape",),
+)
+class ConstantFolding(Pass):
+    """Compute everything in a model with static input shapes that does not depend on its inputs.
 
     Weights without data stay so, and nothing is computed with them. Standard ONNX operators only come out.
-    Raises CompileError with ONNX Runtime's reason, which names the node, or the branch of an If that is
-    invalid.
     """
-    take_known_branches(model)
-    _check_size(model)
-    left = _weights_left(model.graph) | {
-        tensor.name for tensor in model.graph.initializer if not has_data(tensor)
-    }
-    light = without_weights(model, left)
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError with ONNX Runtime's reason, which names the node, or the branch of an If that
+        is invalid."""
+        left = _weights_left(model.graph)
+        left |= {tensor.name for tensor in model.graph.initializer if not has_data(tensor)}
+        change_without_weights(model, left, _fold)
+        return model
+
+
+@register("check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
+class CheckConstants(Pass):
+    """Refuse constants that no model can hold: what ONNX Runtime says of them, and when, its versions do not
+    agree upon."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileMemoryError."""
+        demand = measure(infer_shapes(model))
+        if demand.folded_bytes > onnx.checker.MAXIMUM_PROTOBUF:
+            raise CompileMemoryError(
+                f"the constants of the model make tensor {demand.folded!r} of {demand.folded_bytes} bytes; a "
+                f"model can hold {onnx.checker.MAXIMUM_PROTOBUF}"
+            )
+        return model
+
+
+def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
-        folded = _optimise(light)
+        folded = _optimise(model)
         if any(name.startswith(_INLINED) for node in folded.graph.node for name in node.output):
             folded = _optimise(folded)  # it takes apart last, and does not fold what that leaves to be folded
     except CompileError as error:
         if _is_refusal(error):
-            raise_for_branch(light, _judge)
+            raise_for_branch(model, _judge)
         raise
-    inputs = [value for value in folded.graph.input if value.name not in left]
-    del folded.graph.input[:], folded.graph.value_info[:]
-    folded.graph.input.extend(inputs)
-    domains = {node.domain for node in folded.graph.node}
-    imports = [entry for entry in folded.opset_import if entry.domain in domains or not entry.domain]
-    del folded.opset_import[:]
-    folded.opset_import.extend(imports)
-    drop_weights(model.graph, left & used_names(folded.graph))
-    _clear(model, "graph")
-    _clear(model.graph, "initializer")
-    model.MergeFrom(folded)
-
-
-def _check_size(model: onnx.ModelProto) -> None:
-    """Refuse what no model can hold: what ONNX Runtime says of it, and when, its versions do not agree
-    upon."""
-    demand = measure(infer_shapes(model))
-    if demand.folded_bytes > onnx.checker.MAXIMUM_PROTOBUF:
-        raise CompileMemoryError(
-            f"the constants of the model make tensor {demand.folded!r} of {demand.folded_bytes} bytes; a "
-            f"model can hold {onnx.checker.MAXIMUM_PROTOBUF}"
-        )
+    forget_values(folded.graph)
+    keep_opsets(folded, {node.domain for node in folded.graph.node} | {""})
+    return folded
 
 
 def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -147,9 +156,3 @@ def _weights_left(graph: onnx.GraphProto) -> set[str]:
         for subgraph in iter_bodies(node):
             wanted |= used_names(subgraph)
     return {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) >= weights.LARGE} - wanted
-
-
-def _clear(message: onnx.ModelProto | onnx.GraphProto, kept: str) -> None:
-    for field, _ in message.ListFields():
-        if field.name != kept:
-            message.ClearField(field.name)

@@ -1,0 +1,168 @@
+"""Passes that drop what need not be computed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnxgraph import (
+    attribute,
+    fresh_name,
+    graph_values,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_nodes,
+    rename,
+    replace_nodes,
+)
+from onnxgraph.building import make_identity
+from onnxgraph.weights import has_data
+from simipu.graph import ORT_ERRORS
+
+from poprt.origins import OF_SHAPES
+from poprt.passes.base import Pass, Stage, register
+
+_RANDOM = frozenset(
+    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
+)
+"""Operators whose results are not known although all that they take is."""
+_BRANCHES = {True: "then_branch", False: "else_branch"}
+
+
+@register(
+    "eliminate_nop_if",
+    stage=Stage.FOLDING,
+    default=True,
+    before=("constant_folding",),
+    depend=("const_input_shape",),
+)
+class EliminateNopIf(Pass):
+    """Put the nodes of the branch taken where an If with a known condition is, in bodies too.
+
+    Known is what constants and static shapes decide. Names stay unique. ONNX Runtime would do this while it
+    folds, but it looks at both branches before that, and refuses a model in which the one that is never taken
+    does not fit the given shapes.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Branches are looked into on the next turn, when they are outside."""
+        while any(node.op_type == "If" for node in iter_nodes(model.graph)):
+            values = graph_values(infer_shapes(model).graph)
+            known = _Known(model, {name: value.shape for name, value in values.items()})
+            if not _take_in_graph(model.graph, known, Counter(iter_defined(model.graph))):
+                break
+        return model
+
+
+def _take_in_graph(graph: onnx.GraphProto, known: _Known, defined: Counter[str]) -> bool:
+    """Whether there was an If to take a branch of."""
+    known.add_graph(graph)
+    nodes: list[onnx.NodeProto] = []
+    taken = False
+    for node in graph.node:
+        condition = known.value(node.input[0]) if node.op_type == "If" else None
+        if condition is None:
+            for body in iter_bodies(node):
+                taken |= _take_in_graph(body, known, defined)
+            nodes.append(node)
+            continue
+        branch = attribute(node, _BRANCHES[bool(condition.item())])
+        _make_unique(branch, node.output[0], defined)
+        graph.initializer.extend(branch.initializer)
+        nodes += branch.node
+        nodes += [
+            make_identity(inner.name, outer, f"{outer}/branch")
+            for inner, outer in zip(branch.output, node.output, strict=True)
+            if outer
+        ]
+        taken = True
+    if taken:
+        replace_nodes(graph, nodes)
+    return taken
+
+
+def _make_unique(branch: onnx.GraphProto, prefix: str, defined: Counter[str]) -> None:
+    """Rename, in place, what the branch makes under a name that is used elsewhere: both branches may use the
+    same."""
+    made = [tensor.name for tensor in branch.initializer]
+    made += [name for node in branch.node for name in node.output]
+    renames = {}
+    for name in made:
+        if name and defined[name] > 1:
+            renames[name] = fresh_name(f"{prefix}/{name}", defined)
+            defined[renames[name]] += 1
+    rename(branch, renames)
+    for tensor in branch.initializer:
+        tensor.name = renames.get(tensor.name, tensor.name)
+    for value in branch.output:
+        value.name = renames.get(value.name, value.name)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What can be said of a model's tensors before anything is computed."""
+
+    model: onnx.ModelProto
+    shapes: Mapping[str, tuple[int, ...]]
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    makers: dict[str, tuple[int, onnx.NodeProto]] = field(default_factory=dict)
+    """Nodes with their place in the order of computation."""
+
+    def add_graph(self, graph: onnx.GraphProto) -> None:
+        self.constants.update((tensor.name, tensor) for tensor in graph.initializer)
+        for node in graph.node:
+            self.makers.update((name, (len(self.makers), node)) for name in node.output)
+
+    def value(self, name: str) -> npt.NDArray[Any] | None:
+        """The value of a condition, None where it depends on more than constants and shapes."""
+        nodes: dict[int, onnx.NodeProto] = {}
+        constants: dict[str, TensorProto] = {}
+        waiting, sized = [name], set()
+        while waiting:
+            needed = waiting.pop()
+            place, node = self.makers.get(needed, (-1, None))
+            if needed in self.constants and has_data(self.constants[needed]):
+                constants[needed] = self.constants[needed]
+            elif node is None or node.op_type in _RANDOM or any(iter_bodies(node)):
+                return None
+            elif place not in nodes:
+                nodes[place] = node
+                if node.op_type in OF_SHAPES and node.input[0] in self.shapes:
+                    sized.add(node.input[0])
+                else:
+                    waiting += filter(None, node.input)
+        ordered = [nodes[place] for place in sorted(nodes)]
+        return self._compute(name, ordered, list(constants.values()), sized)
+
+    def _compute(
+        self, name: str, nodes: list[onnx.NodeProto], constants: list[TensorProto], sized: set[str]
+    ) -> npt.NDArray[Any] | None:
+        inputs = [
+            helper.make_tensor_value_info(each, TensorProto.FLOAT, self.shapes[each])
+            for each in sorted(sized)
+        ]
+        output = helper.make_tensor_value_info(name, TensorProto.BOOL, None)
+        graph = helper.make_graph(nodes, "condition", inputs, [output], constants)
+        model = onnx.ModelProto(
+            ir_version=self.model.ir_version, opset_import=self.model.opset_import, graph=graph
+        )
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # it can crash
+        options.log_severity_level = 4
+        try:
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            fed = {value.name: np.zeros(self.shapes[value.name], np.float32) for value in inputs}
+            (found,) = session.run(None, fed)
+        except ORT_ERRORS:
+            return None  # whoever compiles the whole says why
+        return found if found.size == 1 else None

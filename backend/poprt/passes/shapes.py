@@ -1,0 +1,290 @@
+"""Passes that settle what a model is given: the shapes of its inputs, and inputs that are settings and become
+constants. The IPU runs static graphs only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import infer_shapes, replace_inputs, replace_outputs, set_shape
+from onnxgraph.edit import forget_values
+from simipu import CompileError
+
+from poprt.passes.base import Pass, Stage, register
+
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def describe_shape(value: onnx.ValueInfoProto) -> str:
+    """The shape as the model states it: `[batch, 3, ?, 224]`."""
+    dims = value.type.tensor_type.shape.dim
+    sizes = (d.dim_param or (str(d.dim_value) if d.HasField("dim_value") else "?") for d in dims)
+    return f"[{', '.join(sizes)}]"
+
+
+def _find_inputs(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    """What is fed: formats of old have weights among the inputs."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return {value.name: value for value in graph.input if value.name not in weights}
+
+
+@register(
+    "fix_inputs",
+    stage=Stage.INTERFACE,
+    option="fix_inputs",
+    takes={"values": "fix_inputs", "input_shape": "input_shape"},
+    is_ours=True,
+    before=("const_input_shape",),
+)
+class FixInputs(Pass):
+    """Turn inputs of a model into constants: `values` has numbers, arrays, or texts of numbers with commas,
+    by name.
+
+    An input's variable dimensions are those of `input_shape`, or else what the values leave open.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any] | None = None,
+        input_shape: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._values, self._input_shape = values or {}, input_shape or {}
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError for an unknown input, and for values that are not of the input's type and
+        shape."""
+        inputs = _find_inputs(model.graph)
+        unknown = sorted(set(self._values) - set(inputs))
+        if unknown:
+            raise CompileError(f"fix_inputs names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
+        for name, given in self._values.items():
+            value = inputs[name]
+            array = _shape(value, _parse(value, given), given, self._input_shape.get(name))
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+            model.graph.input.remove(value)
+        return model
+
+
+@register(
+    "const_input_shape",
+    stage=Stage.INTERFACE,
+    default=True,
+    takes={"input_shape": "shapes_left", "batch_size": "batch_size", "batch_axis": "batch_axis"},
+)
+class ConstInputShape(Pass):
+    """Give each input of a model the shape asked for and forget every other shape.
+
+    `input_shape` may fix variable dimensions only. `batch_size` fixes the dimension `batch_axis` (default 0)
+    of every input where it is still variable.
+    """
+
+    def __init__(
+        self,
+        input_shape: Mapping[str, Sequence[int]] | None = None,
+        batch_size: int | None = None,
+        batch_axis: int | None = None,
+    ) -> None:
+        super().__init__()
+        self._input_shape, self._batch_size, self._batch_axis = input_shape or {}, batch_size, batch_axis or 0
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError for an unknown input, a contradiction, or a dimension that stays variable."""
+        inputs = _find_inputs(model.graph)
+        unknown = sorted(set(self._input_shape) - set(inputs))
+        if unknown:
+            raise CompileError(
+                f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}"
+            )
+        for name, value in inputs.items():
+            _fix(value, self._input_shape.get(name), self._batch_size, self._batch_axis)
+        replace_inputs(model.graph, inputs.values())
+        _clear_shapes(model.graph)
+        return model
+
+
+@register("forget_declared_shapes", stage=Stage.INTERFACE, is_ours=True)
+class ForgetDeclaredShapes(Pass):
+    """Forget the shapes that a model declares of what it computes, but where nothing can be inferred:
+    exporters and editors leave wrong ones behind."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """What is inferred is not written down: see declare_outputs."""
+        declared = [*map(_copy, model.graph.value_info), *map(_copy, model.graph.output)]
+        _clear_shapes(model.graph)
+        inferred = infer_shapes(model).graph
+        known = {
+            value.name
+            for value in (*inferred.value_info, *inferred.output)
+            if value.type.tensor_type.HasField("shape")
+        }
+        outputs = {value.name: value for value in model.graph.output}
+        for value in declared:
+            if value.name in known:
+                continue
+            if value.name in outputs:
+                outputs[value.name].CopyFrom(value)
+            else:
+                model.graph.value_info.append(value)
+        return model
+
+
+@register("declare_outputs", stage=Stage.CHECKS, is_ours=True, depend=("forget_declared_shapes",))
+class DeclareOutputs(Pass):
+    """Write the inferred shapes of the outputs into the graph, and no others: whoever reads it infers those
+    anew."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Their types, too."""
+        replace_outputs(model.graph, infer_shapes(model).graph.output)
+        return model
+
+
+def _clear_shapes(graph: onnx.GraphProto) -> None:
+    forget_values(graph)
+    given = {value.name: value for value in graph.input}
+    for value in graph.output:
+        if value.name in given:
+            value.type.CopyFrom(given[value.name].type)
+        else:
+            value.type.tensor_type.ClearField("shape")
+
+
+def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    copy = onnx.ValueInfoProto()
+    copy.CopyFrom(value)
+    return copy
+
+
+def _fix(
+    value: onnx.ValueInfoProto, wanted: Sequence[int] | None, batch_size: int | None, batch_axis: int
+) -> None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        if wanted is None:
+            raise CompileError(
+                f"input {value.name!r} has no shape; give it with --input_shape {value.name}=d0,d1,..."
+            )
+        for _ in wanted:
+            tensor.shape.dim.add()
+    dims = tensor.shape.dim
+    if wanted is not None and len(wanted) != len(dims):
+        raise CompileError(
+            f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it {len(wanted)} "
+            "dimensions"
+        )
+    sizes = []
+    for axis in range(len(dims)):
+        asked = wanted[axis] if wanted is not None else None
+        if axis == batch_axis and batch_size is not None:
+            if asked not in (None, batch_size):
+                raise CompileError(
+                    f"input {value.name!r}: input_shape gives {asked} to axis {axis}, batch_size "
+                    f"{batch_size}; drop one"
+                )
+            asked = batch_size
+        sizes.append(_settle(value, axis, asked))
+    set_shape(value, sizes)
+
+
+def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
+    """The size of one dimension, of what the model says and what is asked for."""
+    dim = value.type.tensor_type.shape.dim[axis]
+    known = dim.dim_value if dim.HasField("dim_value") and dim.dim_value > 0 else None
+    if known is not None and asked not in (None, known):
+        raise CompileError(
+            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} is fixed at {known} "
+            f"and cannot become {asked}; export the model with a variable dimension there"
+        )
+    size = known if known is not None else asked
+    if size is None:
+        raise CompileError(
+            f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} must be fixed at "
+            f"compile time; use --input_shape {value.name}=... or --batch_size"
+        )
+    if size < 1:
+        raise CompileError(f"input {value.name!r}: dimension {axis} must be at least 1, found {size}")
+    return size
+
+
+def _parse(value: onnx.ValueInfoProto, given: Any) -> npt.NDArray[Any]:
+    """The values in the input's type."""
+    element = value.type.tensor_type.elem_type
+    dtype = (
+        helper.tensor_dtype_to_np_dtype(element)
+        if element in helper.get_all_tensor_dtypes()
+        else np.dtype(object)
+    )
+    if dtype.kind not in "fiub":
+        raise CompileError(
+            f"input {value.name!r} cannot be fixed: its type is {_type_name(value)}, and only numbers can "
+            "be given"
+        )
+    if isinstance(given, str):
+        words = given.strip().strip("[]").split(",")
+        parsed = np.array([_read(value, word.strip(), dtype, given) for word in words if word.strip()], dtype)
+        return parsed if len(parsed) != 1 else parsed.reshape(())
+    found = np.asarray(given)
+    with np.errstate(over="ignore", invalid="ignore"):
+        array = found.astype(dtype) if found.dtype.kind in "fiub" else None
+    if array is None or not (dtype.kind == "f" or np.array_equal(array, found)):
+        raise _wrong(value, f"found {given!r}")
+    return array
+
+
+def _read(value: onnx.ValueInfoProto, word: str, dtype: np.dtype[Any], given: str) -> Any:
+    try:
+        if dtype.kind == "b":
+            return _BOOLEANS[word.lower()]
+        number: float = float(word) if dtype.kind == "f" else int(word)
+    except (ValueError, KeyError):
+        raise _wrong(value, f"found {word!r} in {given!r}") from None
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise _wrong(value, f"found {word}, which is out of its range")
+    return number
+
+
+def _shape(
+    value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, wanted: Sequence[int] | None
+) -> npt.NDArray[Any]:
+    """The values in the input's shape, of which one dimension may be open."""
+    if not value.type.tensor_type.HasField("shape"):
+        return array if wanted is None else _fit(value, array, given, list(wanted))
+    dims = [dim.dim_value if dim.dim_value > 0 else -1 for dim in value.type.tensor_type.shape.dim]
+    if wanted is not None:
+        if len(wanted) != len(dims) or any(
+            dim not in (-1, asked) for dim, asked in zip(dims, wanted, strict=False)
+        ):
+            raise CompileError(
+                f"input {value.name!r} has shape {describe_shape(value)}, input_shape gives it {list(wanted)}"
+            )
+        dims = list(wanted)
+    return _fit(value, array, given, dims)
+
+
+def _fit(
+    value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: list[int]
+) -> npt.NDArray[Any]:
+    known = math.prod(dim for dim in dims if dim > 0)
+    is_open = dims.count(-1) == 1
+    # A lone number fills nothing larger than itself: where two are meant, one has been forgotten.
+    if dims.count(-1) < 2 and (array.size % known == 0 and array.size if is_open else array.size == known):
+        return array.reshape(dims)
+    raise _wrong(value, f"found {array.size} value{'s' * (array.size != 1)} in {given!r}")
+
+
+def _wrong(value: onnx.ValueInfoProto, found: str) -> CompileError:
+    return CompileError(
+        f"input {value.name!r} cannot be fixed: expected {_type_name(value)} of shape "
+        f"{describe_shape(value)}, {found}; give a number, or as many as the shape holds with commas "
+        "between (--input_shape fixes open dimensions)"
+    )
+
+
+def _type_name(value: onnx.ValueInfoProto) -> str:
+    return str(TensorProto.DataType.Name(value.type.tensor_type.elem_type))

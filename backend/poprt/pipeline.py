@@ -1,0 +1,90 @@
+"""From options to passes: the only place that knows which passes run, and in which order.
+
+A model is *given*, as it was exported; *converted*, after the passes of `conversion`: what `Converter` gives
+and scripts look at; *placed*, after those of `lowering`: what the chip would run, on which time and memory
+are counted; and *computed*: what ONNX Runtime runs on the CPU, where rounding is made explicit
+(`simipu.numerics`). Each is made of the one before by passes; nothing else rewrites a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+from onnxgraph import find_opset
+from simipu.numerics.lowering import OLDEST_OPSET
+
+from poprt.options import ConverterOptions
+from poprt.passes import Pass, find_pass
+from poprt.passes.precision import is_half
+
+CONVERSION = (
+    "check_operators",
+    "admit",
+    "convert_version",
+    "limit_ir_version",
+    "remove_outputs",
+    "fix_inputs",
+    "const_input_shape",
+    "half_to_float",
+    "eliminate_nop_if",
+    "check_constants",
+    "constant_folding",
+    "name_nodes",
+    "int64_to_int32",
+    "float_to_half",
+    "float_to_fp8",
+    "check_static",
+)
+"""From the given graph to the converted one; those run that the options and the registry say."""
+PREPARATION = (
+    "admit",
+    "keep_outputs",
+    "forget_declared_shapes",
+    "check_static",
+    "name_nodes",
+    "check_ipu_operators",
+    "check_demand",
+    "declare_outputs",
+)
+"""What the compiler does first, always: a converted graph may come from elsewhere, or be converted by no
+one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationOptions:
+    """What the compiler is asked for that its passes look at."""
+
+    outputs: Collection[str] | None = None
+    only_ipu_operators: bool = False
+
+
+def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
+    """The passes that convert `model`, in order."""
+    settled = _settle(options, model)
+    return _make([name for name in CONVERSION if find_pass(name).info.is_on(settled)], settled)
+
+
+def preparation(options: PreparationOptions) -> list[Pass]:
+    """The passes that get a converted model ready to be compiled, in order."""
+    return _make(PREPARATION, options)
+
+
+def _make(names: Sequence[str], options: ConverterOptions | PreparationOptions) -> list[Pass]:
+    passes = []
+    for name in names:
+        found = find_pass(name)
+        arguments = {taken: getattr(options, option) for taken, option in found.info.takes.items()}
+        passes.append(found(**arguments))
+    return passes
+
+
+def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptions:
+    """The options with what the model itself decides: one that is in half throughout stays so, and one in
+    half is of the oldest opset whose operators all have a half variant, or of a newer one."""
+    precision = "fp16" if options.precision == "fp32" and is_half(model) else options.precision
+    version = options.convert_version
+    if version is None and precision != "fp32" and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
+        version = OLDEST_OPSET
+    return replace(options, precision=precision, convert_version=version)
