@@ -27,15 +27,15 @@ from poprt.frontend import get_frontend
 from poprt.locks import make_scratch_folder
 from poprt.memory import check_weights
 from poprt.options import PRECISIONS, CompilerOptions
+from poprt.passes import get_registered_passes
 from poprt.passes.shapes import describe_shape
+from poprt.pipeline import count_steps
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits, supervised
 from poprt.terminal import configure_logging, make_console, show_progress
 from poprt.triton_model import ModelFolder, stage_executable
 
-STEPS = 9
-"""Steps that the converter and the compiler announce together."""
 _EXAMPLES = (
     "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir models/mine",
     "poprt -i model.onnx --batch_size 8 --export_popef --output_dir out --compiler_options "
@@ -77,8 +77,10 @@ def _convert(
         check_weights(
             model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
         )
-    with show_progress("compile", STEPS, disabled=options.disable_compilation_progress_bar) as on_step:
-        converted, whole = _converter(options, on_step).convert_beside_float(model)
+    converter = _converter(options)
+    steps = count_steps(converter.options, model, compiling=compiling)
+    with show_progress("compile", steps, disabled=options.disable_compilation_progress_bar) as on_step:
+        converted, whole = converter.convert_beside_float(model, on_step)
         compiled = _compile(converted, whole, options, compiler_options, on_step) if compiling else None
     output_dir.mkdir(parents=True, exist_ok=True)
     if options.output_model or not compiling:
@@ -166,7 +168,7 @@ def _show(model: onnx.ModelProto) -> None:
                 print_line(f"{kind} {value.name}: dtype - {dtype}, shape - {describe_shape(value)}")
 
 
-def _converter(options: argparse.Namespace, on_step: Callable[[str], None]) -> Converter:
+def _converter(options: argparse.Namespace) -> Converter:
     return Converter(
         input_shape=dict(options.input_shape),
         convert_version=options.convert_version,
@@ -179,7 +181,6 @@ def _converter(options: argparse.Namespace, on_step: Callable[[str], None]) -> C
         batch_axis=options.batch_axis,
         remove_outputs=_split(options.remove_outputs),
         fix_inputs=dict(options.fix_input),
-        on_step=on_step,
     )
 
 
@@ -222,6 +223,19 @@ def _check_pair(name: str, separator: str, value: str, text: str) -> tuple[str, 
 def _split(texts: Sequence[str]) -> list[str]:
     """Names given as several words, comma separated, or both."""
     return [name for text in texts for name in text.split(",") if name]
+
+
+class _ListPasses(argparse.Action):
+    """Ends the command, as --help does: no model is needed."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **settings)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print the names, one a line, as the real tool does."""
+        for name in sorted(get_registered_passes()):
+            print_line(name)
+        parser.exit()
 
 
 def _parser() -> Parser:
@@ -353,6 +367,7 @@ def _parser() -> Parser:
         help="write config.pbtxt and name_map.json of that folder anew (ours)",
     )
     add("--show", action="store_true", help="print the model's inputs and outputs")
+    add("--list_all_passes", action=_ListPasses, help="print the names of all passes and end")
     add(
         "--show_profile",
         action="store_true",

@@ -48,6 +48,7 @@ from poprt.options import CompilerOptions
 from poprt.passes import PassManager
 from poprt.passes.precision import FloatToHalf
 from poprt.passes.surgery import MAXIMUM_IR_VERSION
+from poprt.pipeline import Step
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
@@ -226,16 +227,16 @@ def _compile(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
             f"found {options.num_io_tiles}"
         )
-    on_step("plan operators")
+    on_step(Step.ESTIMATE.value)
     cost = estimate(model, target, cost_options(options))
     _check_memory(cost, options)
-    on_step("prove rows independent")
+    on_step(Step.ROWS.value)
     graph, streams, dependence = take_rows(model, _make_streams(model.graph), batch_axis, given)
     if dependence:
         _log.info("the compiled batch is always computed whole: %s", dependence)
     weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
     streamed = {} if options.constant_weights else weights
-    on_step("build executable")
+    on_step(Step.BUILD.value)
     main = Program(
         MAIN_PROGRAM,
         "main_program",
@@ -248,7 +249,7 @@ def _compile(
         cost.overlapped,
         dependence,
     )
-    on_step("run once in half")
+    on_step(Step.CALIBRATE.value)
     findings = calibration.run(Side(model, given, options.numerics()), main)
     if findings.comparison is None:
         _check_ready(main, weights, options)

@@ -10,8 +10,15 @@ import onnx
 
 from poprt import pipeline
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, PassManager, Stage
+from poprt.passes import PassManager, Stage
 from poprt.passes.precision import Fp8Params
+
+OnStep = Callable[[str], None]
+"""Is told the name of each step before it is taken."""
+
+
+def _ignore(step: str) -> None:
+    """Nobody looks on."""
 
 
 class Converter:
@@ -43,7 +50,6 @@ class Converter:
         batch_axis: int | None = None,
         remove_outputs: Collection[str] = (),
         fix_inputs: Mapping[str, Any] | None = None,
-        on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.options = ConverterOptions(
             input_shape=dict(input_shape or {}),
@@ -58,26 +64,24 @@ class Converter:
             remove_outputs=frozenset(remove_outputs),
             fix_inputs=dict(fix_inputs or {}),
         )
-        self._on_step = on_step
 
-    def convert(self, model: onnx.ModelProto) -> onnx.ModelProto:
+    def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
         """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and
         why."""
-        return self._run(pipeline.conversion(self.options, model), _copy(model))
+        return PassManager(pipeline.conversion(self.options, model)).run(_copy(model), on_step)
 
-    def convert_beside_float(self, model: onnx.ModelProto) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    def convert_beside_float(
+        self, model: onnx.ModelProto, on_step: OnStep = _ignore
+    ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
         """The same, and what it was before its precision was converted, for `Compiler` to compare with
         (ours); None where it computes in float."""
         passes = pipeline.conversion(self.options, model)
         before = [each for each in passes if each.info.stage < Stage.PRECISION]
         after = passes[len(before) :]
-        converted = self._run(before, _copy(model))
+        converted = PassManager(before).run(_copy(model), on_step)
         narrows = any(each.info.stage is Stage.PRECISION for each in after)
         whole = _copy(converted) if narrows else None
-        return self._run(after, converted), whole
-
-    def _run(self, passes: Sequence[Pass], model: onnx.ModelProto) -> onnx.ModelProto:
-        return PassManager(passes).run(model, self._on_step)
+        return PassManager(after).run(converted, on_step), whole
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 import onnx
 from onnxgraph import find_opset
@@ -52,6 +53,15 @@ PREPARATION = (
 one."""
 
 
+class Step(str, Enum):
+    """What the compiler does after its passes, in order; none of it rewrites a graph."""
+
+    ESTIMATE = "plan operators"
+    ROWS = "prove rows independent"
+    BUILD = "build executable"
+    CALIBRATE = "run once in half"
+
+
 @dataclass(frozen=True, slots=True)
 class PreparationOptions:
     """What the compiler is asked for that its passes look at."""
@@ -69,6 +79,11 @@ def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
 def preparation(options: PreparationOptions) -> list[Pass]:
     """The passes that get a converted model ready to be compiled, in order."""
     return _make(PREPARATION, options)
+
+
+def count_steps(options: ConverterOptions, model: onnx.ModelProto, *, compiling: bool) -> int:
+    """How many steps converter and, if asked for, compiler announce for `model`."""
+    return len(conversion(options, model)) + (len(PREPARATION) + len(Step) if compiling else 0)
 
 
 def _make(names: Sequence[str], options: ConverterOptions | PreparationOptions) -> list[Pass]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from poprt.arguments import read_shape
 from poprt.options import PRECISIONS
+from poprt.pipeline import CONVERSION
 from poprt.profiling.profile import Profile
 from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits
@@ -44,8 +45,8 @@ EXAMPLES = (
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
     "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
 )
-_CONVERTER_STEPS = 6
-"""Steps that the converter and the profiler announce for a point."""
+_CONVERTER_STEPS = len(CONVERSION) + 1
+"""Steps that the converter and the profiler announce for a point, at the most."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 

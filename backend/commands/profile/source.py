@@ -88,10 +88,8 @@ class OnnxSource:
     ) -> onnx.ModelProto:
         """The converter's result, large weights left without data. Raises CompileError as the converter
         does."""
-        converter = Converter(
-            input_shape=self.input_shape, batch_size=batch_size, precision=precision, on_step=on_step
-        )
-        return converter.convert(self._model)
+        converter = Converter(input_shape=self.input_shape, batch_size=batch_size, precision=precision)
+        return converter.convert(self._model, on_step)
 
     def _check(self) -> None:
         empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}
