@@ -1,7 +1,7 @@
 """Requests on their way through a session: enqueued, joined into runs, answered in order, each exactly once.
 
-When a run fails, the requests in it are run again one at a time, so that only those fail that must; requests
-that had no row in it never notice.
+When a run fails, only requests that had rows in it are concerned (joining.py says how); the others never
+notice, but where the device is lost for good.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simipu import DeviceLostError, RunError
 from simipu.watchdog import WATCHDOG
 
-from model_runtime.errors import ModelRuntimeError, StoppedError
+from model_runtime.errors import StoppedError
 from model_runtime.exits import SessionThread, is_over
-from model_runtime.queues import Array, Callback, OutputSlot, Place, QueueManager
+from model_runtime.joining import STOPPED, Outcome, run_apart
+from model_runtime.queues import Array, Callback, Place, QueueManager, store_all
 from model_runtime.session import Session
 
 Done = Callable[[Exception | None], None]
@@ -33,26 +33,30 @@ class _Request:
     done: Done
     owner: Any
     first_row: int = 0
-    alone: bool = False
+
+    def finish(self, outcome: Outcome) -> None:
+        """Answer with all rows of all outputs, or with what went wrong."""
+        if isinstance(outcome, Exception):
+            self.done(outcome)
+            return
+        for anchor, place in self.outputs.items():
+            store_all(place, outcome[anchor])
+        self.done(None)
 
 
 class Pipeline:
     """The requests of one session.
 
-    `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). With
-    `auto_reset` a lost device takes only the requests that were on it; without, it fails all that wait and
+    `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). A lost
+    device takes the requests that were on it, and, where the session has no `auto_reset`, all that wait and
     all that come.
     """
 
-    def __init__(
-        self, session: Session, *, timeout_ns: int | None, auto_reset: bool = True, num_buffers: int = 2
-    ) -> None:
+    def __init__(self, session: Session, *, timeout_ns: int | None, num_buffers: int = 2) -> None:
         self.session = session
         self.queues: QueueManager = session.createQueueManager(num_buffers, timeout_ns=timeout_ns)
-        self._auto_reset = auto_reset
         self._requests: deque[_Request] = deque()
         self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
-        self._broken: Exception | None = None
         self._thread: threading.Thread | None = None
         self._abandoned = False
 
@@ -62,14 +66,10 @@ class Pipeline:
         """Take a request's rows, by anchor. Hold `queues.lock`, and call `set_request_outputs` once before
         anything else.
 
-        `started` is called when the first row is read, again if the request must be run again. Raises
-        ModelRuntimeError, with nothing enqueued, for rows that do not fit, and when the session was stopped
-        or the device is lost.
+        `started` is called when the first row is read. Raises ModelRuntimeError, with nothing enqueued, for
+        rows that do not fit, and when the session was stopped or the device is lost.
         """
-        if self._broken is not None:
-            raise ModelRuntimeError(
-                f"the device was lost and auto_reset is off: {self._broken}"
-            ) from self._broken
+        self.session.check_device()
         if self.queues.is_disconnected:
             raise StoppedError("the session was stopped")
         assert self._new is None
@@ -125,7 +125,7 @@ class Pipeline:
         self.session.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
-        self._answer_stopped()
+        self._answer_all(StoppedError(STOPPED))
 
     def abandon(self) -> None:
         """Have the session thread stop, with its run ended, answer what waits and unload the session; nobody
@@ -146,22 +146,16 @@ class Pipeline:
             while not self.queues.is_disconnected:
                 self._run()
         finally:
-            self._answer_stopped()
+            self._answer_all(StoppedError(STOPPED))
         if self._abandoned:
             self.session.unloadFromDevice()
-
-    def _answer_stopped(self) -> None:
-        with self.queues.lock:
-            stopped, self._requests = self._requests, deque()
-        for request in stopped:
-            request.done(StoppedError("the session was stopped before the request was computed"))
 
     def _enqueue(self, request: _Request) -> None:
         queues = self.queues
         request.first_row = queues.rows_enqueued
         self._requests.append(request)
         for index, (anchor, array) in enumerate(request.inputs.items()):
-            queues.inputQueue(anchor).add(array, None if index else request.started, alone=request.alone)
+            queues.inputQueue(anchor).add(array, None if index else request.started)
         last = len(request.outputs) - 1
         for index, (anchor, place) in enumerate(request.outputs.items()):
             queues.outputQueue(anchor).add(place, request.rows, self._finish if index == last else None)
@@ -177,31 +171,38 @@ class Pipeline:
             self._recover(error)
 
     def _recover(self, error: Exception) -> None:
-        """Answer or run again the requests that had rows in the failed run; keep the others in their
-        places."""
+        """Answer the requests that had rows in the failed run; keep the others in their places, or, where
+        nothing runs any more, answer them too."""
+        hit = self._set_back()
+        for outcome in run_apart(self.session, [request.inputs for request in hit], error):
+            self._answer_oldest(self.session.lost or outcome)
+        if self.session.lost is not None:
+            self._answer_all(self.session.lost)
+
+    def _set_back(self) -> list[_Request]:
+        """The requests that had rows in the last run, which are the oldest; those after them are enqueued
+        anew."""
         with self.queues.lock:
             # Under the lock: whoever disconnects them has them forget which requests had rows in the run.
             if self.queues.is_disconnected:
-                return  # `_serve` answers all
-            hit = [request for request in self._requests if request.first_row < self.queues.rows_read]
-            waiting = list(self._requests)[len(hit) :]
+                return []  # `_serve` answers all
+            requests = list(self._requests)
+            hit = [request for request in requests if request.first_row < self.queues.rows_read]
             self.queues.forget()
-            self._requests.clear()
-            if isinstance(error, DeviceLostError) and not self._auto_reset:
-                self._broken = error
-                hit, waiting = hit + waiting, []
-            again = isinstance(error, RunError) and len(hit) > 1
-            for request in hit if again else ():
-                _renew(request)
+            self._requests = deque(hit)
+            for request in requests[len(hit) :]:
                 self._enqueue(request)
-            for request in waiting:
-                self._enqueue(request)
-        for request in () if again else hit:
+        return hit
+
+    def _answer_oldest(self, outcome: Outcome) -> None:
+        with self.queues.lock:
+            request = self._requests.popleft() if self._requests else None
+        if request is not None:  # else `stop` did not wait for it any longer
+            request.finish(outcome)
+
+    def _answer_all(self, error: Exception) -> None:
+        with self.queues.lock:
+            self.queues.forget()
+            requests, self._requests = self._requests, deque()
+        for request in requests:
             request.done(error)
-
-
-def _renew(request: _Request) -> None:
-    request.alone = True
-    for place in request.outputs.values():
-        if isinstance(place, OutputSlot):
-            place.array = None

@@ -50,7 +50,6 @@ class _Input:
     data: Array
     taken: int
     callback: Callback | None
-    alone: bool
 
 
 @dataclass(slots=True)
@@ -116,11 +115,11 @@ class InputQueue:
             )
         self._check_rows(len(data))
 
-    def add(self, data: Array, callback: Callback | None, *, alone: bool = False) -> None:
-        """Enqueue what was checked; rows that are `alone` join no others."""
+    def add(self, data: Array, callback: Callback | None) -> None:
+        """Enqueue what was checked."""
         with self._lock:
             waiting = self.readAvailable()
-            self._entries.append(_Input(data, 0, callback, alone or self._alone))
+            self._entries.append(_Input(data, 0, callback))
             self.rows_enqueued += len(data)
             self.enqueued_at_ns = time.perf_counter_ns()
             # Whoever waits for a whole run need not look at every row.
@@ -145,16 +144,10 @@ class InputQueue:
             )
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def is_alone(self) -> bool:
-        """Whether the first rows that wait join no others."""
-        return bool(self._entries) and self._entries[0].alone
-
     def _take(self, most: int, started: list[Callback]) -> list[Array]:
         pieces: list[Array] = []
         while most and self._entries:
             entry = self._entries[0]
-            if entry.alone and pieces:
-                break
             if not entry.taken and entry.callback is not None:
                 started.append(entry.callback)
             rows = min(most, len(entry.data) - entry.taken)
@@ -165,7 +158,7 @@ class InputQueue:
                 self._entries.popleft()
             most -= rows
             self.rows_read += rows
-            if entry.alone:
+            if self._alone:
                 break
         return pieces
 
@@ -262,18 +255,24 @@ class OutputQueue:
 
 
 def _store(entry: _Output, values: Array) -> None:
-    rows = len(values)
-    place = entry.place
-    if isinstance(place, OutputSlot):
-        if rows == entry.rows:
-            place.array = values
-        else:
+    place, rows = entry.place, len(values)
+    if rows == entry.rows:
+        store_all(place, values)
+    elif place is not None:
+        if isinstance(place, OutputSlot):
             if place.array is None:
                 place.array = np.empty((entry.rows, *values.shape[1:]), values.dtype)
-            place.array[entry.written : entry.written + rows] = values
-    elif place is not None:
+            place = place.array
         place[entry.written : entry.written + rows] = values
     entry.written += rows
+
+
+def store_all(place: Place, values: Array) -> None:
+    """Put all rows of a request to their place, whatever was there before."""
+    if isinstance(place, OutputSlot):
+        place.array = values
+    elif place is not None:
+        place[:] = values
 
 
 class InputRingBuffer:
@@ -307,7 +306,7 @@ class QueueManager:
         *,
         timeout_callback: TimeoutCallback | None = None,
         timeout_ns: int | None = None,
-        check_rows: Callable[[int], None] = lambda rows: None,
+        check_rows: Callable[[int], None] = lambda _rows: None,
         alone: bool = False,
     ) -> None:
         self.lock = Condition()
@@ -318,6 +317,7 @@ class QueueManager:
             for name, (anchor, row_shape) in inputs.items()
         }
         self._outputs = {anchor.name(): OutputQueue(anchor, self.lock) for anchor in outputs}
+        self._alone = alone
         self._timeout_callback = timeout_callback
         self._timeout_ns = timeout_ns
         self._flush_to = 0
@@ -417,9 +417,7 @@ class QueueManager:
             return False
 
     def _may_run_incomplete(self) -> bool:
-        if self._timeout_ns is None or self._flush_to > self.rows_read:
-            return True
-        return any(queue.is_alone() for queue in self._inputs.values())
+        return self._alone or self._timeout_ns is None or self._flush_to > self.rows_read
 
     def _flush(self, at_ns: int) -> None:
         self._flush_to, self._flushed_at_ns = self.rows_enqueued, at_ns

@@ -187,6 +187,7 @@ class ModelRunner:
                 memory_bytes=config.memory_bytes or usable_memory_bytes(),
             ),
             join_dependent_rows=config.join_dependent_rows,
+            auto_reset=config.auto_reset,
         )
         self._session = Session(model, session_config)
         anchors = (*self._session.getUserInputAnchors(), *self._session.getUserOutputAnchors())
@@ -201,7 +202,6 @@ class ModelRunner:
         self._pipeline = Pipeline(
             self._session,
             timeout_ns=config.flush_after_ns(),
-            auto_reset=config.auto_reset,
             num_buffers=config.ring_buffer_size_multiplier,
         )
         # Before the thread is there: Ctrl-C may come while it starts.

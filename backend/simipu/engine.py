@@ -125,13 +125,13 @@ class Engine:
         for main in self._mains.copy().values():
             main.graph.cancel()
 
-    def run(self, index: int, ready_ns: Callable[[], int] = time.perf_counter_ns) -> int:
-        """Run program `index` once and return how many rows it computed (0 for a LOAD or SAVE program).
+    def run(self, index: int, ready_ns: int | None = None) -> int:
+        """Run program `index` once on its streams; how many rows it computed (0 for a LOAD or SAVE program).
 
-        A paced device begins when it is free, and not before `ready_ns`, called when the rows are read: since
-        when they have been ready, on the clock of time.perf_counter_ns. Raises RunError for a stream that is
-        not connected or delivers a wrong shape or dtype, and for values that an operator refuses, such as an
-        index outside its table; DeviceLostError when the run did not end.
+        A paced device begins when it is free, and not before `ready_ns`: since when the rows have been ready,
+        on the clock of time.perf_counter_ns (None: now that they are read). Raises RunError for a stream that
+        is not connected or delivers a wrong shape or dtype, and for values that an operator refuses, such as
+        an index outside its table; DeviceLostError when the run did not end.
         """
         program = self.executable.program(index)
         if program.kind is ProgramKind.LOAD:
@@ -140,9 +140,18 @@ class Engine:
         if program.kind is ProgramKind.SAVE:
             self._run_save(program)
             return 0
+        return self.push(index, self.pull(index), ready_ns)
+
+    def pull(self, index: int) -> list[Array]:
+        """The rows that the input streams of MAIN program `index` deliver for one run, in their order."""
+        return self._find_main(index).pull(self._reads, self.batches_per_run)
+
+    def push(self, index: int, values: Sequence[Array], ready_ns: int | None = None) -> int:
+        """Like `compute`, but the rows of each device iteration go to the output streams as soon as the
+        device would have them; how many there were."""
         main = self._find_main(index)
-        rows, values = main.pull(self._reads, self.batches_per_run)
-        for results in self._compute(main, values, rows, ready_ns):
+        rows = main.check(values)
+        for results in self._iterate(main, values, rows, ready_ns, at_once=1):
             main.push(self._writes, results)
         return rows
 
@@ -151,67 +160,52 @@ class Engine:
 
         `values` has an array per input stream of the program, in their order, of shape (rows, *row shape)
         with at most a run's rows, which have been ready since `ready_ns` (None: now); the outputs come in the
-        order of the output streams. Raises like `run`.
+        order of the output streams, together, so that a paced device is waited for once. Raises like `run`.
         """
         main = self._mains.get(index) or self._find_main(index)
-        clock = self._clock
-        if clock is not None:
-            clock.start(time.perf_counter_ns() if ready_ns is None else ready_ns, self._run_seconds(main))
-        outputs, iterations = self._compute_all(main, values)
-        if clock is not None:
-            until_free = main.timing.interval * iterations
-            self.lateness_ns = clock.advance(
-                until_free - main.timing.interval + main.timing.latency, until_free
-            )
-            self._skip_empty(main, iterations)
-        return outputs
+        rows = main.check(values)
+        if self._clock is None and rows <= (main.batch_size or 1):
+            return main.compute(values, 0, rows)  # most runs by far are one batch: nothing to put together
+        pieces = list(self._iterate(main, values, rows, ready_ns, at_once=self.device_iterations))
+        return (
+            pieces[0] if len(pieces) == 1 else [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
+        )
 
     def _find_main(self, index: int) -> _LoadedMain:
         if index not in self._mains:
             self.load(index)
         return self._mains[index]
 
-    def _compute_all(self, main: _LoadedMain, values: Sequence[Array]) -> tuple[list[Array], int]:
-        """The outputs of all rows, and how many device iterations hold rows."""
-        rows, batch = main.check(values), main.batch_size or 1
-        if rows <= batch:
-            return main.compute(values, 0, rows), 1
-        pieces = [main.compute(values, first, min(first + batch, rows)) for first in range(0, rows, batch)]
-        outputs = [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
-        return outputs, -(-rows // (batch * self.replication_factor))
-
-    def _compute(
-        self, main: _LoadedMain, values: Sequence[Array], rows: int, ready_ns: Callable[[], int]
+    def _iterate(
+        self, main: _LoadedMain, values: Sequence[Array], rows: int, ready_ns: int | None, at_once: int
     ) -> Iterator[list[Array]]:
-        """The outputs of each compiled batch, as soon as the device would have them."""
-        batch = main.batch_size or 1
+        """The outputs of each compiled batch, once the device would have those of `at_once` iterations.
+
+        All pacing is here: an iteration ends its latency after it began, and the next begins an interval
+        after it.
+        """
+        batch, clock = main.batch_size or 1, self._clock
         per_iteration = batch * self.replication_factor
-        clock, iterations = self._clock, 0
+        latency, interval = main.timing.latency, main.timing.interval
         if clock is not None:
-            clock.start(ready_ns(), self._run_seconds(main))
+            begun_ns = time.perf_counter_ns() if ready_ns is None else ready_ns
+            clock.start(begun_ns, latency + interval * (self.device_iterations - 1))
             self.lateness_ns = 0
-        for start in range(0, rows, per_iteration):
-            last = min(start + per_iteration, rows)
+        done = 0
+        for start in range(0, rows, per_iteration * at_once):
+            last = min(start + per_iteration * at_once, rows)
             results = [
                 main.compute(values, first, min(first + batch, last)) for first in range(start, last, batch)
             ]
+            iterations = -(-(last - start) // per_iteration)
             if clock is not None:
-                self.lateness_ns = max(
-                    self.lateness_ns, clock.advance(main.timing.latency, main.timing.interval)
-                )
+                late_ns = clock.advance(interval * (iterations - 1) + latency, interval * iterations)
+                self.lateness_ns = max(self.lateness_ns, late_ns)
             yield from results
-            iterations += 1
-        self._skip_empty(main, iterations)
-
-    def _run_seconds(self, main: _LoadedMain) -> float:
-        """Modelled seconds of a run, with all its device iterations."""
-        return main.timing.latency + main.timing.interval * (self.device_iterations - 1)
-
-    def _skip_empty(self, main: _LoadedMain, iterations: int) -> None:
-        """The chip runs the iterations after the first `iterations`, which have no rows, as well, but nobody
-        waits for them."""
-        if self._clock is not None:
-            self._clock.skip(main.timing.interval * (self.device_iterations - iterations))
+            done += iterations
+        if clock is not None:
+            # The chip runs the iterations that have no rows as well, but nobody waits for them.
+            clock.skip(interval * (self.device_iterations - done))
 
     def _check_handle(self, handle: str, direction: Direction) -> str:
         known = {s.handle for p in self.executable.programs for s in p.streams if s.direction is direction}
@@ -290,16 +284,13 @@ class _LoadedMain:
     def _row_shape(self, stream: Stream) -> tuple[int, ...]:
         return stream.row_shape if self.batch_size else stream.shape
 
-    def pull(self, reads: dict[str, ReadCallback], batches: int) -> tuple[int, list[Array]]:
-        """The number of rows that wait, at most that of `batches` compiled batches, and the rows of each
-        input."""
-        rows = 0
-        values = []
+    def pull(self, reads: dict[str, ReadCallback], batches: int) -> list[Array]:
+        """The rows of each input that wait, at most those of `batches` compiled batches."""
+        values: list[Array] = []
         for stream in self.inputs:
-            value = _read(stream, reads, rows or batches * (self.batch_size or 1))
-            rows = rows or len(value)
-            values.append(value)
-        return self.check(values), values
+            most = len(values[0]) if values else batches * (self.batch_size or 1)
+            values.append(_read(stream, reads, most))
+        return values
 
     def check(self, values: Sequence[Array]) -> int:
         """The number of rows that all inputs have; RunError where they differ, or one is of another shape or

@@ -7,10 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager, Session, StoppedError
+from model_runtime.joining import run_joined
 from model_runtime.pvti import Graph, Trace
-from simipu import RunError
 from simipu.errors import SimIpuError
 
 import popef
@@ -84,8 +83,7 @@ class ModelInstanceState:
         self, inputs: Mapping[str, Array], batch_size: int, callback: Callable[[], None] | None = None
     ) -> None:
         """Put a request's rows into the input queues, by anchor. Call with `queues_mutex` held, then
-        `set_request_outputs` once. `callback` is called when its first row is read, again if it must be run
-        again."""
+        `set_request_outputs` once. `callback` is called when its first row is read."""
         self._pipeline.enqueue_request(inputs, batch_size, callback)
 
     def set_request_outputs(
@@ -109,35 +107,16 @@ class ModelInstanceState:
             time.sleep(self._delay_seconds)
         waiting = [request for request in requests if self._accepts(request)]
         if waiting:
-            self._compute(waiting, time.perf_counter_ns())
+            outcomes = run_joined(
+                self.session, [request.inputs for request in waiting], time.perf_counter_ns()
+            )
+            for request, outcome in zip(waiting, outcomes, strict=True):
+                if isinstance(outcome, Exception):
+                    self._fail(request, outcome)
+                else:
+                    request.finish(outcome)
         self._count(requests, arrived_ns)
         self._report(requests, arrived_ns)
-
-    def _compute(self, requests: Sequence[Request], ready_ns: int) -> None:
-        """Run the rows of all requests; when values are refused, each request alone, so that only those fail
-        that must."""
-        try:
-            if len(requests) == 1:
-                requests[0].finish(self.session.compute(requests[0].inputs, ready_ns))
-                return
-            if self.session.runs_alone:
-                for request in requests:
-                    self._compute([request], ready_ns)
-                return
-            outputs = self.session.compute(_join([request.inputs for request in requests]), ready_ns)
-        except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
-            again = isinstance(error, RunError) and len(requests) > 1
-            for request in requests:
-                if again:
-                    self._compute([request], ready_ns)
-                else:
-                    self._fail(request, error)
-            return
-        start = 0
-        for request in requests:
-            end = start + request.batch_size
-            request.finish({anchor: array[start:end] for anchor, array in outputs.items()})
-            start = end
 
     def _accepts(self, request: Request) -> bool:
         """Whether a request is to be run; one that would have to be split where that changes its answer gets
@@ -305,8 +284,3 @@ def _open(model_state: ModelState) -> Session:
     except (ModelRuntimeError, SimIpuError, popef.PopefError) as error:
         raise ModelConfigError(f"model {model_state.name!r}: {error}") from error
     return session
-
-
-def _join(inputs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The rows of several requests one after the other, by anchor."""
-    return {anchor: np.concatenate([each[anchor] for each in inputs]) for anchor in inputs[0]}

@@ -170,7 +170,7 @@ def test_a_run_cancelled_by_another_thread_returns_no_rows(loop_file):
     assert session.runMainPrograms() == 0
     assert session.runMainPrograms() == 0
     with pytest.raises(RunCancelledError, match="its session was stopped"):
-        session.compute({"turns": np.array([1], np.int64)})
+        session.run({"turns": np.array([1], np.int64)})
 
 
 def test_a_fork_leaves_its_parents_runners_alone(linear_file):
@@ -189,6 +189,6 @@ def test_a_fork_leaves_its_parents_runners_alone(linear_file):
                 os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
     x = {"x": np.ones((4, 4), np.float32)}
-    np.testing.assert_array_equal(session.compute(x)["z"], runner.execute(x)["z"])
+    np.testing.assert_array_equal(session.run(x)["z"], runner.execute(x)["z"])
     runner.close()
     session.unloadFromDevice()

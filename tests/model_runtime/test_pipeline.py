@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, StoppedError
+from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, SessionConfig, StoppedError
 from sample_models import loop_model, write_handmade
 from simipu import DeviceLostError, RunError, RunTimeoutError
 
@@ -18,8 +18,8 @@ def make_pipeline(linear, compile_popef):
     """A pipeline over the linear model, whose z is 2 x; stopped at the end."""
     made = []
 
-    def make(started=True, **options):
-        session = Session(compile_popef(linear, batch=BATCH))
+    def make(started=True, auto_reset=True, **options):
+        session = Session(compile_popef(linear, batch=BATCH), SessionConfig(auto_reset=auto_reset))
         session.runLoadPrograms()
         runs = []
         session.observer = lambda start, end, rows, lateness: runs.append(rows)
@@ -230,5 +230,5 @@ def test_a_run_that_takes_too_long_is_ended_and_the_next_is_well(monkeypatch, tm
     session = Session(tmp_path / "loop.popef")
     session.runLoadPrograms()
     with pytest.raises(RunTimeoutError, match=r"took longer than its limit of 0\.3 s"):
-        session.compute({"turns": np.array([10**9], np.int64)})
-    assert session.compute({"turns": np.array([3], np.int64)})["sum"].tolist() == [3]
+        session.run({"turns": np.array([10**9], np.int64)})
+    assert session.run({"turns": np.array([3], np.int64)})["sum"].tolist() == [3]

@@ -149,7 +149,7 @@ def test_replicas_and_iterations_share_the_rows(linear, compile_popef, open_mode
     assert (session.batch_size, session.rows_per_run) == (4, 24)
     x = np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)
     np.testing.assert_array_equal(ask(session, x)["z"], 2 * x)
-    np.testing.assert_array_equal(session.compute({"x": x})["z"], 2 * x)
+    np.testing.assert_array_equal(session.run({"x": x})["z"], 2 * x)
     plain = Session(compile_popef(linear, name="plain.popef"))
     assert session.cycles == 3 * plain.cycles
 

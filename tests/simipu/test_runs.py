@@ -106,11 +106,7 @@ def test_an_engine_says_how_late_the_cpu_was_and_waits_only_where_it_was_not(fak
         (batch_ns + 50_000_000, 50_000_000 - batch_ns),
         (2 * batch_ns + 50_000_000, 0),
     ):
-        now_ns = fake_time.now_ns
-        if way == "run":
-            engine.run(5, lambda now_ns=now_ns: now_ns)
-        else:
-            engine.compute(5, [engine.x])
+        _ = engine.run(5) if way == "run" else engine.compute(5, [engine.x])
         assert (fake_time.now_ns, engine.lateness_ns) == (end_ns, late_ns)
 
 
@@ -123,7 +119,7 @@ def test_rows_that_wait_begin_at_the_modelled_end_of_the_run_before(fake_time, w
     slow_down(engine, fake_time, 1, 20, 1)
     ends = []
     for _ in range(3):
-        _ = engine.run(5, lambda: 0) if way == "run" else engine.compute(5, [engine.x], 0)
+        _ = engine.run(5, 0) if way == "run" else engine.compute(5, [engine.x], 0)
         ends.append((fake_time.now_ns, engine.lateness_ns))
         fake_time.sleep(0.001)
     late_ns = 21_000_000 - batch_ns
@@ -143,7 +139,7 @@ def test_batches_overlap_on_io_tiles_and_in_pipelines(fake_time, way, stages):
     slow_down(engine, fake_time, *[1] * 6)
     ends = []
     for _ in range(6):
-        _ = engine.run(5, lambda: 0) if way == "run" else engine.compute(5, [engine.x], 0)
+        _ = engine.run(5, 0) if way == "run" else engine.compute(5, [engine.x], 0)
         ends.append(fake_time.now_ns / 1e9)
     assert ends == pytest.approx([timing.latency + number * timing.interval for number in range(6)], abs=1e-6)
 

@@ -209,19 +209,19 @@ SCRIPTS = {
     ),
     "daemon computes all the time": Script(
         "session = open_session(LINEAR)\ndef compute():\n    while True: "
-        "session.compute(four)\nstart(compute, daemon=True)\ntime.sleep(0.1)"
+        "session.run(four)\nstart(compute, daemon=True)\ntime.sleep(0.1)"
     ),
     "daemon in an endless run": Script(
-        "session = open_session(LOOP); start(session.compute, {'turns': np.array([10**9], np.int64)}, "
+        "session = open_session(LOOP); start(session.run, {'turns': np.array([10**9], np.int64)}, "
         "daemon=True)\ntime.sleep(0.2)"
     ),
-    "session alive": Script("session = open_session(LINEAR); session.compute(four)"),
-    "session dropped": Script("open_session(LINEAR).compute(four)"),
+    "session alive": Script("session = open_session(LINEAR); session.run(four)"),
+    "session dropped": Script("open_session(LINEAR).run(four)"),
     "session never bound": Script("session = Session(LINEAR, SessionConfig(policy=LaunchPolicy.Deferred))"),
     "pipeline alive": Script("pipeline = Pipeline(open_session(LINEAR), timeout_ns=0); pipeline.start()"),
     "pipeline never started": Script("pipeline = Pipeline(open_session(LINEAR), timeout_ns=0)"),
-    "isolated, idle": Script("session = open_session(LINEAR, isolated=True); session.compute(four)"),
-    "isolated, dropped": Script("open_session(LINEAR, isolated=True).compute(four)"),
+    "isolated, idle": Script("session = open_session(LINEAR, isolated=True); session.run(four)"),
+    "isolated, dropped": Script("open_session(LINEAR, isolated=True).run(four)"),
     "isolated, in flight": Script("pipeline = endless_request(open_session(LOOP, isolated=True))"),
     "isolated, in flight, exception": Script(
         "pipeline = endless_request(open_session(LOOP, isolated=True)); raise ValueError('expected')",
@@ -230,7 +230,7 @@ SCRIPTS = {
     ),
     "isolated, in flight in a daemon": Script(
         "session = open_session(LOOP, isolated=True)\n"
-        "start(session.compute, {'turns': np.array([10**9], np.int64)}, daemon=True); time.sleep(0.2)"
+        "start(session.run, {'turns': np.array([10**9], np.int64)}, daemon=True); time.sleep(0.2)"
     ),
     "atexit runs a model before the end": Script(
         "runner = ModelRunner(LINEAR); atexit.register(lambda: print(runner.execute(four)['z'][0, 0]))",
@@ -242,7 +242,7 @@ SCRIPTS = {
         stdout="2.0",
     ),
     "atexit runs a model after the end": Script(
-        "session = open_session(LINEAR); at_last.append(lambda: print(session.compute(four)['z'][0, 0]))",
+        "session = open_session(LINEAR); at_last.append(lambda: print(session.run(four)['z'][0, 0]))",
         stdout="2.0",
     ),
     "atexit asks a runner after the end": Script(
@@ -257,7 +257,7 @@ SCRIPTS = {
         stdout="stopped",
     ),
     "finalizer runs a model": Script(
-        "class Last:\n    def __del__(self): self.session.compute(self.x)\n"
+        "class Last:\n    def __del__(self): self.session.run(self.x)\n"
         "last = Last(); last.session = open_session(LINEAR); last.x = four; del last"
     ),
 }

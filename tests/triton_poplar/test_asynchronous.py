@@ -212,7 +212,7 @@ def test_without_tracing_there_are_no_graphs(make_instance):
 
 def slow_down(instance, seconds):
     """Have the CPU take so much longer for each batch."""
-    graph = instance.session._engine._mains[instance.session._main[0]].graph
+    graph = instance.session._engine._mains[5].graph
     compute = graph.run
     graph.run = lambda *arguments: time.sleep(seconds) or compute(*arguments)
 

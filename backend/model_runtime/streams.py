@@ -1,0 +1,145 @@
+"""What the streams of a session are connected to: the user's handlers, queues, weights, or nothing.
+
+Which of these is the predicates' choice. Nothing is run here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from simipu import Engine, Executable, Stream
+from simipu.engine import ReadCallback, WriteCallback
+
+import popef
+from model_runtime.compiled import find_stream
+from model_runtime.predicate_factory import orBind, predProgramFlowMain, predProgramNotAssigned
+from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
+from model_runtime.queues import Array
+
+Handler = Callable[[popef.Anchor], Callable[[Array], None]]
+"""Makes what fills, or takes, the arrays of an anchor."""
+
+
+class Streams:
+    """The callbacks of a model's streams. They outlive the engine: another that is attached gets them all."""
+
+    def __init__(self, metadata: popef.Metadata, executable: Executable, batched: bool) -> None:
+        self._metadata = metadata
+        self._executable = executable
+        self._batched = batched
+        self._reads: dict[str, ReadCallback] = {}
+        self._writes: dict[str, WriteCallback] = {}
+        self._engine: Engine | None = None
+
+    def attach(self, engine: Engine | None) -> None:
+        """Connect everything to `engine` from now on; None: to none."""
+        self._engine = engine
+        if engine is None:
+            return
+        for handle, read in self._reads.items():
+            engine.connect_input(handle, read)
+        for handle, write in self._writes.items():
+            engine.connect_output(handle, write)
+
+    def reads(self, handle: str) -> bool:
+        """Whether an input stream is connected."""
+        return handle in self._reads
+
+    def row_shape(self, anchor: popef.Anchor) -> tuple[int, ...]:
+        """The shape of one row of an anchor: the whole tensor's where there is no batch."""
+        stream = self._find(anchor)
+        return stream.row_shape if self._batched else stream.shape
+
+    def connect_input(self, anchor: popef.Anchor, read: ReadCallback) -> None:
+        """Have the rows of an anchor come from `read`."""
+        self._reads[anchor.handle()] = read
+        if self._engine is not None:
+            self._engine.connect_input(anchor.handle(), read)
+
+    def connect_output(self, anchor: popef.Anchor, write: WriteCallback) -> None:
+        """Have the rows of an anchor go to `write`."""
+        self._writes[anchor.handle()] = write
+        if self._engine is not None:
+            self._engine.connect_output(anchor.handle(), write)
+
+    def handle_inputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
+        """Connect input anchors to what `handler` makes, or to zeros."""
+        for anchor, policy in self._choose(popef.TensorType.INPUT, predicate):
+            if policy is AnchorCallbackPolicy.BIND_USER_CB:
+                self.connect_input(anchor, _fill(self._find(anchor), handler(anchor), self._batched))
+            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
+                self._connect_nothing(anchor)
+
+    def handle_outputs(self, handler: Handler, predicate: AnchorCallbackPredicate | None) -> None:
+        """Connect output anchors to what `handler` makes, or to nothing."""
+        for anchor, policy in self._choose(popef.TensorType.OUTPUT, predicate):
+            if policy is AnchorCallbackPolicy.BIND_USER_CB:
+                axis = self._find(anchor).batch_axis
+                take = handler(anchor)
+                self.connect_output(anchor, _take_rows(take, axis) if self._batched else _take_only_row(take))
+            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB:
+                self._connect_nothing(anchor)
+
+    def choose_queued(
+        self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
+    ) -> list[popef.Anchor]:
+        """The anchors that are to have a queue; those of the user's that are to have none are connected to
+        nothing."""
+        users = {anchor.name() for anchor in popef.user_anchors(self._metadata, kind)}
+        chosen = []
+        for anchor, policy in self._choose(kind, predicate):
+            if policy is AnchorCallbackPolicy.BIND_USER_CB:
+                chosen.append(anchor)
+            elif policy is AnchorCallbackPolicy.BIND_EMPTY_CB and anchor.name() in users:
+                self._connect_nothing(anchor)
+        return chosen
+
+    def _connect_nothing(self, anchor: popef.Anchor) -> None:
+        """An input is zeros, an output is dropped."""
+        if anchor.type() == popef.TensorType.INPUT:
+            self.connect_input(anchor, _fill(self._find(anchor), _drop, self._batched))
+        else:
+            self.connect_output(anchor, _drop)
+
+    def _find(self, anchor: popef.Anchor) -> Stream:
+        return find_stream(self._executable, anchor)
+
+    def _choose(
+        self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
+    ) -> list[tuple[popef.Anchor, AnchorCallbackPolicy]]:
+        predicate = predicate or _default_predicate(self._metadata)
+        return [(anchor, predicate(anchor)) for anchor in self._metadata.anchors() if anchor.type() == kind]
+
+
+def deliver(tensor: popef.TensorReader) -> ReadCallback:
+    """A stream that holds one tensor, such as a weight."""
+    return lambda _most: np.asarray(tensor.data())[None]
+
+
+def _default_predicate(metadata: popef.Metadata) -> AnchorCallbackPredicate:
+    accept, reject = AnchorCallbackPolicy.BIND_USER_CB, AnchorCallbackPolicy.BIND_EMPTY_CB
+    return orBind(accept, reject, predProgramFlowMain(metadata.programFlow()), predProgramNotAssigned())
+
+
+def _drop(_array: Array) -> None:
+    """Take rows that nobody wants, or leave an array as it is."""
+
+
+def _fill(stream: Stream, fill: Callable[[Array], None], batched: bool) -> ReadCallback:
+    """A stream whose rows the user writes into an array of the compiled shape."""
+
+    def read(most: int) -> Array:
+        array = np.zeros(stream.shape, stream.dtype)
+        fill(array)
+        return np.moveaxis(array, stream.batch_axis, 0)[:most] if batched else array[None]
+
+    return read
+
+
+def _take_rows(take: Callable[[Array], None], axis: int) -> WriteCallback:
+    return (lambda rows: take(np.moveaxis(rows, 0, axis))) if axis else take
+
+
+def _take_only_row(take: Callable[[Array], None]) -> WriteCallback:
+    return lambda rows: take(rows[0])
