@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from simipu import RunCancelledError, RunError
@@ -15,17 +16,27 @@ from model_runtime.queues import Array
 from model_runtime.session import Session
 
 Rows = Mapping[str, Array]
-"""A request's inputs by anchor, rows first."""
+"""Rows by anchor."""
 Outcome = dict[str, Array] | Exception
 """A request's outputs by anchor, or what went wrong instead."""
 STOPPED = "the session was stopped before the request was computed"
 
 
-def run_joined(session: Session, requests: Sequence[Rows], ready_ns: int | None = None) -> Iterable[Outcome]:
+class Request(Protocol):
+    """What is asked of a request here."""
+
+    @property
+    def inputs(self) -> Rows:
+        """Its inputs by anchor, rows first."""
+
+
+def run_joined(
+    session: Session, requests: Sequence[Request], ready_ns: int | None = None
+) -> Iterable[Outcome]:
     """What each of the requests gets, whose rows are joined into as few runs as hold them; whatever goes
     wrong is a request's outcome. `ready_ns`: see Session.run."""
     if len(requests) == 1 or session.runs_alone:
-        return [_run_one(session, rows, ready_ns) for rows in requests]
+        return [_run_one(session, request, ready_ns) for request in requests]
     try:
         outputs = session.run(_join(requests), ready_ns)
     except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
@@ -33,7 +44,7 @@ def run_joined(session: Session, requests: Sequence[Rows], ready_ns: int | None 
     return _part(outputs, requests)
 
 
-def run_apart(session: Session, requests: Sequence[Rows], error: Exception) -> Iterator[Outcome]:
+def run_apart(session: Session, requests: Sequence[Request], error: Exception) -> Iterator[Outcome]:
     """What each of the requests gets that had rows in the run that failed with `error`.
 
     Where values were refused each is run again from its first row, alone, so that only those fail that must;
@@ -42,30 +53,33 @@ def run_apart(session: Session, requests: Sequence[Rows], error: Exception) -> I
     again = isinstance(error, RunError) and len(requests) > 1
     # The time of the failed run is not held against the CPU: a chip would have taken it too.
     ready_ns = time.perf_counter_ns()
-    for rows in requests:
-        yield _run_again(session, rows, ready_ns) if again else error
+    for request in requests:
+        yield _run_again(session, request, ready_ns) if again else error
 
 
-def _run_again(session: Session, rows: Rows, ready_ns: int) -> Outcome:
-    outcome = StoppedError(STOPPED) if session.is_stopped else _run_one(session, rows, ready_ns)
+def _run_again(session: Session, request: Request, ready_ns: int) -> Outcome:
+    outcome = StoppedError(STOPPED) if session.is_stopped else _run_one(session, request, ready_ns)
     return StoppedError(STOPPED) if isinstance(outcome, RunCancelledError) else outcome
 
 
-def _run_one(session: Session, rows: Rows, ready_ns: int | None) -> Outcome:
+def _run_one(session: Session, request: Request, ready_ns: int | None) -> Outcome:
     try:
-        return session.run(rows, ready_ns)
+        return session.run(request.inputs, ready_ns)
     except Exception as error:  # noqa: BLE001  as above
         return error
 
 
-def _join(requests: Sequence[Rows]) -> Rows:
+def _join(requests: Sequence[Request]) -> Rows:
     """The rows of several requests one after the other."""
-    return {anchor: np.concatenate([rows[anchor] for rows in requests]) for anchor in requests[0]}
+    return {
+        anchor: np.concatenate([request.inputs[anchor] for request in requests])
+        for anchor in requests[0].inputs
+    }
 
 
-def _part(outputs: Rows, requests: Sequence[Rows]) -> Iterator[Outcome]:
+def _part(outputs: Rows, requests: Sequence[Request]) -> Iterator[Outcome]:
     start = 0
-    for rows in requests:
-        end = start + len(next(iter(rows.values())))
+    for request in requests:
+        end = start + len(next(iter(request.inputs.values())))
         yield {anchor: array[start:end] for anchor, array in outputs.items()}
         start = end

@@ -125,7 +125,7 @@ class Pipeline:
         self.session.stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(seconds)
-        self._answer_all(StoppedError(STOPPED))
+        self._answer_all()
 
     def abandon(self) -> None:
         """Have the session thread stop, with its run ended, answer what waits and unload the session; nobody
@@ -146,7 +146,7 @@ class Pipeline:
             while not self.queues.is_disconnected:
                 self._run()
         finally:
-            self._answer_all(StoppedError(STOPPED))
+            self._answer_all()
         if self._abandoned:
             self.session.unloadFromDevice()
 
@@ -174,7 +174,7 @@ class Pipeline:
         """Answer the requests that had rows in the failed run; keep the others in their places, or, where
         nothing runs any more, answer them too."""
         hit = self._set_back()
-        for outcome in run_apart(self.session, [request.inputs for request in hit], error):
+        for outcome in run_apart(self.session, hit, error):
             self._answer_oldest(self.session.lost or outcome)
         if self.session.lost is not None:
             self._answer_all(self.session.lost)
@@ -200,9 +200,10 @@ class Pipeline:
         if request is not None:  # else `stop` did not wait for it any longer
             request.finish(outcome)
 
-    def _answer_all(self, error: Exception) -> None:
+    def _answer_all(self, error: Exception | None = None) -> None:
+        """Answer everything that waits with `error`; None: each that it was stopped."""
         with self.queues.lock:
             self.queues.forget()
             requests, self._requests = self._requests, deque()
         for request in requests:
-            request.done(error)
+            request.done(error or StoppedError(STOPPED))

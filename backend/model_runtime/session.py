@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
-from typing import TypeVar
 
 import numpy as np
 from simipu import DeviceLostError, Engine, Executable, GraphOptions, RunCancelledError
@@ -27,8 +26,9 @@ from model_runtime.queues import Array, QueueManager, TimeoutCallback
 from model_runtime.streams import Handler, Streams, deliver
 
 Path = str | PathLike[str]
-Result = TypeVar("Result")
 Observer = Callable[[int, int, int, int], None]
+Work = list[tuple[int, list[Array], list[str]]]
+"""Main programs, each with the rows of its inputs and the anchors of its outputs."""
 
 
 class LaunchPolicy(IntEnum):
@@ -212,9 +212,9 @@ class Session(CompiledModel):
         if self.is_stopped or (queues is not None and not queues.wait(engine.free_at_ns)):
             return 0
         try:
-            values = [engine.pull(index) for index, _, _ in self.plan]
-            rows = max(len(arrays[0]) if arrays else 0 for arrays in values)
-            self._run(engine.push, values, rows, None if queues is None else queues.ready_ns())
+            work = [(index, engine.pull(index), given) for index, _, given in self.plan]
+            rows = max(len(arrays[0]) if arrays else 0 for _, arrays, _ in work)
+            self._run(work, rows, None if queues is None else queues.ready_ns(), to_streams=True)
         except (RunCancelledError, StoppedError):
             return 0
         return rows
@@ -231,19 +231,15 @@ class Session(CompiledModel):
         rows = len(next(iter(inputs.values())))
         if self.runs_alone:
             self.check_rows(rows)
-        most, plan = self.rows_per_run, self.plan
+        most = self.rows_per_run
         if rows > most:
             parts = [
                 {name: array[i : i + most] for name, array in inputs.items()} for i in range(0, rows, most)
             ]
             pieces = [self.run(part, ready_ns) for part in parts]
             return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        values = [[inputs[name] for name in taken] for _, taken, _ in plan]
-        results = self._run(self._bound().compute, values, rows, ready_ns)
-        outputs: dict[str, Array] = {}
-        for (_, _, given), result in zip(plan, results, strict=True):
-            outputs.update(zip(given, result, strict=True))
-        return outputs
+        work = [(index, [inputs[name] for name in taken], given) for index, taken, given in self.plan]
+        return self._run(work, rows, ready_ns)
 
     def check_rows(self, rows: int) -> None:
         """Raise ModelRuntimeError where so many rows would have to be spread over batches, but a row's result
@@ -280,30 +276,27 @@ class Session(CompiledModel):
         if engine is not None:
             engine.cancel()
 
-    def _run(
-        self,
-        run: Callable[[int, Sequence[Array], int | None], Result],
-        values: Sequence[Sequence[Array]],
-        rows: int,
-        ready_ns: int | None,
-    ) -> list[Result]:
-        """Have the engine `run` each main program once on its values: the one place where a run is counted
-        and a device lost, whether its rows come and go by streams or by hand."""
-        self.check_device()
+    def _run(self, work: Work, rows: int, ready_ns: int | None, to_streams: bool = False) -> dict[str, Array]:
+        """Run each main program once on its rows: the one place where a run is counted and a device lost.
+        The outputs by anchor, or none, where they go to handlers and queues."""
+        if self.lost is not None:
+            self.check_device()
         engine = self._bound()
+        outputs: dict[str, Array] = {}
         start_ns, lateness_ns = time.perf_counter_ns(), 0
-        results = []
         try:
-            for (index, _, _), arrays in zip(self.plan, values, strict=True):
-                results.append(run(index, arrays, ready_ns))
-                lateness_ns = max(lateness_ns, engine.lateness_ns)
+            for index, arrays, given in work:
+                results = engine.compute(index, arrays, ready_ns, to_streams)
+                outputs.update(zip(given, results, strict=not to_streams))
+                if engine.lateness_ns > lateness_ns:
+                    lateness_ns = engine.lateness_ns
         except DeviceLostError as error:
             if not self._config.auto_reset:
                 self.lost = error
             raise
         if self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
-        return results
+        return outputs
 
     def _bound(self) -> Engine:
         if self._engine is None:

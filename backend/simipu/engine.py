@@ -140,30 +140,31 @@ class Engine:
         if program.kind is ProgramKind.SAVE:
             self._run_save(program)
             return 0
-        return self.push(index, self.pull(index), ready_ns)
+        values = self.pull(index)
+        self.compute(index, values, ready_ns, to_streams=True)
+        return len(values[0]) if values else 0
 
     def pull(self, index: int) -> list[Array]:
         """The rows that the input streams of MAIN program `index` deliver for one run, in their order."""
         return self._find_main(index).pull(self._reads, self.batches_per_run)
 
-    def push(self, index: int, values: Sequence[Array], ready_ns: int | None = None) -> int:
-        """Like `compute`, but the rows of each device iteration go to the output streams as soon as the
-        device would have them; how many there were."""
-        main = self._find_main(index)
-        rows = main.check(values)
-        for results in self._iterate(main, values, rows, ready_ns, at_once=1):
-            main.push(self._writes, results)
-        return rows
-
-    def compute(self, index: int, values: Sequence[Array], ready_ns: int | None = None) -> list[Array]:
-        """Run MAIN program `index` once on rows that the caller has, past the streams.
+    def compute(
+        self, index: int, values: Sequence[Array], ready_ns: int | None = None, to_streams: bool = False
+    ) -> list[Array]:
+        """Run MAIN program `index` once on rows that the caller has.
 
         `values` has an array per input stream of the program, in their order, of shape (rows, *row shape)
         with at most a run's rows, which have been ready since `ready_ns` (None: now); the outputs come in the
-        order of the output streams, together, so that a paced device is waited for once. Raises like `run`.
+        order of the output streams, together, so that a paced device is waited for once. `to_streams`: none
+        come, but those of each device iteration go to the output streams as soon as the device would have
+        them. Raises like `run`.
         """
         main = self._mains.get(index) or self._find_main(index)
         rows = main.check(values)
+        if to_streams:
+            for results in self._iterate(main, values, rows, ready_ns, at_once=1):
+                main.push(self._writes, results)
+            return []
         if self._clock is None and rows <= (main.batch_size or 1):
             return main.compute(values, 0, rows)  # most runs by far are one batch: nothing to put together
         pieces = list(self._iterate(main, values, rows, ready_ns, at_once=self.device_iterations))

@@ -107,9 +107,7 @@ class ModelInstanceState:
             time.sleep(self._delay_seconds)
         waiting = [request for request in requests if self._accepts(request)]
         if waiting:
-            outcomes = run_joined(
-                self.session, [request.inputs for request in waiting], time.perf_counter_ns()
-            )
+            outcomes = run_joined(self.session, waiting, time.perf_counter_ns())
             for request, outcome in zip(waiting, outcomes, strict=True):
                 if isinstance(outcome, Exception):
                     self._fail(request, outcome)
