@@ -5,6 +5,8 @@ Works from a backend directory (`backend: "poplar"`) and as model.py in a model'
 "python"`).
 """
 
+from __future__ import annotations
+
 import asyncio  # noqa: F401  the stub imports it during the first request otherwise, which then takes 20 ms longer
 import functools
 import gc
@@ -12,9 +14,12 @@ import json
 import os
 import queue
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import triton_python_backend_utils as pb_utils
 from triton_poplar.auto_complete import complete_config
 from triton_poplar.backend_state import BackendState
@@ -25,7 +30,15 @@ from triton_poplar.model_state import ModelState
 
 from popef.text import escape
 
-NUMPY_IS_OLD = int(np.__version__.split(".")[0]) < 2
+if TYPE_CHECKING:  # what brings ONNX Runtime is imported where a model is loaded
+    from triton_poplar.instance_state import ModelInstanceState
+    from triton_poplar.request import Request
+    from triton_poplar.statistics import Metric
+
+Given = ParamSpec("Given")
+Loaded = TypeVar("Loaded")
+
+NUMPY_IS_OLD = np.__version__.startswith("1.")
 """The stub's binding to numpy works with numpy 1 only; with numpy 2 tensors go through DLPack capsules."""
 
 HOUSEKEEPING_SECONDS = 1.0
@@ -36,15 +49,15 @@ with every one."""
 log_to_stderr()
 
 
-def _told_plainly(load):
+def _told_plainly(load: Callable[Given, Loaded]) -> Callable[Given, Loaded]:
     """Have Triton say why a model cannot be loaded as we say it, in one line; a defect of ours with the
     places that Triton adds of the traceback."""
 
     @functools.wraps(load)
-    def load_plainly(*given):
+    def load_plainly(*given: Given.args, **named: Given.kwargs) -> Loaded:
         try:
             try:
-                return load(*given)
+                return load(*given, **named)
             except ModelConfigError as error:
                 raise ModelConfigError(escape(error)) from None
         except ModelConfigError as error:
@@ -63,9 +76,12 @@ def _told_plainly(load):
 class TritonPythonModel:
     """One instance of a model, in a process of its own."""
 
+    _instance: ModelInstanceState
+    _state: ModelState
+
     @staticmethod
     @_told_plainly
-    def auto_complete_config(auto_complete_model_config):
+    def auto_complete_config(auto_complete_model_config: pb_utils.ModelConfig) -> pb_utils.ModelConfig:
         """Fill in what the configuration lacks. Runs in a process of its own whose death would hang the
         server: nothing but headers is read, in pure Python."""
         config = auto_complete_model_config.as_dict()
@@ -74,7 +90,7 @@ class TritonPythonModel:
         return auto_complete_model_config
 
     @_told_plainly
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Load the model; whatever is raised here becomes the reason that Triton gives for the failed
         load."""
         # Not at the top of the file: that would bring ONNX Runtime into the process that completes
@@ -87,14 +103,12 @@ class TritonPythonModel:
         self._state = ModelState(json.loads(args["model_config"]), version_folder, BackendState.of_server())
         self._state.validate()
         self._dtypes = {name: tensor.dtype for name, tensor in self._state.inputs.items()}
-        self._answers = queue.SimpleQueue()
-        self._threads = []
-        if self._state.parameters.synchronous_execution:
-            self.execute = self._execute
-            self._instance = ModelInstanceState(self._state, args["model_instance_name"])
-        else:
-            self.execute = self._hand_over
-            self._instance = ModelInstanceState(self._state, args["model_instance_name"], self._answers.put)
+        self._answers: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._is_synchronous = self._state.parameters.synchronous_execution
+        respond = None if self._is_synchronous else self._answers.put
+        self._instance = ModelInstanceState(self._state, args["model_instance_name"], respond)
+        if not self._is_synchronous:
             self._start(self._send_answers, "responses")
         # What is here now stays: the garbage collector need not look at it again and again while requests are
         # served.
@@ -102,11 +116,17 @@ class TritonPythonModel:
         self._closed = threading.Event()
         self._start(self._keep_house, "housekeeping")
 
-    def execute(self, requests):
-        """Answer every request: exactly one response each, whatever fails. `initialize` chooses the way."""
-        raise NotImplementedError
+    def execute(
+        self, requests: Sequence[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse] | None:
+        """Answer every request, exactly once and whatever fails: synchronous with the list that is returned,
+        asynchronous through the requests' senders, some time later."""
+        if self._is_synchronous:
+            return self._compute(requests)
+        self._hand_over(requests)
+        return None
 
-    def finalize(self):
+    def finalize(self) -> None:
         """Release the model: what is in flight is answered first."""
         self._closed.set()
         self._instance.close()
@@ -114,8 +134,8 @@ class TritonPythonModel:
         for thread in self._threads:
             thread.join(10)
 
-    def _execute(self, requests):
-        """Synchronous: a list of responses, in the order of the requests."""
+    def _compute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        """The responses in the order of the requests."""
         try:
             taken = [self._take(request) for request in requests]
             self._instance.execute(taken)
@@ -123,9 +143,9 @@ class TritonPythonModel:
         except Exception as error:  # noqa: BLE001  a defect of ours: every request still gets its answer
             return [_refuse(error) for _ in requests]
 
-    def _hand_over(self, requests):
-        """Asynchronous: responses follow through the senders. From the first of them on nothing may be
-        raised, and nothing but None returned: the server would crash."""
+    def _hand_over(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
+        """Have the session thread compute. From the first sender on nothing may be raised, and nothing but
+        None returned: the server would crash."""
         replies = [_Reply(request.get_response_sender()) for request in requests]
         try:
             taken = [self._take(request, reply) for request, reply in zip(requests, replies, strict=True)]
@@ -135,7 +155,7 @@ class TritonPythonModel:
             return
         self._instance.submit(taken)
 
-    def _take(self, request, reply=None):
+    def _take(self, request: pb_utils.InferenceRequest, reply: _Reply | None = None) -> Request:
         if NUMPY_IS_OLD:
             # The stub has copied the tensor into an array of its own already.
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -145,12 +165,12 @@ class TritonPythonModel:
             }
         return self._make_request(self._state, inputs, request.requested_output_names(), reply)
 
-    def _start(self, target, name):
+    def _start(self, target: Callable[[], None], name: str) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
 
-    def _send_answers(self):
+    def _send_answers(self) -> None:
         """Send what is ready, in its order, until the model is unloaded."""
         for request in iter(self._answers.get, None):
             try:
@@ -159,7 +179,7 @@ class TritonPythonModel:
                 response = _refuse(error)
             request.reply.send(response)
 
-    def _keep_house(self):
+    def _keep_house(self) -> None:
         """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants
         any more."""
         publish = _make_publisher(self._state, self._instance)
@@ -175,12 +195,12 @@ class _Reply:
     """The way to answer a request. Once it has answered the sender must not be asked anything: the server
     would look at what it has freed."""
 
-    def __init__(self, sender):
+    def __init__(self, sender: pb_utils.InferenceResponseSender) -> None:
         self._sender = sender
         self._lock = threading.Lock()
         self._sent = False
 
-    def send(self, response):
+    def send(self, response: pb_utils.InferenceResponse) -> None:
         """Send the one response; a second would crash the server."""
         with self._lock:
             if self._sent:
@@ -191,13 +211,13 @@ class _Reply:
             except pb_utils.TritonModelException as error:
                 pb_utils.Logger.log_warn(f"[poplar] a response could not be sent: {error}")
 
-    def is_cancelled(self):
+    def is_cancelled(self) -> bool:
         """Whether the client has given the request up before it was answered."""
         with self._lock:
             return not self._sent and self._sender.is_cancelled()
 
 
-def _make_publisher(state, instance):
+def _make_publisher(state: ModelState, instance: ModelInstanceState) -> Callable[[], None]:
     """What publishes an instance's sums; nothing where the server has no metrics."""
     try:
         return _Publisher(state, instance).publish
@@ -209,7 +229,7 @@ def _make_publisher(state, instance):
 class _Publisher:
     """Sets Triton's custom metrics to an instance's sums."""
 
-    def __init__(self, state, instance):
+    def __init__(self, state: ModelState, instance: ModelInstanceState) -> None:
         from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS
 
         self._instance = instance
@@ -227,9 +247,9 @@ class _Publisher:
         errors = _make_family(ERRORS)
         self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}
         self._families = [errors]
-        self._published = {}
+        self._published: dict[str, float] = {}
 
-    def publish(self):
+    def publish(self) -> None:
         """Bring every metric that has changed up to date."""
         statistics = self._instance.read_statistics()
         for metric, _, series in self._metrics:
@@ -237,7 +257,7 @@ class _Publisher:
         for kind, series in self._errors.items():
             self._set(kind, series, statistics.errors[kind], True)
 
-    def _set(self, key, series, value, is_counter):
+    def _set(self, key: str, series: pb_utils.Metric, value: float, is_counter: bool) -> None:
         before = self._published.get(key, 0)
         if value != before:
             self._published[key] = value
@@ -247,37 +267,39 @@ class _Publisher:
                 series.set(value)
 
 
-def _make_family(metric):
+def _make_family(metric: Metric) -> pb_utils.MetricFamily:
     kind = pb_utils.MetricFamily.COUNTER if metric.is_counter else pb_utils.MetricFamily.GAUGE
     return pb_utils.MetricFamily(name=metric.name, description=metric.help, kind=kind)
 
 
-def _make_metric(metric, labels):
+def _make_metric(metric: Metric, labels: dict[str, str]) -> tuple[pb_utils.MetricFamily, pb_utils.Metric]:
     """The family too: Triton drops a metric whose family is gone."""
     family = _make_family(metric)
     return family, family.Metric(labels=labels)
 
 
-def _view(tensor, dtype):
+def _view(tensor: pb_utils.Tensor, dtype: np.dtype[Any] | None) -> npt.NDArray[Any]:
     """The tensor's memory as an array, without a copy; booleans travel as bytes."""
     array = np.from_dlpack(tensor)
     return array.view(np.bool_) if dtype == np.bool_ and array.dtype == np.uint8 else array
 
 
-def _respond(request):
+def _respond(request: Request) -> pb_utils.InferenceResponse:
     try:
         outputs = request.outputs()
     except RequestError as error:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
+    return pb_utils.InferenceResponse([_make_tensor(name, array) for name, array in outputs.items()])
+
+
+def _make_tensor(name: str, array: npt.NDArray[Any]) -> pb_utils.Tensor:
     if NUMPY_IS_OLD:
-        make = pb_utils.Tensor
-        return pb_utils.InferenceResponse([make(name, array) for name, array in outputs.items()])
-    make = pb_utils.Tensor.from_dlpack
-    return pb_utils.InferenceResponse([make(name, to_capsule(array)) for name, array in outputs.items()])
+        return pb_utils.Tensor(name, array)
+    return pb_utils.Tensor.from_dlpack(name, to_capsule(array))
 
 
-def _refuse(error):
+def _refuse(error: Exception) -> pb_utils.InferenceResponse:
     """The answer when something of ours is broken."""
     text = escape(f"poplar backend: {error!r}")
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(text, pb_utils.TritonError.INTERNAL))

@@ -129,7 +129,7 @@ class ModelInstanceState:
     def submit(self, requests: Sequence[Request]) -> None:
         """Hand requests over to the session thread. Nothing is raised: what goes wrong is a request's
         answer."""
-        collection = RequestCollection(self, requests)
+        collection = RequestCollection(requests, self._report)
         delay_seconds = self._delay_seconds
         for request in requests:
             try:
@@ -258,9 +258,9 @@ class ModelInstanceState:
 class RequestCollection:
     """The requests of one call to `submit`; the last answer reports what they took."""
 
-    def __init__(self, instance: ModelInstanceState, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[Request], report: Callable[[Sequence[Request], int], None]) -> None:
         self.arrived_ns = time.perf_counter_ns()
-        self._instance = instance
+        self._report = report
         self._requests = requests
         self._open = len(requests)
         self._lock = threading.Lock()
@@ -271,7 +271,7 @@ class RequestCollection:
             self._open -= 1
             last = not self._open
         if last:
-            self._instance._report(self._requests, self.arrived_ns)
+            self._report(self._requests, self.arrived_ns)
 
 
 def _open(model_state: ModelState) -> Session:
