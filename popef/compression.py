@@ -19,6 +19,13 @@ _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 """zlib's own window-bits code for telling the two apart by their header."""
 
 
+_ZLIB_HEADER_BYTES = 2
+_DEFLATE = 8
+"""The only method there is."""
+_LARGEST_WINDOW = 7
+"""Log2 of its bytes, less 8: 32 KiB."""
+
+
 class Codec(Enum):
     """How an executable's payload is stored."""
 
@@ -43,10 +50,21 @@ def detect(head: bytes, payload_bytes: int, uncompressed_bytes: int) -> Codec | 
         return Codec.GZIP
     if head[:4] == b"\x28\xb5\x2f\xfd":
         return Codec.ZSTD
-    # RFC 1950: method 8, window of at most 32 KiB, and a two-byte checksum of 31.
-    if len(head) >= 2 and head[0] & 0x0F == 8 and head[0] >> 4 <= 7 and (head[0] << 8 | head[1]) % 31 == 0:
+    if _is_zlib(head):
         return Codec.ZLIB
     return Codec.RAW if payload_bytes == uncompressed_bytes else None
+
+
+# RFC 1950:
+#
+#  15        12 11         8 7              0
+# +------------+------------+----------------+
+# | window - 8 |   method   |     flags      |   both bytes together are a multiple of 31
+# +------------+------------+----------------+
+def _is_zlib(head: bytes) -> bool:
+    header = int.from_bytes(head[:_ZLIB_HEADER_BYTES], "big")
+    right_kind = header >> 8 & 0x0F == _DEFLATE and header >> 12 <= _LARGEST_WINDOW
+    return len(head) >= _ZLIB_HEADER_BYTES and right_kind and header % 31 == 0
 
 
 class Inflater:

@@ -171,6 +171,7 @@ class LineFormatter(logging.Formatter):
         self._program = program
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line, without what a terminal would obey."""
         return f"{self._program}: {record.levelname.lower()}: {escape(record.getMessage())}"
 
 

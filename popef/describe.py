@@ -89,7 +89,7 @@ def _join(elements: list[tuple[str, bool]], depth: int, *, after_name: bool) -> 
     """Join the elements; the second value tells whether they stand on lines of their own."""
     texts = [text for text, _ in elements]
     long = any(split or len(text) > LONG_ELEMENT for text, split in elements)
-    if len(elements) < 2 or not long:
+    if len(elements) <= 1 or not long:
         return ", ".join(texts), False
     newline = "\n" + INDENT * (depth + 1)
     return (newline if after_name else " ") + f",{newline}".join(texts) + " ", True

@@ -15,6 +15,9 @@ from .types import Metadata
 AnyData = TypeVar("AnyData", TensorReader, FeedReader)
 T = TypeVar("T")
 
+_MOST_SHOWN = 10
+"""Names that an error lists."""
+
 _log = logging.getLogger("popef")
 
 
@@ -121,5 +124,5 @@ def _data(model: str, kind: str, data: Mapping[str, list[AnyData]], anchors: Ite
 
 
 def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:10]) or "none"
-    return shown if len(names) <= 10 else f"{shown} and {len(names) - 10} more"
+    shown = ", ".join(repr(name) for name in names[:_MOST_SHOWN]) or "none"
+    return shown if len(names) <= _MOST_SHOWN else f"{shown} and {len(names) - _MOST_SHOWN} more"

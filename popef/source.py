@@ -9,6 +9,7 @@ from typing import BinaryIO, Protocol
 
 from .errors import FormatError, LimitError, PopefError
 from .rules import Rule
+from .wire import WORD_BYTES
 
 CHUNK_BYTES = 1 << 20
 
@@ -146,7 +147,7 @@ def read_stream(stream: BinaryIO, name: str, limit: int) -> MemorySource:
                 f"{name}: expected at most {limit} bytes from a stream, got more; "
                 "raise Limits.max_stream_bytes, or parse a file, of which only structures are read"
             )
-        if len(data) >= 8 and not any(data[:8]):
+        if len(data) >= WORD_BYTES and not any(data[:WORD_BYTES]):
             break  # /dev/zero and its like: no message begins so, and the parser will say it
     return MemorySource(name, data)
 

@@ -20,6 +20,7 @@ class Text(str):
     __slots__ = ()
 
     def __call__(self) -> str:
+        """The value itself."""
         return self
 
 
@@ -29,6 +30,7 @@ class Number(int):
     __slots__ = ()
 
     def __call__(self) -> int:
+        """The value itself."""
         return self
 
 
@@ -38,6 +40,7 @@ class Flag(int):
     __slots__ = ()
 
     def __call__(self) -> bool:
+        """The value itself."""
         return bool(self)
 
     def __repr__(self) -> str:
@@ -55,6 +58,7 @@ class Sizes(tuple[int, ...]):
     __slots__ = ()
 
     def __call__(self) -> tuple[int, ...]:
+        """The value itself."""
         return self
 
 
@@ -64,6 +68,7 @@ class Numbers(list[int]):
     __slots__ = ()
 
     def __call__(self) -> list[int]:
+        """The value itself."""
         return self
 
 
@@ -73,6 +78,7 @@ class Records(list[T]):
     __slots__ = ()
 
     def __call__(self) -> list[T]:
+        """The value itself."""
         return self
 
 
@@ -82,6 +88,7 @@ class Names(dict[int, str]):
     __slots__ = ()
 
     def __call__(self) -> dict[int, str]:
+        """The value itself."""
         return self
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-import tempfile
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum, auto
+from functools import partial
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
@@ -21,21 +21,19 @@ from .errors import PopefError
 from .reader import Reader
 from .record import Record
 from .scan import Blob
-from .staging import StagedFile
+from .sink import Sink
 from .types import BlobHeader, Executable, FeedDataInfo, Metadata, OpaqueBlob, TensorDataInfo
 
 AnyPartWriter = TypeVar("AnyPartWriter", bound="_PartWriter")
 
 _HEADER_BYTES = len(encode(BlobHeader()))
 _COPY_BYTES = 1 << 20
-_SPOOL_BYTES = 16 << 20
-"""Payload kept in memory, before it goes to a temporary file, when the sink cannot seek."""
 
 
 class _PartWriter(ABC):
     """What a `Writer` is writing: used in a with statement, an exception spoils the file."""
 
-    _writer: Writer
+    _sink: Sink
 
     @abstractmethod
     def close(self) -> None:
@@ -48,14 +46,14 @@ class _PartWriter(ABC):
         if kind is None:
             self.close()
         else:
-            self._writer._spoil()
+            self._sink.spoil()
 
 
 class BlobWriter(_PartWriter):
     """Takes the payload of one blob; made by a `Writer`, whose next call finishes it."""
 
-    def __init__(self, writer: Writer, kind: BlobType, structure: Record, *, compress: bool = False) -> None:
-        self._writer = writer
+    def __init__(self, sink: Sink, kind: BlobType, structure: Record, *, compress: bool = False) -> None:
+        self._sink = sink
         self._kind = kind
         self._structure = structure
         self._compressor = zlib.compressobj() if compress else None
@@ -65,9 +63,9 @@ class BlobWriter(_PartWriter):
         # A head that says already what will follow is written once; another is written again when the blob is
         # finished.
         self._final = self._expected_bytes is not None
-        self._start = writer._begin(
-            self, _head(kind, structure, self._expected_bytes or 0), final=self._final
-        )
+        head = _head(kind, structure, self._expected_bytes or 0)
+        sink.begin(self)
+        self._start = sink.put_head(head, final=self._final)
 
     @property
     def stream(self) -> BlobWriter:
@@ -81,7 +79,7 @@ class BlobWriter(_PartWriter):
 
         Raises PopefError when the blob is closed or would outgrow what its info announces.
         """
-        self._writer._require_live(self)
+        self._sink.require(self)
         raw = _as_bytes(data)
         if length is not None:
             if not 0 <= length <= len(raw):
@@ -101,27 +99,27 @@ class BlobWriter(_PartWriter):
 
         Raises PopefError, and spoils the file, when the payload is not of the size the info announces.
         """
-        if self._writer._live is not self:
+        if not self._sink.is_writing(self):
             return
         if self._final:
             self._check(self._raw_bytes, whole=True)
-            self._writer._live = None
+            self._sink.finish()
             return
         # An empty executable stays raw: an uncompressedSize of 0 means "not compressed".
         if self._compressor is not None and self._raw_bytes:
             self._put(self._compressor.flush())
         self._settle_structure()
-        self._writer._end(self._start, _head(self._kind, self._structure, self._payload_bytes))
+        self._sink.replace_head(self._start, _head(self._kind, self._structure, self._payload_bytes))
 
     def _put(self, data: bytes | memoryview) -> None:
-        self._writer._append(data)
+        self._sink.put(data)
         self._payload_bytes += len(data)
 
     def _check(self, size: int, *, whole: bool) -> None:
         expected = self._expected_bytes
         if expected is None or size == expected or (size < expected and not whole):
             return
-        self._writer._spoil()
+        self._sink.spoil()
         raise PopefError(
             f"{_name(self._structure)}: expected {expected} bytes of data, got {size}; write what its info "
             "announces"
@@ -134,7 +132,7 @@ class BlobWriter(_PartWriter):
         if isinstance(structure, FeedDataInfo) and self._raw_bytes:
             item = structure.tensorInfo.sizeInBytes()
             if item == 0 or self._raw_bytes % item:
-                self._writer._spoil()
+                self._sink.spoil()
                 raise PopefError(
                     f"{_name(structure)}: expected a multiple of {item} bytes, got {self._raw_bytes}; write "
                     "whole tensors"
@@ -150,18 +148,18 @@ class MultiFeedWriter(_PartWriter):
     feed.
     """
 
-    def __init__(self, writer: Writer, infos: Iterable[FeedDataInfo]) -> None:
-        self._writer = writer
+    def __init__(self, sink: Sink, infos: Iterable[FeedDataInfo]) -> None:
+        self._sink = sink
         self._infos = [copy.deepcopy(info) for info in infos]
-        self._spools = [writer._spool_file() for _ in self._infos]
-        writer._make_live(self)
+        self._spools = [sink.make_spool() for _ in self._infos]
+        sink.begin(self)
 
     def write(self, *tensors: Any) -> None:
         """Append one tensor to each feed, in the order of the infos: anything bytes-like or numpy arrays.
 
         Raises PopefError, before anything is written, for another number of tensors or another size.
         """
-        self._writer._require_live(self)
+        self._sink.require(self)
         if len(tensors) != len(self._infos):
             raise PopefError(
                 f"write: expected {len(self._infos)} tensors, one for each feed, got {len(tensors)}; pass "
@@ -182,11 +180,11 @@ class MultiFeedWriter(_PartWriter):
 
         Raises PopefError, and spoils the file, when a feed has not as many tensors as its info announces.
         """
-        if self._writer._live is not self:
+        if not self._sink.is_writing(self):
             return
-        self._writer._live = None
+        self._sink.finish()
         for info, spool in zip(self._infos, self._spools, strict=True):
-            with self._writer.createFeedData(info) as blob, spool:
+            with BlobWriter(self._sink, BlobType.DATA_FEED, info) as blob, spool:
                 spool.seek(0)
                 shutil.copyfileobj(spool, blob, _COPY_BYTES)
 
@@ -199,23 +197,12 @@ class Writer:
     """
 
     def __init__(self, file: str | os.PathLike[str] | BinaryIO) -> None:
-        self._live: _PartWriter | None = None
-        self._spoiled = self._closed = False
+        self._sink = Sink(file)
         self._executables: set[str] = set()
-        self._staged: StagedFile | None = None
-        self._sink: BinaryIO
-        if isinstance(file, (str, os.PathLike)):
-            self._staged = StagedFile(file)
-            self._sink = self._staged.stream
-        else:
-            self._sink = file
-        # A file in append mode says that it seeks, and then writes at its end all the same.
-        self._patches = self._sink.seekable() and "a" not in str(getattr(self._sink, "mode", ""))
-        self._spool: BinaryIO | None = None
 
     def write(self, metadata: Metadata) -> None:
         """Append a metadata blob."""
-        BlobWriter(self, BlobType.METADATA, metadata).close()
+        BlobWriter(self._sink, BlobType.METADATA, metadata).close()
 
     def writeMetadata(self, metadata: Metadata) -> None:
         """Append a metadata blob; the Python name of `write`."""
@@ -228,65 +215,41 @@ class Writer:
                 "createExecutable: expected a name, got an empty one; metadata refers to it by name"
             )
         self._take_name("createExecutable", name)
-        return BlobWriter(self, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
+        return BlobWriter(self._sink, BlobType.POPLAR_EXECUTABLE, Executable(name=name), compress=compress)
 
     def createTensorData(self, info: TensorDataInfo) -> BlobWriter:
         """Begin a tensor; exactly `info.tensorInfo.sizeInBytes()` bytes must follow."""
-        return BlobWriter(self, BlobType.DATA_TENSOR, info)
+        return BlobWriter(self._sink, BlobType.DATA_TENSOR, info)
 
     def createFeedData(self, info: FeedDataInfo) -> BlobWriter:
         """Begin a feed; `info.numTensors` tensors must follow, or any number when that is 0."""
-        return BlobWriter(self, BlobType.DATA_FEED, copy.deepcopy(info))
+        return BlobWriter(self._sink, BlobType.DATA_FEED, copy.deepcopy(info))
 
     def createMultiFeedData(self, infos: Iterable[FeedDataInfo]) -> MultiFeedWriter:
         """Begin several feeds that are written side by side; the name is this package's, the real one is not
         public."""
-        return MultiFeedWriter(self, infos)
+        return MultiFeedWriter(self._sink, infos)
 
     def createOpaqueBlob(self, name: str, executable: str) -> BlobWriter:
         """Begin an opaque blob that belongs to the executable of that name."""
-        return BlobWriter(self, BlobType.OPAQUE, OpaqueBlob(name=name, executable=executable))
+        return BlobWriter(self._sink, BlobType.OPAQUE, OpaqueBlob(name=name, executable=executable))
 
     def copyBlob(self, blob: Blob) -> None:
         """Append a blob of a reader byte by byte; raises PopefError for an executable whose name is taken."""
         if isinstance(blob.structure, Executable):
             self._take_name("copyBlob", blob.structure.name)
-        self._make_live(None)
-        try:
-            for chunk in blob.chunks():
-                self._sink.write(chunk)
-        except BaseException:
-            self._spoil()
-            raise
+        self._sink.copy(blob.chunks())
 
     def close(self) -> None:
         """Finish the blob being written and let the file appear; does nothing the second time.
 
         Raises PopefError when an earlier error spoiled the file, which then does not appear.
         """
-        if self._closed:
-            return
-        try:
-            self._finish_live()
-            if self._spoiled:
-                raise PopefError(
-                    "close: expected a file without errors, got one an error spoiled; write it again"
-                )
-            if self._staged is None:
-                self._sink.flush()
-            else:
-                self._staged.finish()
-                self._staged.commit()
-        except BaseException:
-            self.discard()
-            raise
-        self._closed = True
+        self._sink.close()
 
     def discard(self) -> None:
         """Give up: a path stays as it was; what went into a file object stays there."""
-        self._closed, self._live = True, None
-        if self._staged is not None:
-            self._staged.discard()
+        self._sink.discard()
 
     def __enter__(self) -> Writer:
         return self
@@ -303,58 +266,6 @@ class Writer:
                 f"{call}: expected a new name, got {name!r} again; rename one of the executables"
             )
         self._executables.add(str(name))
-
-    def _make_live(self, blob: _PartWriter | None) -> None:
-        if self._closed:
-            raise PopefError("writer: expected an open writer, got a closed one; make a new Writer")
-        self._finish_live()
-        self._live = blob
-
-    def _spool_file(self) -> BinaryIO:
-        folder = os.path.dirname(self._staged.target) if self._staged is not None else None
-        return tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=folder)  # type: ignore[return-value]
-
-    def _begin(self, blob: BlobWriter, head: bytes, *, final: bool) -> int:
-        self._make_live(blob)
-        if final:
-            self._sink.write(head)
-            return 0
-        if self._patches:
-            start = self._sink.tell()
-            self._sink.write(head)
-            return start
-        self._spool = self._spool_file()
-        return 0
-
-    def _append(self, data: bytes | memoryview) -> None:
-        (self._spool or self._sink).write(data)
-
-    def _end(self, start: int, head: bytes) -> None:
-        self._live = None
-        if self._spool is not None:
-            self._sink.write(head)
-            self._spool.seek(0)
-            shutil.copyfileobj(self._spool, self._sink)
-            self._spool.close()
-            self._spool = None
-            return
-        end = self._sink.tell()
-        self._sink.seek(start)
-        self._sink.write(head)
-        self._sink.seek(end)
-
-    def _finish_live(self) -> None:
-        if self._live is not None:
-            self._live.close()
-
-    def _spoil(self) -> None:
-        self._spoiled, self._live = True, None
-
-    def _require_live(self, blob: _PartWriter) -> None:
-        if self._live is not blob:
-            raise PopefError(
-                "write: expected the blob begun last, got a finished one; write to one blob at a time"
-            )
 
 
 class FileWriter(Writer):
@@ -378,7 +289,7 @@ class FileWriter(Writer):
         self._executables = names
         if append:
             with open(filename, "rb") as old:
-                shutil.copyfileobj(old, self._sink)
+                self._sink.copy(iter(partial(old.read, _COPY_BYTES), b""))
 
 
 def _head(kind: BlobType, structure: Record, payload_bytes: int) -> bytes:

@@ -18,6 +18,8 @@ from commands.server import SHARED_MEMORY, backend_file, find_stub, find_triton,
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)
 """The wheel is built for manylinux_2_35: Ubuntu 22.04, Debian 12 and newer."""
+LEAST_SHARED_MIB = 64
+"""What docker gives a container unless told otherwise; each instance of a model takes 1 MiB and grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,9 @@ def _examine_shared_memory() -> Finding:
             str(SHARED_MEMORY), str(error), "Triton's Python backends need it: mount a tmpfs there"
         )
     free = status.f_bavail * status.f_frsize // 2**20
-    remedy = "" if free >= 64 else "give it at least 64 MiB (docker: --shm-size=1g)"
+    remedy = (
+        "" if free >= LEAST_SHARED_MIB else f"give it at least {LEAST_SHARED_MIB} MiB (docker: --shm-size=1g)"
+    )
     return Finding(str(SHARED_MEMORY), f"{free} MiB free", remedy)
 
 

@@ -215,7 +215,7 @@ class TritonServer:
         """Whether the server answers, which it does once it has tried to load every model."""
         url = f"http://{self.http_url}/v2/health/ready"
         with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
+            return bool(answer.status == http.HTTPStatus.OK)
         return False
 
     def failed_models(self) -> dict[str, str]:

@@ -15,12 +15,14 @@ from ..enums import BlobType, enumerant
 from ..errors import FormatError, LimitError, Limits, PopefError
 from ..rules import Rule
 from ..scan import read_header
-from ..schema import Field, Kind, Struct
+from ..schema import WORD_BITS, Field, Kind, Struct
 from ..source import MemorySource, Source, open_source
 from ..types import STRUCTURE_OF_BLOB, BlobHeader
 from ..wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
 
 _BYTES, _COMPOSITE, _POINTERS = 2, 7, 6
+_PRINTABLE = range(0x20, 0x7F)
+"""ASCII, of which a byte is shown as itself."""
 _RAW_WORDS = 64
 """Words shown of bytes that are no message."""
 _MAX_ANNOTATED_BYTES = 4 << 20
@@ -111,7 +113,7 @@ def _frame(source: Source, start: int, message: Message) -> Iterator[str]:
 
 
 def _line(offset: int, raw: bytes, note: str) -> str:
-    text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in raw)
+    text = "".join(chr(byte) if byte in _PRINTABLE else "." for byte in raw)
     return f"{offset:010x}  {raw.hex(' '):<23}  |{text:<8}|  {note}".rstrip()
 
 
@@ -257,10 +259,10 @@ class _Walk:
 
 def _elements(word: int, code: int, index: int, count: int) -> str:
     bits = ELEMENT_BITS[code]
-    each = 64 // bits
+    each = WORD_BITS // bits
     first = index * each
     values = [word >> i * bits & ((1 << bits) - 1) for i in range(min(each, count - first))]
-    if bits == 64:
+    if bits == WORD_BITS:
         values = [value - (1 << 64) if value >> 63 else value for value in values]
     last = first + len(values) - 1
     return (

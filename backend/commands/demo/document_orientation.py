@@ -59,12 +59,15 @@ class DocumentOrientation:
         self._labels = read_lines(directory / "labels.txt")
 
     def cases(self) -> list[Case]:
+        """A request for each quarter."""
         return [_case(angle) for angle in (0, 90, 180, 270)]
 
     def decide(self, outputs: Tensors) -> list[str]:
+        """The angle of each page, in degrees."""
         return [self._labels[index] for index in outputs["scores"].argmax(axis=-1)]
 
-    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+    def describe(self, outputs: Tensors, _case: Case) -> list[str]:
+        """The angle and how certain it is."""
         best = outputs["scores"].max(axis=-1)
         words = {"0": "upright"}
         answers = [words.get(label, f"rotated {label}°") for label in self.decide(outputs)]

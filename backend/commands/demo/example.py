@@ -39,11 +39,11 @@ class Example(Protocol):
     def cases(self) -> list[Case]:
         """The requests to send; the same in every call."""
 
-    def decide(self, outputs: Tensors) -> list[str]:
+    def decide(self, outputs: Tensors, /) -> list[str]:
         """The answer to each row without its confidence: what may not differ between two ways to compute
         it."""
 
-    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+    def describe(self, outputs: Tensors, case: Case, /) -> list[str]:
         """The answers in words, outputs by their names in `config.pbtxt`."""
 
 

@@ -43,12 +43,15 @@ class Magika:
         self._labels = read_lines(directory / "labels.txt")
 
     def cases(self) -> list[Case]:
+        """A request for each file."""
         return [_case(title, content) for title, content in self._files().items()]
 
     def decide(self, outputs: Tensors) -> list[str]:
+        """The kind of each file."""
         return [self._labels[index] for index in outputs["scores"].argmax(axis=-1)]
 
-    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+    def describe(self, outputs: Tensors, _case: Case) -> list[str]:
+        """The kind and how certain it is."""
         best = outputs["scores"].max(axis=-1)
         return [f"{label} ({score:.2f})" for label, score in zip(self.decide(outputs), best, strict=True)]
 

@@ -58,9 +58,11 @@ class Server:
         return "FP16" in self.outputs.values()
 
     def ask_http(self, case: Case) -> Tensors:
+        """The answer over HTTP."""
         return self._ask(self.http, httpclient, case)
 
     def ask_grpc(self, case: Case) -> Tensors:
+        """The answer over gRPC."""
         return self._ask(self.grpc, grpcclient, case)
 
     def _ask(self, client: Any, protocol: Any, case: Case) -> Tensors:
@@ -81,6 +83,7 @@ class Reference:
     names: dict[str, str]
 
     def run(self, case: Case) -> Tensors:
+        """The reference's answer."""
         outputs = [output.name for output in self.session.get_outputs() if output.name in self.names]
         onnx_names = {friendly: name for name, friendly in self.names.items()}
         arrays = self.session.run(outputs, {onnx_names[name]: array for name, array in case.inputs.items()})
@@ -98,6 +101,7 @@ class Verdict:
     failures: list[str] | None = None
 
     def fail(self, text: str) -> None:
+        """Note what is not as the reference has it."""
         self.failures = [*(self.failures or []), text]
 
     def tolerance(self, reference: Array) -> float:

@@ -34,6 +34,7 @@ class SentenceSimilarity:
         self._word_piece = WordPiece(read_lines(directory / "vocab.txt"))
 
     def cases(self) -> list[Case]:
+        """A request for each group of sentences."""
         return [Case(title, self.inputs(sentences), sentences) for title, sentences in GROUPS.items()]
 
     def inputs(self, sentences: tuple[str, ...]) -> dict[str, Array]:
@@ -46,11 +47,12 @@ class SentenceSimilarity:
             mask[row, : len(pieces)] = 1
         return {"input_ids": ids, "attention_mask": mask}
 
-    def decide(self, outputs: Tensors) -> list[str]:
-        # An embedding has no discrete answer: its numbers are compared instead.
+    def decide(self, _outputs: Tensors) -> list[str]:
+        """Nothing: an embedding has no discrete answer, its numbers are compared instead."""
         return []
 
     def describe(self, outputs: Tensors, case: Case) -> list[str]:
+        """How near each two sentences of the group are."""
         near = cosines(outputs["embedding"])
         texts = case.subjects
         return [

@@ -51,16 +51,19 @@ class TextRecognition:
         self._characters = read_lines(directory / "characters.txt")
 
     def cases(self) -> list[Case]:
+        """A request for each line."""
         return [
             Case(f'a picture of "{text}"', {"image": prepare(line(text))[None]}, (text,)) for text in LINES
         ]
 
     def decide(self, outputs: Tensors) -> list[str]:
+        """The text of each picture."""
         # The model reads the margins of the picture as spaces, now and then.
         paths = map(_collapse, outputs["characters"])
         return ["".join(self._characters[index] for index in path).strip() for path in paths]
 
-    def describe(self, outputs: Tensors, case: Case) -> list[str]:
+    def describe(self, outputs: Tensors, _case: Case) -> list[str]:
+        """The text that was read."""
         return [f'reads "{text}"' for text in self.decide(outputs)]
 
 

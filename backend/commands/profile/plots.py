@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from poprt.profiling.profile import Profile
+from poprt.profiling.table import FOUR_DIGITS
 from simipu.cost import Estimate
 
 COLOURS = {
@@ -38,6 +39,8 @@ _STYLE: dict[Any, Any] = {
     "legend.frameon": False,
 }
 _MOST_TYPES = 12
+_WHOLE_FROM = 100
+"""On an axis, where three digits are whole numbers."""
 _LEAST_LABELLED_SHARE = 0.06
 """Of a bar: less has no room for a number."""
 
@@ -195,7 +198,7 @@ def plot_batches(profiles: Sequence[Profile]) -> str:
                     color=colour if fits else COLOURS["host"],
                 )
                 if len(lines) == 1:
-                    text = f"{value:,.3g}" if value < 1000 else f"{value:,.0f}"
+                    text = f"{value:,.3g}" if value < FOUR_DIGITS else f"{value:,.0f}"
                     axes.annotate(text, (each.batch_size, value), xytext=(0, 6), **_ABOVE)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [str(size) for size in sizes])
@@ -253,7 +256,7 @@ def _legend(axes: Axes) -> None:
 
 def _thousands(axis: Any) -> None:
     axis.set_major_formatter(
-        lambda value, position: f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+        lambda value, _: f"{value:,.0f}" if value >= _WHOLE_FROM or value == int(value) else f"{value:.3g}"
     )
 
 

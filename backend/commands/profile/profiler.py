@@ -28,7 +28,7 @@ class Settings:
 class Profiler:
     """Profiles one source under many settings; equal graphs are converted once."""
 
-    def __init__(self, source: Source, on_step: Callable[[str], None] = lambda step: None) -> None:
+    def __init__(self, source: Source, on_step: Callable[[str], None] = lambda _step: None) -> None:
         self.source = source
         self._on_step = on_step
         self._converted: tuple[tuple[int | None, str], onnx.ModelProto] | None = None

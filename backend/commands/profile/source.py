@@ -172,8 +172,9 @@ def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
 
 def _popef_name(path: Path) -> str:
     """The model's name: in a Triton model repository the file is MODEL/VERSION/executable.popef."""
-    parts = path.resolve().parts
-    return parts[-3] if path.stem == "executable" and len(parts) > 3 and parts[-2].isdigit() else path.stem
+    version = path.resolve().parent
+    is_in_repository = path.stem == "executable" and version.name.isdigit()
+    return (version.parent.name if is_in_repository else "") or path.stem
 
 
 def _precision(model: onnx.ModelProto) -> str:

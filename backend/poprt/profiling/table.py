@@ -10,6 +10,9 @@ from rich.table import Table
 from poprt.profiling.profile import Profile
 from poprt.terminal import cell
 
+FOUR_DIGITS = 1000
+"""Numbers from here on are written whole: three digits would need an exponent."""
+
 
 def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
     """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
@@ -52,7 +55,7 @@ def describe_seconds(seconds: float) -> str:
         if seconds * scale >= 1 or unit == "us":
             return (
                 f"{seconds * scale:.3g} {unit}"
-                if seconds * scale < 1000
+                if seconds * scale < FOUR_DIGITS
                 else f"{seconds * scale:,.0f} {unit}"
             )
     raise AssertionError("the last unit takes all")
