@@ -102,6 +102,7 @@ def time_row(file: Path, rows: list[Row]) -> float:
 
 
 def main() -> None:
+    """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--instances", type=int, default=1, help="of every model; they share the cores (default 1)"

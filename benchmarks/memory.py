@@ -143,6 +143,7 @@ def make_ratio_table(
 
 
 def main() -> None:
+    """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", help="example model with a weights.popef (default: that with the largest)")
     options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)

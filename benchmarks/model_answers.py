@@ -109,7 +109,7 @@ class Differences:
 
 def looks_like_classes(name: str, values: Array) -> bool:
     """Whether the last axis has a number for each of several classes: it is called so, or it sums to one."""
-    if values.ndim == 0 or values.shape[-1] < 2 or values.dtype.kind != "f" or not np.isfinite(values).all():
+    if values.ndim == 0 or values.shape[-1] <= 1 or values.dtype.kind != "f" or not np.isfinite(values).all():
         return False
     return bool(CLASSES.search(name)) or bool(
         (values >= 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=SUM_TOLERANCE)

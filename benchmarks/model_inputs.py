@@ -40,7 +40,7 @@ def _integers(generator: np.random.Generator, shape: tuple[int, ...], least: flo
     return generator.integers(int(least), int(end), shape).astype(np.float64)
 
 
-def _constant(generator: np.random.Generator, shape: tuple[int, ...], value: float) -> Array:
+def _constant(_generator: np.random.Generator, shape: tuple[int, ...], value: float) -> Array:
     return np.full(shape, value)
 
 

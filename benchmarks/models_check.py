@@ -61,6 +61,7 @@ def serve_all(results: list[Result], repository: Path, log: Path, seconds: float
 
 
 def parse_options() -> argparse.Namespace:
+    """What is asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -86,6 +87,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> int:
+    """Measure, and print the report."""
     options = parse_options()
     console = report.make_console()
     models = model_table.read_models(options.only)

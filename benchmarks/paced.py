@@ -175,6 +175,7 @@ def describe(load: Load, found: Sequence[Found]) -> tuple[str, ...]:
 
 
 def main() -> None:
+    """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options = rounds.parse_options(parser, rounds=3, seconds=1, concurrency=(1, 2, 4), quick_rounds=1)
     console = report.make_console()

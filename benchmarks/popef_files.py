@@ -427,6 +427,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Measure, and print the report."""
     options = parse_options()
     console = report.make_console()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:

@@ -23,6 +23,8 @@ from tritonclient.utils import np_to_triton_dtype
 
 EXAMPLES = Path(__file__).parents[1] / "model_repository"
 CACHE = recipes.default_cache(EXAMPLES)
+NUMPY = 1
+"""The major version with which the stub's own tensors work."""
 BATCH_SIZE = 16
 """Compiled batch of the models made here."""
 
@@ -199,7 +201,7 @@ def set_instances(config: ModelConfig, count: int) -> None:
 def serve(repository: Path, log: Path) -> Iterator[TritonServer]:
     """A server with every model of `repository`; SystemExit says which do not load and why, or what the
     machine lacks."""
-    if int(np.__version__.split(".")[0]) >= 2:
+    if int(np.__version__.split(".")[0]) > NUMPY:
         raise SystemExit(
             f"benchmarks: the Python-backend models compared with need numpy 1, found {np.__version__}: the "
             "stub's binding misreads the arrays of numpy 2; run `make clean`, then `make PYTHON=python3.11 "

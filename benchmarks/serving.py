@@ -53,6 +53,7 @@ def make_comparisons(
 
 
 def main() -> None:
+    """Measure, and print the report."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     options = rounds.parse_options(parser, rounds=5, seconds=0.5, concurrency=(1, 4, 16))
     console = report.make_console()

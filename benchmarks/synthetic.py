@@ -79,7 +79,7 @@ def _convolution(source: str, target: str, channels: int, filters: int, stride: 
 
 def _make_weights(*shape: int) -> Weights:
     """Scaled so that values neither grow nor vanish from layer to layer."""
-    fan_in = shape[0] if len(shape) == 2 else np.prod(shape[1:])
+    fan_in = shape[0] if not shape[2:] else np.prod(shape[1:])
     weights: Weights = _generator.standard_normal(shape) * np.sqrt(2 / fan_in)
     return weights.astype(np.float32)
 

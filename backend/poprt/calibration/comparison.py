@@ -129,7 +129,7 @@ def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool)
 
 def _are_shares(values: Array) -> bool:
     """Whether rows are probabilities of several classes."""
-    if values.ndim < 2 or values.shape[-1] < 2 or not values.size:
+    if not values.shape[1:] or values.shape[-1] <= 1 or not values.size:
         return False
     return bool((values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3))
 
@@ -145,6 +145,6 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
         while name in makers and makers[name].op_type in _PASSING:
             name = makers[name].input[0]
         maker = makers[name].op_type if name in makers else ""
-        if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and len(sizes) == 2)):
+        if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and len(sizes[1:]) == 1)):
             found.add(value.name)
     return frozenset(found)

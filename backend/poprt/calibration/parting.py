@@ -195,7 +195,7 @@ def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]
         return seen
 
     step = -(-len(names) // MOST_TENSORS)
-    if step < 2:
+    if step <= 1:
         return look(names)
     # Of a large graph a sample first, then what lies between the last that is alike and the first that is
     # not.

@@ -29,6 +29,8 @@ _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
 _OF_TRUTH = frozenset("And Equal Greater GreaterOrEqual Less LessOrEqual Mul Not Or Sub Where Xor".split())
 """What masks are put to."""
 _SMALL = 4_096
+_TRUTHS = 2
+"""Values of a truth: a comparison with more is one with classes."""
 
 
 @dataclass(slots=True)
@@ -78,28 +80,15 @@ def find_range(model: onnx.ModelProto, name: str) -> Range:
 def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
     """Narrow the range by what one node does with it, to which `added` has been added; the same for its
     results, None where they are others."""
-    if node.op_type in _TABLES and index == 1:
-        shape = known.shapes.get(node.input[0], ())
-        if shape:
-            _narrow(found, 0, shape[attribute(node, "axis", 0)] - 1, added)
-        return None
-    if node.op_type == "OneHot" and index == 0:
-        depth = _constant(known, node.input[1])
-        if depth is not None:
-            _narrow(found, 0, float(depth.max()) - 1, added)
+    count = _count_choices(node, index, known)
+    if count is not None:
+        _narrow(found, 0, count - 1, added)
         return None
     if node.op_type in ("Add", "Sub"):
-        other = _constant(known, node.input[1 - index])
-        if other is None and node.op_type == "Add":
-            return added  # most likely what makes negative indices count from the end
-        if other is None or (node.op_type == "Sub" and index):
-            found.is_truth |= node.op_type == "Sub"
-            return None
-        # The largest offset keeps the whole inside.
-        return added + float(other.max() if node.op_type == "Add" else -other.min())
+        return _shift(node, index, known, found, added)
     if node.op_type == "Equal":
         other = _constant(known, node.input[1 - index])
-        if other is not None and other.size > 2:  # one-hot, spelt out
+        if other is not None and other.size > _TRUTHS:  # one-hot, spelt out
             _narrow(found, float(other.min()), float(other.max()), added)
             return None
     if node.op_type in _OF_TRUTH:
@@ -107,6 +96,29 @@ def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: 
         return None
     passes = node.op_type in _PASSING and (index == 0 or node.op_type == "Concat")
     return added if passes else None
+
+
+def _count_choices(node: onnx.NodeProto, index: int, known: _Users) -> float | None:
+    """Of how many one is chosen by what a node has at `index`; None where nothing is, or nobody knows."""
+    if node.op_type in _TABLES and index == 1:
+        shape = known.shapes.get(node.input[0], ())
+        return shape[attribute(node, "axis", 0)] if shape else None
+    if node.op_type == "OneHot" and index == 0:
+        depth = _constant(known, node.input[1])
+        return None if depth is None else float(depth.max())
+    return None
+
+
+def _shift(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
+    """What has been added after an Add or a Sub."""
+    other = _constant(known, node.input[1 - index])
+    if other is None and node.op_type == "Add":
+        return added  # most likely what makes negative indices count from the end
+    if other is None or (node.op_type == "Sub" and index):
+        found.is_truth |= node.op_type == "Sub"
+        return None
+    # The largest offset keeps the whole inside.
+    return added + float(other.max() if node.op_type == "Add" else -other.min())
 
 
 def _narrow(found: Range, least: float, greatest: float, added: float) -> None:

@@ -44,7 +44,7 @@ class Side:
         batches: Sequence[Feeds],
         names: Sequence[str] | None = None,
         *,
-        change: Callable[[onnx.GraphProto], None] = lambda graph: None,
+        change: Callable[[onnx.GraphProto], None] = lambda _graph: None,
     ) -> Iterator[list[Array]]:
         """The values of `names` (default: the outputs) for each batch, until enough time has passed.
 
