@@ -18,9 +18,10 @@ Array = npt.NDArray[Any]
 LEAST_ROWS = 15
 """Rows that are made up at least: some of each kind."""
 _BLOCK = 8
-_DATA_BYTES = 2
-"""Of an element of whole numbers that are data, as pictures and sounds are; lengths, indices and masks are wider."""
 """Pixels of the edges of a picture's blocks."""
+_DATA_BYTES = 2
+"""Of an element of whole numbers that are data, as pictures and sounds are; lengths, indices and masks are
+wider."""
 
 
 def iter_given(
