@@ -163,6 +163,28 @@ def test_without_auto_reset_a_lost_device_fails_all_that_wait_and_come(make_pipe
         Ask(pipeline, 1)
 
 
+def test_without_auto_reset_a_device_lost_in_the_second_try_fails_all_that_wait(make_pipeline):
+    """Also what waits for more rows for ever."""
+    pipeline = make_pipeline(started=False, timeout_ns=0, auto_reset=False)
+    fail_on(pipeline, RunError("13"), 13)
+    fail_on(pipeline, DeviceLostError("gone"), 14)
+    asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (1, 13), (2, 14), (1, 2))]
+    main = pipeline.session._engine._mains[5]
+    joined, compute = [RunError("13")], main.compute
+    main.compute = lambda *arguments: compute(*arguments) if not joined else raise_(joined.pop())
+    pipeline.start()
+    asks[0].wait()
+    with pytest.raises(RunError, match="13"):
+        asks[1].wait()
+    for ask in asks[2:]:
+        with pytest.raises(DeviceLostError):
+            ask.wait()
+
+
+def raise_(error):
+    raise error
+
+
 def test_a_defect_in_a_run_is_answered_too(make_pipeline):
     pipeline = make_pipeline()
     fail_on(pipeline, ZeroDivisionError("a defect"), 13)
