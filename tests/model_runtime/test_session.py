@@ -14,6 +14,7 @@ from model_runtime import (
 )
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
 from sample_models import linear_model
+from sdk_files import replicate, rewrite
 from simipu import LoadError
 
 import popef
@@ -52,14 +53,6 @@ def test_missing_weights_are_counted_and_named(linear, compile_popef, open_model
     session = Session(open_model(compile_popef(linear, options={"constant_weights": False})))
     with pytest.raises(ModelRuntimeError, match=r"loads 2 weights that no PopEF file holds.*weights_path"):
         session.runLoadPrograms()
-
-
-def rewrite(path, metadata, payload):
-    """A file like `path` with other metadata or another payload."""
-    with popef.Writer(path) as writer:
-        writer.writeMetadata(metadata)
-        with writer.createExecutable(metadata.executable()) as blob:
-            blob.write(payload)
 
 
 @pytest.mark.parametrize(
@@ -126,24 +119,10 @@ def test_modelled_cycles_come_from_the_executable(compile_popef, open_model):
     assert 0 < small.cycles < large.cycles
 
 
-def replicate(path, open_model, replicas=2, iterations=1):
-    """The same file as an SDK writes it for several replicas: a leading dimension on every anchor."""
-    model = open_model(path)
-    payload = bytes(model.executable.executable())
-    for anchor in model.metadata.anchors():
-        info = anchor.tensorInfo()
-        anchor.setTensorInfo(popef.TensorInfo(shape=(replicas, *info.shape()), dataType=info.dataType()))
-        anchor.setIsPerReplica(True)
-    model.metadata.setReplicationFactor(replicas)
-    model.metadata.setNumIpus(replicas)
-    model.metadata.setDeviceIterations(iterations)
-    rewrite(path, model.metadata, payload)
-
-
 @pytest.mark.parametrize("rows", [1, 8, 9, 24, 30])
-def test_replicas_and_iterations_share_the_rows(linear, compile_popef, open_model, rows):
+def test_replicas_and_iterations_share_the_rows(linear, compile_popef, rows):
     path = compile_popef(linear)
-    replicate(path, open_model, 2, 3)
+    replicate(path, 2, 3)
     session = Session(path)
     session.runLoadPrograms()
     assert (session.batch_size, session.rows_per_run) == (4, 24)
