@@ -16,6 +16,11 @@ from model_runtime.errors import ModelRuntimeError
 
 Plan = list[tuple[int, list[str], list[str]]]
 """Main programs, each with the anchors of its inputs and of its outputs in the order of its streams."""
+DIRECTIONS = {
+    popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
+    popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
+}
+"""Which way an anchor's stream goes."""
 
 
 class CompiledModel:
@@ -118,11 +123,7 @@ def _check_anchors(metadata: popef.Metadata, executable: Executable, mains: list
     """Every user anchor must be a stream of the executable, in shape and type; every main stream an
     anchor."""
     streams = {(stream.handle, stream.direction): stream for program in mains for stream in program.streams}
-    directions = {
-        popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
-        popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
-    }
-    for kind, direction in directions.items():
+    for kind, direction in DIRECTIONS.items():
         for anchor in popef.user_anchors(metadata, kind):
             stream = streams.pop((anchor.handle(), direction), None)
             if stream is None:

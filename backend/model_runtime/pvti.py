@@ -98,7 +98,7 @@ class Series:
         number = float(value)
         if math.isfinite(number):  # JSON has no others
             start_ns = time.perf_counter_ns() if time_ns is None else time_ns
-            self._trace._record(_COUNTER, self._graph, start_ns, 0, {self._name: number})
+            self._trace.add_value(self._graph, self._name, number, start_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +193,10 @@ class Trace:
             self._closed = True
             atexit.unregister(self.close)
             self.write()
+
+    def add_value(self, graph: str, series: str, value: float, time_ns: int) -> None:
+        """Add a value to a line of a graph; for Series, which leaves out what JSON has no form for."""
+        self._record(_COUNTER, graph, time_ns, 0, {series: value})
 
     def _record(self, phase: str, name: str, start_ns: int, duration_ns: int, args: Args | None) -> None:
         # Both next() and append() are atomic: recording takes no lock.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeout_seconds
+from model_runtime.compiled import DIRECTIONS
 from model_runtime.devices import model_target
 from simipu import (
-    Direction,
     Executable,
     ForeignExecutableError,
     GraphOptions,
@@ -91,12 +92,33 @@ def _find_executable(state: ModelState, model: popef.Model) -> Executable:
                 f"model {state.name!r}, executable {model.executable.name!r} for IPU version "
                 f"{model.metadata.ipuVersion()}: {error}"
             ) from error
+    flow = model.metadata.programFlow()
+    if len(flow.main()) != 1:
+        raise ModelConfigError(
+            f"model {state.name!r} has {len(flow.main())} main programs; sim_graph_path stands in for one"
+        )
+    return _adopt(state, state.graph_file, model)
+
+
+def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Executable:
+    """The executable of a graph that stands in for the model's one main program."""
     metadata = model.metadata
-    directions = {
-        popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
-        popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
-    }
-    streams = [
+    flow = metadata.programFlow()
+    programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(flow.save(), ProgramKind.SAVE)
+    programs[flow.main()[0]] = ProgramKind.MAIN
+    # numIpus counts those of all replicas, an executable those of one.
+    target = model_target(metadata)
+    target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
+    options = {option.name(): option.value() for option in metadata.engineOptions()}
+    numerics = Numerics(nan_on_overflow=options.get("debug.nanOverflowException", "").lower() == "true")
+    return adopt_graph(
+        graph_file, model.executable.name, target, programs, _streams(metadata), state.names, numerics
+    )
+
+
+def _streams(metadata: popef.Metadata) -> list[Stream]:
+    """What the user's anchors say of the streams behind them."""
+    return [
         Stream(
             anchor.handle(),
             anchor.name(),
@@ -104,25 +126,9 @@ def _find_executable(state: ModelState, model: popef.Model) -> Executable:
             popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType()),
             popef.replica_shape(metadata, anchor),
         )
-        for kind, direction in directions.items()
+        for kind, direction in DIRECTIONS.items()
         for anchor in popef.user_anchors(metadata, kind)
     ]
-    flow = metadata.programFlow()
-    if len(flow.main()) != 1:
-        raise ModelConfigError(
-            f"model {state.name!r} has {len(flow.main())} main programs; sim_graph_path stands in for one"
-        )
-    programs = dict.fromkeys(flow.load(), ProgramKind.LOAD) | dict.fromkeys(flow.save(), ProgramKind.SAVE)
-    programs[flow.main()[0]] = ProgramKind.MAIN
-    target = model_target(metadata)
-    target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
-    overflow = {option.name(): option.value() for option in metadata.engineOptions()}.get(
-        "debug.nanOverflowException", "false"
-    )
-    numerics = Numerics(nan_on_overflow=overflow.lower() == "true")
-    return adopt_graph(
-        state.graph_file, model.executable.name, target, programs, streams, state.names, numerics
-    )
 
 
 def _check_machine(state: ModelState, executable: Executable) -> None:

@@ -258,6 +258,26 @@ def test_rows_handed_over_begin_when_the_modelled_device_is_free(make_instance):
     assert time.perf_counter_ns() >= clock.free_at_ns
 
 
+def test_both_modes_answer_and_count_the_same(make_instance):
+    seen = []
+    for is_asynchronous in (False, True):
+        instance, answers = make_instance(timeout_ns=100_000_000)
+        bad = Request(instance.model_state, {"x": np.ones((1, 5), np.float32)}, (), reply="bad")
+        requests = [*(request(instance, rows, rows) for rows in (2, 2, 9)), bad]
+        if is_asynchronous:
+            instance.submit(requests)
+            answers.wait(4)
+        else:
+            instance.execute(requests)
+        for each in requests[:3]:
+            check(each)
+        with pytest.raises(RequestError, match=r"found float32 of shape \[1, 5\]"):
+            bad.outputs()
+        counted = instance.read_statistics()
+        seen.append((counted.requests, counted.batches, counted.rows, counted.flushes, counted.errors))
+    assert seen[0] == seen[1] == (4, 4, 13, 1, {"bad_request": 1})
+
+
 def test_whatever_goes_wrong_in_handing_over_is_answered(make_instance):
     instance, answers = make_instance()
     instance._delay_seconds = float("inf")
