@@ -50,11 +50,9 @@ def run_child(command: Sequence[str], seconds: float) -> Child:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        texts = []
         for file in (output, errors):
             file.seek(0)
-            texts.append(file.read())
-        return Child(status, *texts, took, peak)
+        return Child(status, output.read(), errors.read(), took, peak)
 
 
 def read_resident_bytes(process: int) -> int:

@@ -112,7 +112,7 @@ def looks_like_classes(name: str, values: Array) -> bool:
     if values.ndim == 0 or values.shape[-1] <= 1 or values.dtype.kind != "f" or not np.isfinite(values).all():
         return False
     return bool(CLASSES.search(name)) or bool(
-        (values >= 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=SUM_TOLERANCE)
+        np.greater_equal(values, 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=SUM_TOLERANCE)
     )
 
 

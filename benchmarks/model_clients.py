@@ -12,6 +12,7 @@ from typing import Any
 import memory
 import model_inputs
 import numpy as np
+import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from commands.server import TritonServer
@@ -24,12 +25,15 @@ CLIENTS = (grpcclient, httpclient, grpcclient, httpclient)
 """One thread each."""
 
 
+Array = npt.NDArray[Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a client asked and was told."""
 
-    feeds: dict[str, np.ndarray]
-    outputs: dict[str, np.ndarray]
+    feeds: dict[str, Array]
+    outputs: dict[str, Array]
 
 
 class Served:
@@ -126,8 +130,8 @@ def _connect(module: Any, server: TritonServer, seconds: float) -> Any:
 
 
 def _infer(
-    module: Any, client: Any, served: Served, arrays: dict[str, np.ndarray], deadline: float
-) -> dict[str, np.ndarray]:
+    module: Any, client: Any, served: Served, arrays: dict[str, Array], deadline: float
+) -> dict[str, Array]:
     tensors = []
     for name, array in arrays.items():
         shaped = array.reshape(-1, 1) if name in served.scalars else np.atleast_1d(array)

@@ -45,7 +45,8 @@ def _constant(_generator: np.random.Generator, shape: tuple[int, ...], value: fl
 
 
 def _onehot(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return np.eye(shape[-1])[generator.integers(0, shape[-1], shape[:-1])]
+    rows: Array = np.eye(shape[-1])[generator.integers(0, shape[-1], shape[:-1])]
+    return rows
 
 
 def _audio(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
@@ -54,7 +55,8 @@ def _audio(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
     rows = (shape[0], *[1] * (len(shape) - 1))
     tone = np.sin(samples * generator.uniform(0.01, 0.5, rows))
     sound = tone + 0.3 * generator.standard_normal(shape)
-    return np.clip(sound * generator.uniform(0.02, 0.9, rows), -1, 1)
+    clipped: Array = np.clip(sound * generator.uniform(0.02, 0.9, rows), -1, 1)
+    return clipped
 
 
 def _page(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:

@@ -27,7 +27,7 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     note: str = ""
     texts: frozenset[str] = frozenset()
     """Columns that are no figures; the first never is one."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -102,8 +103,8 @@ class Model:
         return {name: words[1] for name, words in constant.items() if words[0] == "constant"}
 
     def cast(
-        self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype]
-    ) -> dict[str, np.ndarray]:
+        self, arrays: Mapping[str, npt.NDArray[np.generic]], types: Mapping[str, np.dtype[Any]]
+    ) -> dict[str, npt.NDArray[Any]]:
         """The inputs that have a type, in it."""
         return {name: arrays[name].astype(types[name]) for name in self.inputs if name in types}
 
@@ -119,7 +120,7 @@ def read_models(only: Sequence[str] = ()) -> list[Model]:
     return [model for model in models if not only or model.name in only]
 
 
-def _read_package(package: dict) -> list[Model]:
+def _read_package(package: dict[str, Any]) -> list[Model]:
     origin = {name: package[name] for name in ("package", "version", "license", "source")}
     origin["wheel_sha256"] = package.get("wheel_sha256", "")  # an installed package needs none
     models = []

@@ -118,7 +118,7 @@ def main() -> int:
 
 
 def _to_json(result: Result) -> dict[str, Any]:
-    fields = dataclasses.asdict(dataclasses.replace(result, model=None))
+    fields = dataclasses.asdict(result)
     return {**fields, "model": result.model.name, "problem": judge(result)}
 
 

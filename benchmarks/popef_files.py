@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import capnp  # type: ignore[import-untyped]
+import capnp
 import numpy as np
 import report
 from rich.console import Console

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from model_runtime import ModelRunner, ModelRunnerConfig
-from onnx import TensorProto, helper, numpy_helper, save
+from onnx import ModelProto, TensorProto, helper, numpy_helper, save
 
 BIN = Path(sys.executable).parent
 KNOWN_OPTIONS = {
@@ -129,7 +129,7 @@ def write_small(precision: str, folder: Path) -> None:
     source.unlink()
 
 
-def make_small() -> object:
+def make_small() -> ModelProto:
     """Eight rows of 16 x 16 pictures with 8 channels."""
     random = np.random.default_rng(7)
 

@@ -212,8 +212,8 @@ def _recurrent(row: dict[str, str]) -> onnx.ModelProto | None:
     if options.get("phase") == "all" or "cell-order" in options:
         return None
     element = TensorProto.FLOAT if options["data-type"] == "float" else TensorProto.FLOAT16
-    sizes = (int(options[name]) for name in ("sequence-size", "batch-size", "input-size"))
-    return networks.recurrent(row["tool"].upper(), *sizes, element)
+    length, batch, width = (int(options[name]) for name in ("sequence-size", "batch-size", "input-size"))
+    return networks.recurrent(row["tool"].upper(), length, batch, width, element)
 
 
 def _reduction(row: dict[str, str]) -> onnx.ModelProto:

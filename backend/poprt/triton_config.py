@@ -44,7 +44,7 @@ ModelConfig = Any
 def new_config(**fields: Any) -> ModelConfig:
     """An inference.ModelConfig of these fields; its module, and gRPC with it, is loaded where one is needed
     only."""
-    from tritonclient.grpc import model_config_pb2  # type: ignore[import-untyped]
+    from tritonclient.grpc import model_config_pb2
 
     return model_config_pb2.ModelConfig(**fields)
 

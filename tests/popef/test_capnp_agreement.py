@@ -33,8 +33,8 @@ from capnp_reference import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from popef_files import FILES, PlainBlob, split_by_reference, written_by_others, written_by_popef
 from popef_mutations import mutate_words
+from reference_files import FILES, PlainBlob, split_by_reference, written_by_others, written_by_popef
 from scattered_messages import scatter
 
 import popef

@@ -13,9 +13,9 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from popef_files import FILES, PlainBlob, written_by_others, written_by_popef
 from popef_fuzzing import check, seed_files
 from popef_mutations import mutate_file
+from reference_files import FILES, PlainBlob, written_by_others, written_by_popef
 
 FIRST = list(seed_files())
 EXAMPLES = int(os.environ.get("POPEF_FUZZ_EXAMPLES", "150"))

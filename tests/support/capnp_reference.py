@@ -11,6 +11,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ def _shape(schema: Any) -> StructShape:
     )
 
 
-def _walk(reader: Any, shape: StructShape) -> Plain:
+def _walk(reader: Any, shape: StructShape | None) -> Plain:
+    assert shape is not None
     return {
         field.name: _inferred(reader, field) if field.name in INFERRED else _value(reader, field)
         for field in shape.fields
@@ -165,10 +167,7 @@ LONGER = Reference(_edit_structs(_with_more))
 """A schema of the future: every structure has five more fields, one of them in a hole of the old layout."""
 SHORTER = Reference(_edit_structs(lambda fields: fields[: (len(fields) + 1) // 2]))
 """A schema of the past: every structure lacks the second half of its fields."""
-NARROW = {
-    bits: Reference(lambda text, bits=bits: text.replace("List(Int64)", f"List(UInt{bits})"))
-    for bits in (8, 16, 32)
-}
+NARROW = {bits: Reference(partial(re.sub, r"List\(Int64\)", f"List(UInt{bits})")) for bits in (8, 16, 32)}
 """Schemas whose integer lists have narrow elements, as the newer C++ API suggests."""
 MORE = {"more0": True, "more1": (1 << 64) - 1, "more2": "future", "more3": ["a", ""], "more4": 2}
 
@@ -178,10 +177,11 @@ def with_more(values: Plain) -> Plain:
     return {name: _in_structs(value, with_more) for name, value in values.items()} | MORE
 
 
-def only(values: Plain, shape: StructShape) -> Plain:
+def only(values: Plain, shape: StructShape | None) -> Plain:
     """The values without the fields that `shape` lacks."""
+    assert shape is not None
     return {
-        field.name: _in_structs(values[field.name], lambda item, field=field: only(item, field.struct))
+        field.name: _in_structs(values[field.name], partial(only, shape=field.struct))
         for field in shape.fields
     }
 
@@ -208,10 +208,10 @@ def to_record(name: str, values: Plain) -> Record:
     record = RECORDS[name]()
     for field in record.SCHEMA.fields:
         value = values[field.name]
-        if isinstance(value, dict):
-            value = to_record(field.record.__name__, value)
-        elif field.name == "programsMap":
+        if field.name == "programsMap":
             value = {item["index"]: item["name"] for item in value}
+        elif isinstance(value, dict) and field.record is not None:
+            value = to_record(field.record.__name__, value)
         elif field.record is not None:
             value = [to_record(field.record.__name__, item) for item in value]
         setattr(record, field.name, value)

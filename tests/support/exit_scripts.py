@@ -310,6 +310,7 @@ def _read(file: IO[str]) -> str:
 def _fork_each(lines: IO[str]) -> str | None:
     """Fork for each line and report; in a fork, what to run."""
     for line in lines:
+        source: str
         source, *files = json.loads(line)
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             began = time.monotonic()

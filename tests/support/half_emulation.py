@@ -9,15 +9,18 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 HALF_MAX = np.float32(65504)
-QUARTERS = {
+QUARTERS: dict[int, Any] = {
     TensorProto.FLOAT8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
     TensorProto.FLOAT8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
 }
@@ -37,7 +40,10 @@ MOVING = {
 }
 
 
-def to_half(values: np.ndarray, nan_on_overflow: bool = False) -> np.ndarray:
+Array = npt.NDArray[Any]
+
+
+def to_half(values: Array, nan_on_overflow: bool = False) -> Array:
     """Halves of floats: nearest even; the largest half, or NaN, where that is too small."""
     values = np.asarray(values, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -47,12 +53,12 @@ def to_half(values: np.ndarray, nan_on_overflow: bool = False) -> np.ndarray:
         return np.clip(values, -HALF_MAX, HALF_MAX).astype(np.float16)
 
 
-def multiply(left: np.ndarray, right: np.ndarray, block: int, nan_on_overflow: bool = False) -> np.ndarray:
+def multiply(left: Array, right: Array, block: int, nan_on_overflow: bool = False) -> Array:
     """left @ right, rounded to half after each `block` of products; 0: once at the end."""
     left, right = left.astype(np.float64), right.astype(np.float64)
     if not block:
         return to_half(left @ right, nan_on_overflow)
-    total: np.ndarray | None = None
+    total: Array | None = None
     for k in range(0, left.shape[-1], block):
         product = left[..., k : k + block] @ right[..., k : k + block, :]
         total = to_half(product if total is None else total.astype(np.float64) + product, nan_on_overflow)
@@ -61,17 +67,17 @@ def multiply(left: np.ndarray, right: np.ndarray, block: int, nan_on_overflow: b
 
 
 def convolve(
-    field: np.ndarray,
-    filters: np.ndarray,
+    field: Array,
+    filters: Array,
     block: int,
     *,
-    strides,
-    dilations,
-    before,
-    after,
-    groups,
-    nan_on_overflow=False,
-) -> np.ndarray:
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[int],
+    after: Sequence[int],
+    groups: int,
+    nan_on_overflow: bool = False,
+) -> Array:
     """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels
     of a position.
 
@@ -105,15 +111,11 @@ def convolve(
                 chosen = slice(
                     group * channels + first, group * channels + min(first + step_channels, channels)
                 )
-                seen = padded[(slice(None), chosen, *window)]
-                tap = filters[
-                    (
-                        slice(group * per_group, (group + 1) * per_group),
-                        slice(first, first + step_channels),
-                        *position,
-                    )
-                ]
                 out = slice(group * per_group, (group + 1) * per_group)
+                place: tuple[Any, ...] = (slice(None), chosen, *window)
+                seen = padded[place]
+                place = (out, slice(first, first + step_channels), *position)
+                tap = filters[place]
                 total[:, out] += np.moveaxis(np.tensordot(seen, tap, axes=([1], [1])), -1, 1)
             if groups > 1 and channels <= 4:
                 ends = position[-1] % 4 == 3 or position[-1] == kernel[-1] - 1
@@ -125,10 +127,11 @@ def convolve(
     return total
 
 
-def to_quarter(values: np.ndarray, data_type: int, scale: int, nan_on_overflow: bool = False) -> np.ndarray:
+def to_quarter(values: Array, data_type: int, scale: int, nan_on_overflow: bool = False) -> Array:
     """fp8 values at a scale, as floats: ml_dtypes' rounding, saturated."""
     kind = QUARTERS[data_type]
-    most = float(ml_dtypes.finfo(kind).max)
+    find_limits: Any = ml_dtypes.finfo  # is not annotated
+    most = float(find_limits(kind).max)
     scaled = np.ldexp(values.astype(np.float64), -scale)
     if not nan_on_overflow:
         scaled = np.clip(scaled, -most, most)
@@ -139,8 +142,8 @@ def to_quarter(values: np.ndarray, data_type: int, scale: int, nan_on_overflow: 
 
 
 def run_graph(
-    model: onnx.ModelProto, feeds: dict[str, np.ndarray], half_partials: bool, nan_on_overflow: bool = False
-):
+    model: onnx.ModelProto, feeds: dict[str, Array], half_partials: bool, nan_on_overflow: bool = False
+) -> list[Array]:
     """The outputs of a graph in the chip's types, node by node."""
     values = dict(feeds) | {tensor.name: _initial(tensor) for tensor in model.graph.initializer}
     narrow = {t.name for t in model.graph.initializer if t.data_type in QUARTERS}
@@ -161,15 +164,14 @@ def run_graph(
             values[node.output[0]] = np.ldexp(inputs[0], scale).astype(np.float16)
             continue
         if node.op_type == "MatMul":
-            wide = multiply(*inputs, block, nan_on_overflow)
+            wide = [multiply(inputs[0], inputs[1], block, nan_on_overflow)]
         elif node.op_type == "Gemm":
-            wide = _gemm(inputs, attributes, block, nan_on_overflow)
+            wide = [_gemm(inputs, attributes, block, nan_on_overflow)]
         elif node.op_type == "Conv":
-            wide = _conv(inputs, attributes, block, nan_on_overflow)
+            wide = [_conv(inputs, attributes, block, nan_on_overflow)]
         else:
-            wide = _reference(node, inputs, len(node.output), model)
-        outputs = wide if isinstance(wide, list) else [wide]
-        for name, value in zip(node.output, outputs, strict=True):
+            wide = _reference(node, inputs, model)
+        for name, value in zip(node.output, wide, strict=True):
             keep = value.dtype.kind != "f" or node.op_type in MOVING
             values[name] = value.astype(inputs[0].dtype) if keep and value.dtype.kind == "f" else value
             if not keep:
@@ -177,14 +179,15 @@ def run_graph(
     return [values[output.name] for output in model.graph.output]
 
 
-def _initial(tensor: onnx.TensorProto) -> np.ndarray:
+def _initial(tensor: onnx.TensorProto) -> Array:
     if tensor.data_type in QUARTERS:
-        codes = np.frombuffer(tensor.raw_data, np.uint8).view(QUARTERS[tensor.data_type])
+        codes: Array = np.frombuffer(tensor.raw_data, np.uint8).view(QUARTERS[tensor.data_type])
         return codes.astype(np.float32).reshape(tensor.dims)
-    return numpy_helper.to_array(tensor)
+    held: Array = numpy_helper.to_array(tensor)
+    return held
 
 
-def _gemm(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
+def _gemm(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool) -> Array:
     left, right, *bias = inputs
     left = left.T if attributes.get("transA") else left
     right = right.T if attributes.get("transB") else right
@@ -196,7 +199,7 @@ def _gemm(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
     return total + np.float32(attributes.get("beta", 1.0)) * bias[0].astype(np.float64) if bias else total
 
 
-def _conv(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
+def _conv(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool) -> Array:
     field, filters, *bias = inputs
     rank = field.ndim - 2
     pads = attributes.get("pads", [0] * 2 * rank)
@@ -218,7 +221,7 @@ def _conv(inputs, attributes, block, nan_on_overflow) -> np.ndarray:
     return total + bias[0].astype(np.float64).reshape(-1, *[1] * rank) if bias else total
 
 
-def _reference(node, inputs, num_outputs, model) -> list[np.ndarray]:
+def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto) -> list[Array]:
     """Any other operator, in floats, by the onnx reference."""
     wide = [value.astype(np.float32) if value.dtype == np.float16 else value for value in inputs]
     names = [f"x{i}" for i in range(len(wide))]
@@ -233,4 +236,4 @@ def _reference(node, inputs, num_outputs, model) -> list[np.ndarray]:
     graph = helper.make_graph([single], "one", infos, outputs)
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
     with np.errstate(over="ignore"):
-        return ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True)))
+        return list(ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,7 +15,7 @@ Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
 
 
 def make_model(
-    nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = (), **fields
+    nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = (), **fields: Any
 ) -> onnx.ModelProto:
     """A model from x to y, four floats each."""
     graph = helper.make_graph(nodes, "hostile", [X], [Y], list(tensors))

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 from hostile_models import (
@@ -150,7 +151,7 @@ def binary_shorter_or_longer(random: Random) -> HttpCase:
 def binary_size_that_lies(random: Random) -> HttpCase:
     model = random.choice(MODELS)
     rows = model.make_rows(random)
-    sizes = (0, 1, rows.nbytes + 1, rows.nbytes - 1, 2**31, 2**40, -1, "16", 1.5, None, [])
+    sizes: tuple[Any, ...] = (0, 1, rows.nbytes + 1, rows.nbytes - 1, 2**31, 2**40, -1, "16", 1.5, None, [])
     return binary(model, rows, rows.tobytes(), random.choice(sizes))
 
 
@@ -302,7 +303,9 @@ def odd_parameters(random: Random) -> HttpCase:
             "binary_data_output",
         ]
     )
-    value = random.choice([-1, 0, 1, 2**31, 2**62, 1.5, "x", "", True, None, [], {}, [1], "\x1b", "9" * 1000])
+    value: Any = random.choice(
+        [-1, 0, 1, 2**31, 2**62, 1.5, "x", "", True, None, [], {}, [1], "\x1b", "9" * 1000]
+    )
     return replace(
         ask(model, {**draft(model, model.make_rows(random)), "parameters": {name: value}}),
         wanted=Wanted.EITHER,
@@ -342,7 +345,7 @@ def outputs_twice_or_not_at_all(random: Random) -> HttpCase:
 @kind
 def classification(random: Random) -> HttpCase:
     model = random.choice(MODELS)
-    number = random.choice([1, 2, 100, 2**31, 2**40, 0, -1, "1", 1.5, True, None, []])
+    number: Any = random.choice([1, 2, 100, 2**31, 2**40, 0, -1, "1", 1.5, True, None, []])
     outputs = [{"name": model.output, "parameters": {"classification": number}}]
     return replace(
         ask(model, {**draft(model, model.make_rows(random)), "outputs": outputs}), wanted=Wanted.EITHER
@@ -431,7 +434,8 @@ def compressed(random: Random) -> HttpCase:
     """Sound."""
     model = random.choice(MODELS)
     rows = model.make_rows(random)
-    encoding, press = random.choice([("gzip", gzip.compress), ("deflate", zlib.compress)])
+    codecs: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+    encoding, press = random.choice(list(codecs.items()))
     case = ask(model, press(encode(draft(model, rows))), {"Content-Encoding": encoding})
     return replace(case, wanted=Wanted.ANSWERED, rows=rows)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def write_damaged(folder: Path, number: int) -> None:
     """The model folder of a damaged payload; all else is of the executable that it was."""
     compiled, payload = damage(number)
     write_triton_model(compiled, folder)
-    broken = _Payload(compiled.executable, payload)
+    broken: Any = _Payload(compiled.executable, payload)
     replace(compiled, executable=broken).export(
         folder / "1" / "executable.popef", folder / "1" / "weights.popef"
     )
@@ -120,12 +121,9 @@ def load_all(server: TritonServer, damaged: range, graphs: list[str]) -> Report:
     folder, report = server.model_repository / NAME, Report()
     limits = {"connection_timeout": PATIENCE_SECONDS, "network_timeout": PATIENCE_SECONDS}
     with httpclient.InferenceServerClient(server.http_url, **limits) as client:
-        cases = [
-            (f"payload {number}", lambda number=number: write_damaged(folder, number)) for number in damaged
-        ]
-        cases += [
-            (name, lambda name=name, place=place: write_graph(folder, name, place))
-            for place, name in enumerate(graphs)
+        cases: list[tuple[str, Callable[[], None]]] = [
+            *((f"payload {number}", partial(write_damaged, folder, number)) for number in damaged),
+            *((name, partial(write_graph, folder, name, place)) for place, name in enumerate(graphs)),
         ]
         for name, write in cases:
             shutil.rmtree(folder, ignore_errors=True)

@@ -31,7 +31,7 @@ from commands.server import HOST, TritonServer
 from fault_clients import iter_processes, resident_bytes, shared_segments
 from hostile_grpc import GrpcCase
 from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wanted
-from http_cases import HttpCase
+from http_cases import HttpCase, write_request
 
 ANSWER_SECONDS = 60.0
 """How long one answer may take: far more than it does, for machines with other things to do."""
@@ -46,7 +46,7 @@ SLACK_BYTES = 16 << 20
 DEFECTS = ("poplar backend:", "is not healthy", "Traceback")
 """What an answer says when something other than the request is at fault."""
 SERVICE = "/inference.GRPCInferenceService/"
-SENTINEL = hostile_http.write_request("/v2/health/live", method="GET")
+SENTINEL = write_request("/v2/health/live", method="GET")
 
 
 class WrongAnswerError(Exception):
@@ -277,7 +277,7 @@ def run_cases(server: TritonServer, numbers: range, seed: int) -> Report:
     ]
     total = Report()
     with ThreadPoolExecutor(len(shares)) as pool:
-        for report in pool.map(lambda share: _work(server, *share, seed), shares):
+        for report in pool.map(lambda share: _work(server, share[0], share[1], seed), shares):
             total.merge(report)
     return total
 
@@ -382,7 +382,7 @@ def shared_region(server: TritonServer) -> Iterator[None]:
         client = HttpClient(server)
         body = json.dumps({"key": f"/{file.name}", "offset": 0, "byte_size": REGION_BYTES}).encode()
         path = f"/v2/systemsharedmemory/region/{REGION}/register"
-        client.send(HttpCase(hostile_http.write_request(path, body), Wanted.EITHER))
+        client.send(HttpCase(write_request(path, body), Wanted.EITHER))
         client.close()
         yield
     finally:

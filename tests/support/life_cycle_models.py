@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from commands.server import find_triton
 from onnx import TensorProto, helper
@@ -32,7 +33,7 @@ def scale_model(factor: float) -> onnx.ModelProto:
     )
 
 
-def make_rows(number: float, rows: int = 1) -> np.ndarray:
+def make_rows(number: float, rows: int = 1) -> npt.NDArray[np.float32]:
     """An input of scale_model."""
     return np.full((rows, WIDTH), number, np.float32)
 

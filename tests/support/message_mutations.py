@@ -76,7 +76,7 @@ def _iter_messages(message: Message) -> Iterator[Message]:
 
 def _is_repeated(field: Any) -> bool:
     """Protobuf 6 has a property for what earlier ones have a label for."""
-    return field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == Field.LABEL_REPEATED)
 
 
 def _is_map(field: Any) -> bool:

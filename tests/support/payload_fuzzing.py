@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
+from typing import Any
 
 import hostile_graphs as hostile
 import numpy as np
+import numpy.typing as npt
 import onnx
 from google.protobuf.message import DecodeError
 from message_mutations import mutate_message
@@ -15,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.compiler import Executable as Compiled
 from sample_models import gather_model, linear_model
-from simipu import Device, Direction, Engine, Executable, GraphOptions, SimIpuError
+from simipu import Device, Direction, Engine, Executable, GraphOptions, Program, SimIpuError, Stream
 from simipu import executable_pb2 as pb
 
 OPTIONS = GraphOptions(num_threads=1, limit_seconds=1.0, ready_seconds=5.0, memory_bytes=256 << 20)
@@ -56,7 +58,7 @@ def _branches() -> onnx.ModelProto:
     go = helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0)
     choose = helper.make_node("Greater", ["m", "zero"], ["go"])
     node = helper.make_node("If", ["go"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
-    return hostile.make_model([go, choose, node], [numpy_helper.from_array(np.float32(0), "zero")])
+    return hostile.make_model([go, choose, node], [numpy_helper.from_array(np.array(0, np.float32), "zero")])
 
 
 def _convolution() -> onnx.ModelProto:
@@ -130,8 +132,8 @@ def check_payload(payload: bytes, *, isolated: bool = False) -> str:
     return "answers"
 
 
-def _feed(program, stream):
-    def read(most):
+def _feed(program: Program, stream: Stream) -> Callable[[int], npt.NDArray[Any]]:
+    def read(_most: int) -> npt.NDArray[Any]:
         shape = (1, *(stream.row_shape if program.kind == 1 and program.batch_size else stream.shape))
         if np.prod([max(1, size) for size in shape], dtype=float) * stream.dtype.itemsize > _MOST_FED_BYTES:
             raise SimIpuError("nobody sends that much")
@@ -140,8 +142,8 @@ def _feed(program, stream):
     return read
 
 
-def _drain(program, stream):
-    def write(rows):
+def _drain(program: Program, stream: Stream) -> Callable[[npt.NDArray[Any]], None]:
+    def write(rows: npt.NDArray[Any]) -> None:
         row_shape = stream.row_shape if program.batch_size else stream.shape
         assert (rows.dtype, rows.shape[1:]) == (stream.dtype, row_shape), (
             f"{stream} gave {rows.dtype} {rows.shape}"

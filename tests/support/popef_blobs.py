@@ -12,8 +12,9 @@ from typing import BinaryIO, NoReturn
 import numpy as np
 
 import popef
+from popef import BlobType
 from popef.codec import encode
-from popef.types import BlobHeader, BlobType, Executable
+from popef.types import BlobHeader, Executable
 
 
 def info(shape: tuple[int, ...] = (2, 3), data_type: popef.DataType = popef.DataType.F32) -> popef.TensorInfo:
@@ -49,8 +50,10 @@ def parse(data: bytes) -> popef.Reader:
     reader = parse_lazily(data)
     for executable in reader.executables():
         executable.executable()
-    for tensor in (*reader.tensors(), *reader.feeds()):
+    for tensor in reader.tensors():
         tensor.data()
+    for feed in reader.feeds():
+        feed.data()
     for opaque in reader.opaqueBlobs():
         opaque.data()
     reader.metadata()

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator
 
 import zstandard
 from capnp_reference import PLAIN
-from popef_files import PlainBlob, written_by_others, written_by_popef
+from reference_files import PlainBlob, written_by_others, written_by_popef
 
 import popef
 from popef.commands.compare import iter_differences
-from popef.commands.verify import Verification
+from popef.commands.verify import Finding, Verification
 from popef.commands.words import describe_words_of
 from popef.describe import describe_blob
 from popef.scan import HEAD_BYTES, Blob, read_blob
@@ -57,7 +57,7 @@ def _check_refused(data: bytes, error: popef.PopefError) -> None:
         assert error.rule in errors
 
 
-def _verify(data: bytes) -> list[object]:
+def _verify(data: bytes) -> list[Finding]:
     """The findings on bytes, which are given the path that they need."""
     file = os.memfd_create("popef")
     try:
@@ -78,7 +78,7 @@ def _check_read(data: bytes, reader: popef.Reader) -> None:
     for blob in reader.blobs():
         assert describe_blob(blob)
         _check_like_the_general_decoder(blob)
-    for tensor in (*reader.tensors(), *reader.feeds()):
+    for tensor in _arrays(reader):
         _check_array(tensor)
     for opaque in reader.opaqueBlobs():
         assert len(opaque.data()) == opaque.getAvailableReadSize()
@@ -160,9 +160,13 @@ def _write(writer: popef.Writer, blob: Blob) -> None:
     sink.write(payload)
 
 
+def _arrays(reader: popef.Reader) -> list[popef.TensorReader | popef.FeedReader]:
+    return [*reader.tensors(), *reader.feeds()]
+
+
 def _contents(reader: popef.Reader) -> list[object]:
     executables = [(executable.name, bytes(executable.executable())) for executable in reader.executables()]
-    data = [(data.info, bytes(data.blob.payload())) for data in (*reader.tensors(), *reader.feeds())]
+    data = [(data.info, bytes(data.blob.payload())) for data in _arrays(reader)]
     opaque = [(opaque.name, opaque.executable, bytes(opaque.data())) for opaque in reader.opaqueBlobs()]
     return [reader.metadata(), executables, data, opaque]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,9 +14,12 @@ from simipu.target import TARGETS
 
 import popef
 
+Values = Mapping[str, tuple[int, Sequence[Any]]]
+"""Element type and shape by name."""
+
 
 def make_model(
-    nodes: list[onnx.NodeProto], inputs: dict, outputs: dict, weights: dict, opset: int = 17
+    nodes: list[onnx.NodeProto], inputs: Values, outputs: Values, weights: Mapping[str, Any], opset: int = 17
 ) -> onnx.ModelProto:
     """An ONNX model; inputs and outputs map names to (element type, shape)."""
     graph = helper.make_graph(
@@ -181,7 +186,7 @@ def write_executable(path: Path, executable: Executable) -> None:
         writer.writeMetadata(metadata)
 
 
-def _type_and_shape(value: onnx.ValueInfoProto) -> tuple[np.dtype, tuple[int, ...]]:
+def _type_and_shape(value: onnx.ValueInfoProto) -> tuple[np.dtype[Any], tuple[int, ...]]:
     tensor = value.type.tensor_type
     return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(
         dim.dim_value for dim in tensor.shape.dim

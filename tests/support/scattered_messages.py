@@ -38,13 +38,15 @@ class _Grower:
         self._seen[what] += chosen
         return chosen
 
-    def struct(self, shape: StructShape, values: Plain) -> StructNode:
+    def struct(self, shape: StructShape | None, values: Plain) -> StructNode:
         node = self._exact(shape, values)
         self._resize([node])
         return node
 
-    def _exact(self, shape: StructShape, values: Plain) -> StructNode:
-        data, pointers = 0, [None] * shape.num_pointers
+    def _exact(self, shape: StructShape | None, values: Plain) -> StructNode:
+        assert shape is not None
+        data = 0
+        pointers: list[Node | None] = [None] * shape.num_pointers
         for field in shape.fields:
             value = values[field.name]
             if field.kind in BITS:

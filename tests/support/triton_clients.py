@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from fault_clients import PATIENCE_SECONDS, wait_until
@@ -20,10 +21,12 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 REFUSED = "refused"
 
+Array = npt.NDArray[Any]
+
 _REFUSALS = ("unknown model", "no available versions")
 
 
-def infer(client: Any, model: str, inputs: dict[str, np.ndarray], **options: Any) -> dict[str, np.ndarray]:
+def infer(client: Any, model: str, inputs: dict[str, Array], **options: Any) -> dict[str, Array]:
     """Send arrays by name over HTTP or gRPC; the answer's arrays by name."""
     module = httpclient if isinstance(client, httpclient.InferenceServerClient) else grpcclient
     if module is grpcclient:
@@ -32,7 +35,9 @@ def infer(client: Any, model: str, inputs: dict[str, np.ndarray], **options: Any
     return _arrays(client.infer(model, _tensors(module, inputs), **options))
 
 
-def send(client: grpcclient.InferenceServerClient, model: str, inputs: dict[str, np.ndarray], **options: Any):
+def send(
+    client: grpcclient.InferenceServerClient, model: str, inputs: dict[str, Array], **options: Any
+) -> Any:
     """Send without waiting: a future of the answer's arrays, whose `call` cancels the request."""
     future: Any = concurrent.futures.Future()
 
@@ -99,7 +104,7 @@ def read_metric(url: str, name: str, **labels: str) -> float:
     return sum(value for found, value in series if labels.items() <= found.items())
 
 
-def _tensors(module: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
+def _tensors(module: Any, inputs: dict[str, Array]) -> list[Any]:
     tensors = []
     for name, array in inputs.items():
         tensor = module.InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
@@ -108,7 +113,7 @@ def _tensors(module: Any, inputs: dict[str, np.ndarray]) -> list[Any]:
     return tensors
 
 
-def _arrays(answer: Any) -> dict[str, np.ndarray]:
+def _arrays(answer: Any) -> dict[str, Array]:
     response = answer.get_response()
     outputs = (
         response["outputs"] if isinstance(response, dict) else [{"name": o.name} for o in response.outputs]
@@ -116,7 +121,7 @@ def _arrays(answer: Any) -> dict[str, np.ndarray]:
     return {output["name"]: answer.as_numpy(output["name"]) for output in outputs}
 
 
-def _outcome(client: grpcclient.InferenceServerClient, model: str, x: np.ndarray) -> Any:
+def _outcome(client: grpcclient.InferenceServerClient, model: str, x: Array) -> Any:
     try:
         y = infer(client, model, {"x": x})["y"]
     except InferenceServerException as error:

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-import tritonclient.grpc as grpcclient  # type: ignore[import-untyped]
-import tritonclient.http as httpclient  # type: ignore[import-untyped]
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
 from poprt.terminal import cell
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from tritonclient.utils import InferenceServerException, triton_to_np_dtype  # type: ignore[import-untyped]
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from .. import recipes
 from ..errors import RecipeError

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import zlib
+from typing import Any
 
 from capnp_reference import PLAIN, STRUCTURE_OF_BLOB, TEXT, Plain, plain_values, to_record
 from hypothesis import strategies as st
@@ -65,7 +66,7 @@ def written_by_popef(file: list[PlainBlob]) -> bytes:
     sink = io.BytesIO()
     with popef.Writer(sink) as writer:
         for kind, values, payload in file:
-            record = to_record(STRUCTURE_OF_BLOB[kind], values)
+            record: Any = to_record(STRUCTURE_OF_BLOB[kind], values)
             if kind == 1:
                 writer.writeMetadata(record)
                 continue
