@@ -21,6 +21,7 @@ from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
 from .values import Number, Text
 
 _MAX_ARRAY_BYTES = (1 << 63) - 1
+"""numpy counts in signed words (npy_intp)."""
 
 _log = logging.getLogger("popef")
 

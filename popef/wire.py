@@ -98,6 +98,7 @@ class Message:
     def check(self, segment: int, position: int, words: int, thing: str) -> None:
         """Raise FormatError unless `words` words from `position` lie inside the segment; pay for them."""
         available = len(self.words[segment])
+        # What takes no words may stand at the very end. Offsets are signed, so 0 is a limit too.
         if not 0 <= position <= available - words:
             expected, got = (
                 f"{thing} inside its segment of {available} words",
@@ -124,6 +125,8 @@ class Message:
         word = self.words[segment][position]
         if word == 0:
             return None
+        # Where it leads is not looked at here: how much must be there follows from the kind that the caller
+        # expects, and a word behind the segment is no fault of what takes no words.
         if word & 2 == 0:
             offset = word >> 2 & 0x3FFFFFFF
             return segment, position + 1 + (offset - (1 << 30) if offset >> 29 else offset), word
@@ -158,6 +161,7 @@ class Message:
         if tag & 2:
             expected = "a struct or list tag in the double landing pad"
             raise self.fail(Rule.FAR_POINTER, pad_segment, pad + 1, expected, f"{tag:#018x}")
+        # No words, for the tag says how many there are: whoever asked for the content checks them.
         content_segment, content = self._landing(pad_segment, pad, pad_word, 0)
         return content_segment, content, tag
 
@@ -209,6 +213,7 @@ class Message:
             raise self.fail(Rule.INTEGERS, segment, position, "integers of 1, 2, 4 or 8 bytes", got)
         self._limit_items(count)
         self.check(target_segment, start, list_words(code, count), "a list of integers")
+        # On top of their words: a list of bytes becomes eight Python integers a word.
         self.charge(count)
         return self._elements(target_segment, start, code, count)
 
@@ -249,10 +254,12 @@ class Message:
         code, count = word >> 32 & 7, word >> 35
         if code != COMPOSITE_LIST:
             return self._grown_structs(segment, start, code, count)
+        # The pointer of a composite list counts words, and not its tag, which counts the elements.
         self.check(segment, start, count + 1, "a list of structures")
         words, tag = count, self.words[segment][start]
         count, data_words, num_pointers = tag >> 2 & 0x3FFFFFFF, tag >> 32 & 0xFFFF, tag >> 48
         step = data_words + num_pointers
+        # Fewer words than announced are read without complaint, as the reference library does.
         if tag & 3 != STRUCT or count * step > words:
             expected, got = f"a tag for structures in {words} words", f"{count} of {step} words ({tag:#018x})"
             raise self.fail(Rule.STRUCT_LIST, segment, start, expected, got)
@@ -267,6 +274,7 @@ class Message:
         if code == BIT_LIST or (code in _NARROW_LISTS and count):
             got = f"{count} elements of {ELEMENT_BITS[code]} bits"
             raise self.fail(Rule.STRUCT_LIST, segment, start, "a list of structures", got)
+        # The fee before the words: a list of nothing has none, and half a billion elements.
         self._limit_items(count)
         self.charge(count * ELEMENT_FEE)
         self.check(segment, start, list_words(code, count), "a list")
@@ -314,6 +322,7 @@ def read_message(read: ReadBytes, start: int, end: int, label: str, limits: Limi
     sizes = _read_frame(read, start, end, label)
     body = start + _frame_bytes(len(sizes))
     total = sum(sizes)
+    # Damage before limits: who is told to raise a limit should get further with a larger one.
     if total > end - body:
         expected, got = f"a message of at most {end - body} bytes", f"{total} bytes of segments"
         raise FormatError(Rule.SEGMENT_BOUNDS, start, label, expected, got)
@@ -340,6 +349,7 @@ def _read_frame(read: ReadBytes, start: int, end: int, label: str) -> list[int]:
         raise FormatError(
             Rule.SEGMENT_TABLE, start, label, "a message of at least 16 bytes", f"{end - start} bytes"
         )
+    # The count alone first: what it claims, up to 16 GiB of table, is not read before it is believed.
     num_segments = int.from_bytes(_read_exactly(read, start, 4, label), "little") + 1
     if num_segments > MAX_SEGMENTS:
         expected, got = f"a message of at most {MAX_SEGMENTS} segments", f"{num_segments} segments"

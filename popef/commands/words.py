@@ -18,9 +18,20 @@ from ..scan import read_header
 from ..schema import WORD_BITS, Field, Kind, Struct
 from ..source import MemorySource, Source, open_source
 from ..types import STRUCTURE_OF_BLOB, BlobHeader
-from ..wire import ELEMENT_BITS, FAR, STRUCT, WORD_BYTES, Message, StructAt, list_words, read_message
+from ..wire import (
+    BYTE_LIST,
+    COMPOSITE_LIST,
+    ELEMENT_BITS,
+    FAR,
+    POINTER_LIST,
+    STRUCT,
+    WORD_BYTES,
+    Message,
+    StructAt,
+    list_words,
+    read_message,
+)
 
-_BYTES, _COMPOSITE, _POINTERS = 2, 7, 6
 _PRINTABLE = range(0x20, 0x7F)
 """ASCII, of which a byte is shown as itself."""
 _RAW_WORDS = 64
@@ -61,6 +72,7 @@ def _describe(source: Source, limits: Limits, wanted: Callable[[BlobType], bool]
         try:
             header, structure = read_header(source, index, start, limits)
         except PopefError:
+            # Without a header nobody knows where the next blob begins: this one is shown, and the last.
             yield f"blob {index}: bytes {start} to ?"
             yield from _message_or_raw(source, start, source.size, label, limits, BlobHeader.SCHEMA)[0]
             raise
@@ -193,6 +205,7 @@ class _Walk:
 
     def _struct(self, name: str, schema: Struct | None, at: StructAt, depth: int) -> None:
         segment, data, data_words, num_pointers = at
+        # Pointers may share what they lead to, and lead back: what is noted under a name is not noted again.
         if (segment, data, name) in self._seen:
             return
         self._seen.add((segment, data, name))
@@ -223,7 +236,7 @@ class _Walk:
         segment, start, word = target
         code, count = word >> 32 & 7, word >> 35
         where = _place(segment, start)
-        if code == _COMPOSITE:
+        if code == COMPOSITE_LIST:
             at = self._message.structs(*pointer)
             step = at.data_words + at.num_pointers
             self._note(*pointer, f"{name}: list of {at.length} structures at {where}")
@@ -236,9 +249,10 @@ class _Walk:
                 element = (segment, at.first + i * step, at.data_words, at.num_pointers)
                 self._struct(f"{name}[{i}]", schema, element, depth)
             return
+        # A list that no known field names is shown as what its elements look like.
         words = list_words(code, count)
         self._message.check(segment, start, words, name)
-        if kind is Kind.TEXT or (kind is None and code == _BYTES):
+        if kind is Kind.TEXT or (kind is None and code == BYTE_LIST):
             text = self._message.text(*pointer)
             shown = repr(text[:_SHOWN_TEXT]) + (" ..." if len(text) > _SHOWN_TEXT else "")
             self._note(*pointer, f"{name}: text of {count} bytes at {where}")
@@ -247,7 +261,7 @@ class _Walk:
             return
         self._note(*pointer, f"{name}: list of {count} elements of {ELEMENT_BITS[code]} bits at {where}")
         for i in range(words):
-            if code == _POINTERS:
+            if code == POINTER_LIST:
                 self._pointer(f"{name}[{i}]", None, schema, segment, start + i, depth)
             else:
                 self._note(

@@ -19,10 +19,15 @@ ONE_WORD = 1 << 32
 MASK = (1 << 64) - 1
 
 
-def read(data: bytes, limits: Limits | None = None, *, start: int = 0, end: int | None = None) -> Message:
-    """The message at `start` of some bytes."""
-    stop = len(data) if end is None else end
-    return read_message(lambda at, size: data[at : at + size], start, stop, "blob 7", limits or Limits())
+START = 24
+"""Where messages begin in their files."""
+
+
+def read(data: bytes, limits: Limits | None = None, *, size: int | None = None) -> Message:
+    """The message that some bytes begin with, or the first `size` of them; others stand before them."""
+    file = b"?" * START + data
+    end = START + (len(data) if size is None else size)
+    return read_message(lambda at, size: file[at : at + size], START, end, "blob 7", limits or Limits())
 
 
 def segment(*words: int, limits: Limits | None = None) -> Message:
@@ -61,15 +66,17 @@ def breaks(rule: Rule, got: str = "") -> AbstractContextManager[pytest.Exception
 
 
 def test_a_message_has_16_bytes_at_least() -> None:
-    assert read(message(0)).end == 16
+    assert read(message(0)).end == START + 16
     with breaks(Rule.SEGMENT_TABLE, "15 bytes"):
-        read(message(0), end=15)
+        read(message(0), size=15)
 
 
 def test_a_message_has_512_segments_at_most() -> None:
     assert len(read(frame(1, *[0] * (MAX_SEGMENTS - 1)) + bytes(8)).segments) == MAX_SEGMENTS == 512
     with breaks(Rule.SEGMENT_TABLE, "513 segments"):
         read(frame(1, *[0] * MAX_SEGMENTS) + bytes(8))
+    with breaks(Rule.SEGMENT_TABLE, f"{2**24 + 1} segments"):
+        read(struct.pack("<II", 2**24, 1) + bytes(8))
 
 
 def test_a_segment_table_may_end_with_the_blob_and_not_behind_it() -> None:
@@ -77,14 +84,14 @@ def test_a_segment_table_may_end_with_the_blob_and_not_behind_it() -> None:
     with breaks(Rule.SEGMENT_BOUNDS, "8 bytes of segments"):
         read(frame(1, 0, 0))
     with breaks(Rule.SEGMENT_TABLE, "16 bytes"):
-        read(frame(1, 0, 0, 0), end=16)
+        read(frame(1, 0, 0, 0), size=16)
 
 
 @pytest.mark.parametrize(("num_segments", "table_bytes"), [(1, 8), (2, 16), (3, 16), (4, 24), (5, 24)])
 def test_a_segment_table_is_padded_to_words(num_segments: int, table_bytes: int) -> None:
     found = read(frame(*[1] * num_segments) + bytes(8 * num_segments))
-    assert found.offset(0, 0) == table_bytes
-    assert found.end == table_bytes + 8 * num_segments
+    assert found.offset(0, 0) == START + table_bytes
+    assert found.end == START + table_bytes + 8 * num_segments
 
 
 def test_only_the_first_segment_must_hold_something() -> None:
@@ -95,17 +102,21 @@ def test_only_the_first_segment_must_hold_something() -> None:
 
 def test_segments_may_end_with_the_blob_and_not_behind_it() -> None:
     data = frame(2, 1) + bytes(24)
-    assert read(data).end == len(data)
-    with breaks(Rule.SEGMENT_BOUNDS, "24 bytes of segments"):
-        read(data, end=len(data) - 1)
+    assert read(data).end == START + len(data)
+    with breaks(Rule.SEGMENT_BOUNDS, "24 bytes of segments") as caught:
+        read(data, size=len(data) - 1)
+    assert (caught.value.offset, caught.value.expected) == (START, "a message of at most 23 bytes")
 
 
 def test_words_stand_where_the_file_has_them() -> None:
-    data = b"before!!" + frame(2, 1) + struct.pack("<3Q", 10, 20, 30) + b"after"
-    found = read(data, start=8)
+    found = read(frame(2, 1) + struct.pack("<3Q", 10, 20, 30) + b"after")
     assert [list(words) for words in found.words] == [[10, 20], [30]]
-    assert [found.offset(0, 0), found.offset(0, 1), found.offset(1, 0)] == [24, 32, 40]
-    assert found.end == 48
+    assert [found.offset(0, 0), found.offset(0, 1), found.offset(1, 0)] == [
+        START + 16,
+        START + 24,
+        START + 32,
+    ]
+    assert found.end == START + 40
 
 
 def test_a_message_is_as_large_as_its_limit_allows() -> None:
@@ -119,7 +130,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(size: int) -> None:
     """In the number of segments, in the table, and in the segments."""
     data = message(0)[:size]
     with breaks(Rule.BLOB_SIZE, "the file shrank while being read"):
-        read(data, end=16)
+        read(data, size=16)
 
 
 @pytest.mark.parametrize("kind", [0, 1])
@@ -157,8 +168,9 @@ def test_a_structure_lies_inside_its_segment(offset: int, right: bool) -> None:
 
 def test_a_structure_of_no_words_may_stand_at_the_end_and_not_behind_it() -> None:
     assert segment(struct_pointer(1), 0).struct(0, 0) == (0, 2, 0, 0)
-    with breaks(Rule.POINTER_BOUNDS, "words 3 to 3"):
+    with breaks(Rule.POINTER_BOUNDS, "words 3 to 3") as caught:
         segment(struct_pointer(2), 0).struct(0, 0)
+    assert caught.value.offset == START + 8, "that of the segment"
 
 
 def test_the_sizes_of_a_structure_have_16_bits_each() -> None:
@@ -215,8 +227,15 @@ def test_the_first_word_of_a_double_landing_pad_is_a_single_far_pointer(pad: int
 
 @pytest.mark.parametrize("tag", [far(0, 0), 3])
 def test_the_tag_of_a_double_landing_pad_is_a_struct_or_list_pointer(tag: int) -> None:
-    with breaks(Rule.FAR_POINTER, f"{tag:#018x}"):
+    with breaks(Rule.FAR_POINTER, f"{tag:#018x}") as caught:
         segments([far(1, 0, double=True)], [far(0, 0), tag]).follow(0, 0)
+    assert caught.value.offset == START + 16 + 16, "that of the tag, behind the table and two words"
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_a_far_pointer_may_lead_to_a_list(double: bool) -> None:
+    words = [far(1, 2), list_pointer(0, BYTE, 1), 0] if double else [list_pointer(1, BYTE, 1), 0, 0]
+    assert segments([far(1, 0, double=double)], words).text(0, 0) == ""
 
 
 def test_null_in_a_landing_pad_is_a_structure_of_no_words() -> None:
@@ -248,7 +267,7 @@ def test_a_text_ends_in_nul_and_is_utf_8() -> None:
 
 
 def test_a_structure_is_no_text_and_a_list_no_structure() -> None:
-    with breaks(Rule.POINTER_KIND, "a struct pointer"):
+    with breaks(Rule.POINTER_KIND, "a struct pointer 0x0000000100000000"):
         segment(struct_pointer(0, 1), 0).text(0, 0)
     with breaks(Rule.POINTER_KIND, "a list"):
         segment(list_pointer(0, BYTE, 1), 0).struct(0, 0)
@@ -343,7 +362,17 @@ def test_a_list_of_bits_is_never_one_of_structures() -> None:
 
 @pytest.mark.parametrize(
     ("code", "count", "words"),
-    [(NOTHING, 9, 0), (BIT, 64, 1), (BIT, 65, 2), (BYTE, 8, 1), (BYTE, 9, 2), (INT, 2, 1), (LONG, 3, 3)],
+    [
+        (NOTHING, 100, 0),
+        (BIT, 64, 1),
+        (BIT, 65, 2),
+        (BYTE, 8, 1),
+        (BYTE, 9, 2),
+        (INT, 2, 1),
+        (LONG, 64, 64),
+        (POINTER, 64, 64),
+        (COMPOSITE, 64, 64),
+    ],
 )
 def test_lists_take_whole_words(code: int, count: int, words: int) -> None:
     assert list_words(code, count) == words
