@@ -1,12 +1,15 @@
 """The weights of a model, which may be gigabytes: looked after without copying them.
 
-A weight may be outlined: its data lie in a file, from which `read_array` maps them, in the type that they
-have there, while the tensor may have become one of another precision.
+A weight may be outlined: its data lie in a file, from which `read_array` maps them. What becomes of it then,
+as another precision, is written down by name (`change_values`) and done when it is read. What the changes do,
+rooms above say (`register_change`).
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +29,47 @@ file."""
 _MOST_BESIDE_DATA = 1 << 16
 """Bytes that a tensor without data has at the most: its name and description, above all."""
 
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What is done to the values of a weight."""
+
+    make: Callable[..., Array]
+    undoes: str
+    """The change right before it that it takes back, exactly; "": none."""
+
+
+_CHANGES: dict[str, _Change] = {}
+
+
+def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """A decorator for a function of values, and of whole numbers that `change_values` is given, which makes
+    the values in another type."""
+
+    def add(make: Callable[..., Array]) -> Callable[..., Array]:
+        assert name not in _CHANGES, name
+        _CHANGES[name] = _Change(make, undoes)
+        return make
+
+    return add
+
 
 def outline(tensor: TensorProto, file: Path, offset: int) -> None:
     """Have the data of `tensor`, in place, lie in `file`: there must be `count_bytes` of them."""
-    told = {"location": str(file), "offset": str(offset), "stored": str(tensor.data_type), "token": _TOKEN}
-    entries = [onnx.StringStringEntryProto(key=key, value=value) for key, value in told.items()]
-    kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, external_data=entries)
+    kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     kept.data_location = TensorProto.EXTERNAL
+    _write_down(
+        kept,
+        {
+            "location": str(file),
+            "offset": str(offset),
+            "stored": str(tensor.data_type),
+            "changes": "",
+            "token": _TOKEN,
+        },
+    )
     tensor.CopyFrom(kept)
 
 
@@ -41,45 +78,62 @@ def is_outlined(tensor: TensorProto) -> bool:
     return any(entry.key == "token" and entry.value == _TOKEN for entry in tensor.external_data)
 
 
-def read_array(tensor: TensorProto) -> npt.NDArray[Any]:
-    """The values of a tensor; a view of the file where it is outlined and has kept its type."""
+def read_array(tensor: TensorProto) -> Array:
+    """The values of a tensor; a view of the file where it is outlined and nothing has changed it.
+
+    Of 8-bit floats that are outlined: the codes, as numpy has no such type."""
     if not is_outlined(tensor):
         return numpy_helper.to_array(tensor)
-    told = {entry.key: entry.value for entry in tensor.external_data}
+    told = _describe(tensor)
     stored = helper.tensor_dtype_to_np_dtype(int(told["stored"]))
-    values = np.memmap(told["location"], stored, "r", int(told["offset"]), tuple(tensor.dims))
-    if int(told["stored"]) == tensor.data_type:
-        return np.asarray(values)
-    return round_to_half(values) if tensor.data_type == TensorProto.FLOAT16 else values.astype(np.float32)
+    values: Array = np.memmap(told["location"], stored, "r", int(told["offset"]), tuple(tensor.dims))
+    for change in _listed(told):
+        name, *arguments = change.split(":")
+        values = _CHANGES[name].make(values, *map(int, arguments))
+    return np.asarray(values)
 
 
-def retype(tensor: TensorProto, data_type: int) -> None:
-    """Turn a tensor of floats, in place, to half or float: to half to nearest, finite values clamped to the
-    finite range."""
-    if tensor.data_type == data_type:
-        return
-    if is_outlined(tensor) or not has_data(tensor):
-        tensor.data_type = data_type
-        return
-    values = numpy_helper.to_array(tensor)
-    wanted = round_to_half(values) if data_type == TensorProto.FLOAT16 else values.astype(np.float32)
-    tensor.CopyFrom(numpy_helper.from_array(wanted, tensor.name))
+def change_values(tensor: TensorProto, name: str, data_type: int, *arguments: int) -> None:
+    """Put the values of `tensor`, in place, through the registered change `name`, which makes `data_type` of
+    them: at once, or of outlined values when they are read. A tensor without data takes the type only."""
+    if is_outlined(tensor):
+        told = _describe(tensor)
+        changes = _listed(told)
+        if changes and changes[-1] == _CHANGES[name].undoes:
+            changes.pop()
+        else:
+            changes.append(":".join(map(str, (name, *arguments))))
+        _write_down(tensor, {**told, "changes": ";".join(changes)})
+    elif has_data(tensor):
+        _hold(tensor, _CHANGES[name].make(numpy_helper.to_array(tensor), *arguments), data_type)
+    tensor.data_type = data_type
 
 
-def round_to_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
-    """The nearest halves; finite values beyond their range become the largest."""
-    with np.errstate(over="ignore"):
-        half = values.astype(np.float16)
-    infinite = np.isinf(half)
-    if infinite.any():
-        half = np.where(infinite & np.isfinite(values), np.copysign(np.finfo(np.float16).max, half), half)
-    return half
+def _describe(tensor: TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _listed(told: dict[str, str]) -> list[str]:
+    return list(filter(None, told["changes"].split(";")))
+
+
+def _write_down(tensor: TensorProto, told: dict[str, str]) -> None:
+    del tensor.external_data[:]
+    tensor.external_data.extend(onnx.StringStringEntryProto(key=key, value=told[key]) for key in told)
+
+
+def _hold(tensor: TensorProto, values: Array, data_type: int) -> None:
+    """Make these the values of `tensor`."""
+    held = TensorProto(data_type=data_type, dims=tensor.dims, raw_data=np.ascontiguousarray(values).tobytes())
+    if tensor.name:
+        held.name = tensor.name
+    tensor.CopyFrom(held)
 
 
 def inline(tensor: TensorProto) -> None:
     """Bring the data of an outlined tensor into it, in place."""
     if is_outlined(tensor):
-        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(read_array(tensor)), tensor.name))
+        _hold(tensor, read_array(tensor), tensor.data_type)
 
 
 def has_data(tensor: TensorProto) -> bool:

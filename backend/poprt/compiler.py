@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 from onnxgraph import iter_nodes, keep_outputs, remember_inferences, without_weights
 from onnxgraph.tensors import count_bytes
-from onnxgraph.weights import has_data, read_array
+from onnxgraph.weights import has_data, is_outlined, read_array
 from simipu import (
     CompileError,
     Constant,
@@ -367,6 +367,8 @@ def _take_weights(
 
 def _codes(tensor: TensorProto) -> npt.NDArray[np.uint8]:
     """The bytes of an 8-bit weight: numpy has no such type."""
+    if is_outlined(tensor):
+        return read_array(tensor)
     return np.frombuffer(tensor.raw_data, np.uint8).reshape(tensor.dims)
 
 

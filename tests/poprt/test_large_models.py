@@ -55,7 +55,7 @@ def test_a_large_weight_of_wrong_size_is_refused_by_name(tmp_path, size, dims):
 
 
 @pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
 def test_large_weights_are_read_where_they_lie(tmp_path, external, precision):
     model, path = model_with(LARGE), tmp_path / "m.onnx"
     whole = Converter(batch_size=2, precision=precision).convert(model)

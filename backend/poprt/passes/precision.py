@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import (
@@ -27,9 +29,9 @@ from onnxgraph import (
     used_names,
 )
 from onnxgraph.edit import forget_values
-from onnxgraph.weights import has_data, read_array, retype
+from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
-from simipu.numerics.quarter import FORMATS, QuarterFormat, encode
+from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
 
 from poprt.passes.base import Pass, Stage, register
 
@@ -67,6 +69,29 @@ class Int64ToInt32(Pass):
         ]
         replace_nodes(graph, [*casts, *graph.node, *ends])
         return model
+
+
+@register_change("half", undoes="float")
+def round_to_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float16]:
+    """The nearest halves; finite values beyond their range become the largest."""
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    infinite = np.isinf(half)
+    if infinite.any():
+        half = np.where(infinite & np.isfinite(values), np.copysign(np.finfo(np.float16).max, half), half)
+    return half
+
+
+@register_change("float")
+def widen_half(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """The same values in float."""
+    return values.astype(np.float32)
+
+
+@register_change("quarter")
+def narrow_to_quarter(values: npt.NDArray[Any], data_type: int, scale: int) -> npt.NDArray[np.uint8]:
+    """The codes of the nearest 8-bit floats of one of ONNX's types, at a scale."""
+    return encode(values, QUARTERS[data_type], scale).astype(np.uint8)
 
 
 def _is_wide(value: onnx.ValueInfoProto) -> bool:
@@ -133,7 +158,7 @@ def _widen_graph(graph: onnx.GraphProto, is_main_graph: bool) -> onnx.GraphProto
 
 def _widen(tensor: TensorProto) -> None:
     if tensor.data_type == TensorProto.FLOAT16:
-        retype(tensor, TensorProto.FLOAT)
+        change_values(tensor, "float", TensorProto.FLOAT)
 
 
 @register(
@@ -206,7 +231,7 @@ def _convert_graph(graph: onnx.GraphProto, conversion: _Conversion, in_float: di
             _convert_graph(subgraph, conversion, dict(in_float))
         nodes += _convert(node, conversion, kept, added, in_float)
     for tensor in kept.values():
-        retype(tensor, TensorProto.FLOAT16)
+        change_values(tensor, "half", TensorProto.FLOAT16)
     forget_values(graph)
     replace_nodes(graph, nodes)
     graph.initializer.extend(added)
@@ -263,7 +288,7 @@ def _retype_attributes(node: onnx.NodeProto) -> None:
     """Bring the tensors that a node holds, and the type of what it makes, to half."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == TensorProto.FLOAT:
-            retype(attribute.t, TensorProto.FLOAT16)
+            change_values(attribute.t, "half", TensorProto.FLOAT16)
     _retype_attribute(node, "dtype")
 
 
@@ -405,9 +430,8 @@ class _Narrowing:
         if wide in self._done:
             return []
         self._done.add(wide)
-        tensor = TensorProto(name=f"{name}/fp8", data_type=quarter.data_type, dims=weights[name].dims)
-        if has_data(weights[name]):
-            tensor.raw_data = encode(read_array(weights[name]), quarter, scale).astype(np.uint8).tobytes()
+        tensor = _renamed(weights[name], f"{name}/fp8")
+        change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
         self.tensors.append(tensor)
         return [make_cast(tensor.name, wide, TensorProto.FLOAT16, scale=scale)]
 
