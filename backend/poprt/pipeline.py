@@ -58,8 +58,8 @@ class Step(str, Enum):
 
     ESTIMATE = "plan operators"
     ROWS = "prove rows independent"
-    BUILD = "build executable"
     CALIBRATE = "run once in half"
+    BUILD = "build executable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Arithmetic is ONNX Runtime's. Nothing here reads PopEF files, or knows requests 
 rule for what a batch is, and its escaping of texts.
 """
 
-from simipu.adoption import adopt_graph
 from simipu.device import Device
 from simipu.engine import Engine
 from simipu.errors import (
@@ -54,6 +53,5 @@ __all__ = [
     "SimIpuError",
     "Stream",
     "Target",
-    "adopt_graph",
     "package_hash",
 ]

@@ -14,7 +14,6 @@ from simipu import (
     GraphOptions,
     ProgramKind,
     Stream,
-    adopt_graph,
 )
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics
@@ -111,6 +110,8 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Executabl
     target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
     options = {option.name(): option.value() for option in metadata.engineOptions()}
     numerics = Numerics(nan_on_overflow=options.get("debug.nanOverflowException", "").lower() == "true")
+    from poprt.adoption import adopt_graph  # a compiler: 0.2 s of import that few models need
+
     return adopt_graph(
         graph_file, model.executable.name, target, programs, _streams(metadata), state.names, numerics
     )

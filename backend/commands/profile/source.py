@@ -14,9 +14,10 @@ from model_runtime.session import read_model
 from onnx import TensorProto
 from onnxgraph import attribute, without_weights
 from onnxgraph.weights import has_data
-from poprt.compiler import CompilerOptions, cost_options
+from poprt.compiling import cost_options
 from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
+from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.passes.shapes import describe_shape
 from simipu import CompileError, Executable

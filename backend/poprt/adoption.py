@@ -15,16 +15,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import helper, shape_inference
-from onnxgraph import GraphError, check_graph
+from onnx import helper
+from onnxgraph import GraphError, check_graph, fresh_name, iter_defined, set_shape
 from onnxgraph.external import bring_all_in
-
-from simipu.cost import estimate
-from simipu.errors import CompileError, LoadError
-from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
+from simipu import CompileError, Direction, Executable, LoadError, Program, ProgramKind, Stream, Target
+from simipu.cost import Estimate, estimate
 from simipu.numerics import Numerics
-from simipu.rows import take_rows
-from simipu.target import Target
+
+from poprt.programs import make_main
 
 _log = logging.getLogger("simipu")
 
@@ -58,34 +56,26 @@ def adopt_graph(
         _fix_shape(model.graph, stream, path)
         _cast(model.graph, stream)
     try:
-        model = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    except shape_inference.InferenceError as error:
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError as error:
         raise LoadError(
             f"graph {path} does not compute with the shapes of the PopEF file: {error}"
         ) from error
     _check_outputs(model.graph, streams, path)
+    main, _ = make_main(-1, model, streams, _estimate(model, target, path))
+    made = tuple(_make_program(main, index, kind) for index, kind in programs.items())
+    return Executable(name, target, made, numerics=numerics or Numerics())
+
+
+def _estimate(model: onnx.ModelProto, target: Target, path: Path) -> Estimate | None:
     try:
-        cycles = estimate(model, target).cycles
+        return estimate(model, target)
     except CompileError as error:
         _log.warning("graph %s: no cycles can be modelled, they count as 0: %s", path, error)
-        cycles = 0
-    graph, streams, dependence = take_rows(model, streams)
-    serialized = graph.SerializeToString()
-    main = Program(
-        -1,
-        "main_program",
-        ProgramKind.MAIN,
-        streams,
-        serialized,
-        not dependence,
-        cycles,
-        row_dependence=dependence,
-    )
-    placed = tuple(_place(main, index, kind) for index, kind in programs.items())
-    return Executable(name, target, placed, numerics=numerics or Numerics())
+        return None
 
 
-def _place(main: Program, index: int, kind: ProgramKind) -> Program:
+def _make_program(main: Program, index: int, kind: ProgramKind) -> Program:
     if kind is ProgramKind.MAIN:
         return replace(main, index=index)
     return Program(index, f"{kind.name.lower()}_program", kind, ())
@@ -134,9 +124,7 @@ def _fix_shape(graph: onnx.GraphProto, stream: Stream, path: Path) -> None:
             f"{['?' if dim is None else dim for dim in fixed]}, the anchor has {list(stream.shape)}; name "
             "the graph that was compiled for it"
         )
-    del dims[:]
-    for size in stream.shape:
-        dims.add().dim_value = size
+    set_shape(value, stream.shape)
 
 
 def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
@@ -146,7 +134,7 @@ def _cast(graph: onnx.GraphProto, stream: Stream) -> None:
     inner, outer = value.type.tensor_type.elem_type, helper.np_dtype_to_tensor_dtype(np.dtype(stream.dtype))
     if inner == outer:
         return
-    hidden = f"{stream.tensor}/inside"
+    hidden = fresh_name(f"{stream.tensor}/inside", set(iter_defined(graph)))
     for node in graph.node:
         names = node.input if into else node.output
         names[:] = [hidden if name == stream.tensor else name for name in names]

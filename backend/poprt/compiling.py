@@ -1,0 +1,202 @@
+"""Compiling a prepared graph: plan it, prove its rows independent, look at what half makes of it, and put the
+executable together."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import simipu
+from onnxgraph import iter_nodes, keep_outputs
+from simipu import (
+    CompileError,
+    Direction,
+    GraphOptions,
+    LoadError,
+    OutOfMemoryError,
+    Program,
+    ProgramKind,
+)
+from simipu.cost import CostOptions, Estimate, estimate
+from simipu.errors import LoadTimeoutError
+from simipu.isolation import open_graph
+from simipu.numerics import Numerics
+from simipu.numerics.quarter import QUARTERS
+from simipu.target import Target
+
+from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
+from poprt.executable import Executable
+from poprt.metadata import make_metadata
+from poprt.options import CompilerOptions
+from poprt.passes.precision import FloatToHalf
+from poprt.pipeline import Step
+from poprt.programs import make_main
+from poprt.streams import LOAD_PROGRAM, MAIN_PROGRAM, make_streams, weight_stream
+from poprt.weights import LEAST_CONSTANT_BYTES, make_constant, take_weights
+
+_LEAST_NODES_TO_TRY = 50_000
+"""Smaller graphs in float are ready in time (20,000 nodes take 5 to 19 s); those in half the calibration run
+tries."""
+
+_log = logging.getLogger("poprt")
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What the calibration run needs beside the model in half."""
+
+    float_model: onnx.ModelProto | None
+    outputs: Collection[str] | None
+    data: Mapping[str, npt.NDArray[Any]] | None
+
+    def run(self, half: Side, main: Program) -> Findings:
+        """Compare `half` with the model in float; `main` is its program."""
+        inputs = [stream for stream in main.streams if stream.direction is Direction.HOST_TO_DEVICE]
+        try:
+            if self.float_model is None:
+                return calibrate(half, None, inputs, main.batch_size, self.data)
+            whole = self._split(self.float_model, None)
+            in_quarters = any(tensor.data_type in QUARTERS for tensor in half.model.graph.initializer)
+            renarrow = None if in_quarters else lambda types: self._narrow(half, types)
+            return calibrate(half, whole, inputs, main.batch_size, self.data, renarrow)
+        except LoadTimeoutError as error:
+            raise _not_ready(error) from error
+
+    def _split(self, model: onnx.ModelProto, numerics: Numerics | None) -> Side:
+        light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+        if self.outputs is not None:
+            keep_outputs(light.graph, self.outputs)
+        return Side(light, weights, numerics)
+
+    def _narrow(self, half: Side, types: Collection[str]) -> Side:
+        """The model in half with operators of those types in float."""
+        assert self.float_model is not None
+        model = onnx.ModelProto()
+        model.CopyFrom(self.float_model)
+        return self._split(FloatToHalf(types).run(model), half.numerics)
+
+
+def compile_model(
+    model: onnx.ModelProto,
+    given: Mapping[str, npt.NDArray[Any]],
+    target: Target,
+    options: CompilerOptions,
+    batch_axis: int,
+    calibration: Calibration,
+    on_step: Callable[[str], None],
+) -> Executable:
+    """The executable of a graph that the passes of `pipeline.preparation` have been through; `given` has the
+    values of the initializers that it holds without. Raises CompileError."""
+    if options.num_io_tiles >= target.tiles_per_ipu:
+        raise CompileError(
+            f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
+            f"found {options.num_io_tiles}"
+        )
+    on_step(Step.ESTIMATE.value)
+    cost = estimate(model, target, cost_options(options))
+    _check_memory(cost, options)
+    on_step(Step.ROWS.value)
+    main, graph = make_main(
+        MAIN_PROGRAM, model, make_streams(model.graph), cost, batch_axis=batch_axis, weights=given
+    )
+    if main.row_dependence:
+        _log.info("the compiled batch is always computed whole: %s", main.row_dependence)
+    on_step(Step.CALIBRATE.value)
+    weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
+    findings = calibration.run(Side(model, given, options.numerics()), main)
+    if findings.comparison is None:
+        _check_ready(main, weights, options)
+    on_step(Step.BUILD.value)
+    return _build(main, weights, target, options, findings)
+
+
+def _build(
+    main: Program,
+    weights: dict[str, npt.NDArray[Any]],
+    target: Target,
+    options: CompilerOptions,
+    findings: Findings,
+) -> Executable:
+    """Weights are constants of the executable, or are streamed by its LOAD program."""
+    streamed = {} if options.constant_weights else weights
+    constants = {} if streamed else weights
+    load = Program(
+        LOAD_PROGRAM,
+        "load_program",
+        ProgramKind.LOAD,
+        tuple(weight_stream(name, value) for name, value in streamed.items()),
+    )
+    executable = simipu.Executable(
+        _hash_name(main.graph, weights, options),
+        target,
+        (load, main),
+        compile_options=options.changed(),
+        constants=tuple(make_constant(name, value) for name, value in constants.items()),
+        numerics=options.numerics(),
+    )
+    return Executable(
+        executable, make_metadata(executable, options), streamed, options.opaque_blobs, findings
+    )
+
+
+def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions) -> None:
+    """Refuse a graph so large that ONNX Runtime would not have it ready in time; the calibration run has
+    tried it already."""
+    if sum(1 for _ in iter_nodes(onnx.load_model_from_string(main.graph).graph)) < _LEAST_NODES_TO_TRY:
+        return
+    try:
+        open_graph(
+            main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()
+        ).close()
+    except LoadTimeoutError as error:
+        raise _not_ready(error) from error
+    except LoadError as error:
+        raise CompileError(str(error)) from error
+
+
+def _not_ready(error: LoadTimeoutError) -> CompileError:
+    return CompileError(
+        f"the model would not be ready to serve in time: {error}; in half, partials_type=float has fewer "
+        "nodes to make ready, and fp32 the fewest"
+    )
+
+
+def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
+    if cost.fits:
+        return
+    parts = ", ".join(f"{name} {size}" for name, size in cost.by_memory().items())
+    fullest = max(cost.operators, key=lambda operator: operator.live_bytes)
+    text = (
+        f"Out of memory: Cannot fit all variable data onto one or more tiles: {cost.peak_tile_bytes} bytes "
+        f"used but tiles only have {cost.target.bytes_per_tile} bytes of memory (modelled; {parts}; fullest "
+        f"at node {fullest.name!r})"
+    )
+    if not options.allow_out_of_memory:
+        raise OutOfMemoryError(
+            f"{text}; use a smaller batch, fp16, a smaller available_memory_proportion or allow_out_of_memory"
+        )
+    _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
+
+
+def _hash_name(graph: bytes, weights: dict[str, npt.NDArray[Any]], options: CompilerOptions) -> str:
+    """PopART names an executable by its IR hash, in decimal; here it is a hash of all that goes in."""
+    digest = hashlib.sha256(graph)
+    for value in weights.values():
+        digest.update(np.ascontiguousarray(value).data)
+    digest.update(repr(options.changed()).encode())
+    return str(int.from_bytes(digest.digest()[:8], "little"))
+
+
+def cost_options(options: CompilerOptions) -> CostOptions:
+    """The options of the compiler that time and memory depend on."""
+    shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {
+        entry.name for entry in dataclasses.fields(options)
+    }
+    return CostOptions(**{name: getattr(options, name) for name in shared})

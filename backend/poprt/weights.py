@@ -1,0 +1,58 @@
+"""What of a model's weights leaves its graph: they are mapped where they lie, as constants of the executable,
+or streamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto
+from onnxgraph import without_weights
+from onnxgraph.tensors import count_bytes
+from onnxgraph.weights import is_outlined, read_array
+from simipu import Constant
+from simipu.numerics.quarter import QUARTERS
+
+from poprt.passes.surgery import MAXIMUM_IR_VERSION
+
+_WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
+LEAST_CONSTANT_BYTES = 1024
+"""Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""
+
+
+def take_weights(
+    model: onnx.ModelProto, least_bytes: int
+) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
+    """A copy of the model without its floating-point weights of that size, and those: they are streamed, or
+    mapped where they lie."""
+    taken = {
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if tensor.data_type in _WEIGHT_TYPES and len(tensor.dims) > 0 and count_bytes(tensor) >= least_bytes
+    }
+    light = without_weights(model, set(taken), as_inputs=False)
+    light.ir_version = min(light.ir_version, MAXIMUM_IR_VERSION)
+    for tensor in taken.values():
+        stub = TensorProto(
+            name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, data_location=TensorProto.EXTERNAL
+        )
+        stub.external_data.add(key="location", value="device")
+        light.graph.initializer.append(stub)
+    return light, {
+        name: _codes(tensor) if tensor.data_type in QUARTERS else read_array(tensor)
+        for name, tensor in taken.items()
+    }
+
+
+def _codes(tensor: TensorProto) -> npt.NDArray[np.uint8]:
+    """The bytes of an 8-bit weight: numpy has no such type."""
+    if is_outlined(tensor):
+        return read_array(tensor)
+    return np.frombuffer(tensor.raw_data, np.uint8).reshape(tensor.dims)
+
+
+def make_constant(name: str, value: npt.NDArray[Any]) -> Constant:
+    """A weight that the executable holds."""
+    return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).view(np.uint8).data.cast("B"))
