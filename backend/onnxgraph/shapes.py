@@ -31,9 +31,9 @@ ShapeRule = Callable[[onnx.NodeProto, Sequence[TypeProto]], Sequence[TypeProto]]
 one)."""
 
 _RULES: dict[tuple[str, str], ShapeRule] = {}
-_remembered: ContextVar[dict[bytes, tuple[bool, onnx.ModelProto]] | None] = ContextVar(
-    "_remembered", default=None
-)
+_Inference = tuple[onnx.shape_inference.InferenceError | None, onnx.ModelProto]
+"""What is wrong with a graph, and what can be said of it all the same."""
+_remembered: ContextVar[dict[bytes, _Inference] | None] = ContextVar("_remembered", default=None)
 
 
 def register_shapes(domain: str, *op_types: str) -> Callable[[ShapeRule], ShapeRule]:
@@ -104,15 +104,24 @@ def infer_shapes(model: onnx.ModelProto, *, strict: bool = False) -> onnx.ModelP
     if remembered is None:
         return _infer(light, strict)
     key = hashlib.sha256(light.SerializeToString(deterministic=True)).digest()
-    was_strict, known = remembered.get(key, (False, None))
-    if known is None or (strict and not was_strict):
-        known = _infer(light, strict)
-        remembered[key] = strict, known
+    if key not in remembered:
+        remembered[key] = _infer_for_both(light)
         if len(remembered) > _MOST_REMEMBERED:
             del remembered[next(iter(remembered))]
+    fault, known = remembered[key]
+    if strict and fault is not None:
+        raise fault
     own = onnx.ModelProto()
     own.CopyFrom(known)
     return own
+
+
+def _infer_for_both(model: onnx.ModelProto) -> _Inference:
+    """Where nothing is wrong, who is strict and who is not get the same answer."""
+    try:
+        return None, _infer(model, True)
+    except onnx.shape_inference.InferenceError as error:
+        return error, _infer(model, False)
 
 
 def _infer(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:

@@ -84,11 +84,21 @@ def test_the_same_graph_is_inferred_once_while_inferences_are_remembered(inferen
     assert len(inferences) == 3
 
 
-def test_what_was_inferred_strictly_serves_both_and_not_the_other_way_round(inferences):
+def test_one_inference_serves_those_who_are_strict_and_those_who_are_not(inferences):
     with remember_inferences():
         for strict in (False, True, False):
             infer_shapes(model_of([neg("x", "y")]), strict=strict)
-    assert inferences == [False, True]
+    assert inferences == [True]
+
+
+def test_what_is_wrong_is_said_each_time_to_those_who_are_strict_only(inferences):
+    wrong = model_of([helper.make_node("MatMul", ["x", "x"], ["y"])])
+    with remember_inferences():
+        for _ in range(2):
+            with pytest.raises(onnx.shape_inference.InferenceError):
+                infer_shapes(wrong, strict=True)
+            assert infer_shapes(wrong).graph.node[0].op_type == "MatMul"
+    assert inferences == [True, False]
 
 
 def test_what_one_asker_does_to_the_answer_the_next_does_not_see():
