@@ -24,9 +24,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from poprt.passes.precision import FloatToFp8, Fp8Params
+from poprt.pipeline import estimate
 from rich.console import Console
 from rich.table import Table
-from simipu.cost import CostOptions, constants, estimate
+from simipu.cost import CostOptions, constants
 from simipu.cost.products import Product, Settings, plan_product, vertex_cycles
 from simipu.target import TARGETS, Target
 

@@ -90,6 +90,16 @@ def set_shape(value: onnx.ValueInfoProto, shape: Iterable[int]) -> None:
         dims.add(dim_value=size)
 
 
+def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
+    """Give an attribute of a node that value, whether it is there or not."""
+    made = helper.make_attribute(name, value)
+    found = next((each for each in node.attribute if each.name == name), None)
+    if found is None:
+        node.attribute.append(made)
+    else:
+        found.CopyFrom(made)
+
+
 def drop_functions(model: onnx.ModelProto) -> None:
     """Drop the functions and the training steps that a model brings."""
     del model.functions[:], model.training_info[:]

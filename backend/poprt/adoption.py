@@ -19,9 +19,10 @@ from onnx import helper
 from onnxgraph import GraphError, check_graph, fresh_name, iter_defined, set_shape
 from onnxgraph.external import bring_all_in
 from simipu import CompileError, Direction, Executable, LoadError, Program, ProgramKind, Stream, Target
-from simipu.cost import Estimate, estimate
+from simipu.cost import Estimate
 from simipu.numerics import Numerics
 
+from poprt.pipeline import estimate
 from poprt.programs import make_main
 
 _log = logging.getLogger("simipu")

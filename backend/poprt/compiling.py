@@ -24,7 +24,7 @@ from simipu import (
     Program,
     ProgramKind,
 )
-from simipu.cost import CostOptions, Estimate, estimate
+from simipu.cost import CostOptions, Estimate
 from simipu.errors import LoadTimeoutError
 from simipu.isolation import open_graph
 from simipu.numerics import Numerics
@@ -36,7 +36,7 @@ from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
 from poprt.passes.precision import FloatToHalf
-from poprt.pipeline import Step
+from poprt.pipeline import Step, estimate
 from poprt.programs import make_main
 from poprt.streams import LOAD_PROGRAM, MAIN_PROGRAM, make_streams, weight_stream
 from poprt.weights import LEAST_CONSTANT_BYTES, make_constant, take_weights

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 import onnx
-from onnxgraph import find_opset
+from onnxgraph import find_opset, infer_shapes
+from simipu import Target, cost
+from simipu.cost import CostOptions, Estimate
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, find_pass
+from poprt.passes import Pass, PassManager, find_pass
 from poprt.passes.precision import is_half
 
 CONVERSION = (
@@ -52,6 +54,9 @@ PREPARATION = (
 """What the compiler does first, always: a converted graph may come from elsewhere, or be converted by no
 one."""
 
+LOWERING = ("take_quarters", "place_nodes", "insert_copies")
+"""From the converted graph to the placed one; those run that the chip and its number ask for."""
+
 
 class Step(str, Enum):
     """What the compiler does after its passes, in order; none of it rewrites a graph."""
@@ -70,10 +75,33 @@ class PreparationOptions:
     only_ipu_operators: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LoweringOptions:
+    """What a graph is placed on."""
+
+    target: Target
+    options: CostOptions
+
+    @property
+    def has_quarters(self) -> bool:
+        """Whether the chip multiplies 8-bit operands."""
+        return self.target.quarter_macs > 0
+
+    @property
+    def shards(self) -> bool:
+        """Whether nodes have IPUs to be on."""
+        return self.num_ipus > 1 or self.options.virtual_graph_mode == "manual"
+
+    @property
+    def num_ipus(self) -> int:
+        """Of a replica."""
+        return self.options.num_ipus
+
+
 def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
     """The passes that convert `model`, in order."""
     settled = _settle(options, model)
-    return _make([name for name in CONVERSION if find_pass(name).info.is_on(settled)], settled)
+    return _make(_find_on(CONVERSION, settled), settled)
 
 
 def preparation(options: PreparationOptions) -> list[Pass]:
@@ -81,12 +109,41 @@ def preparation(options: PreparationOptions) -> list[Pass]:
     return _make(PREPARATION, options)
 
 
+def lowering(options: LoweringOptions) -> list[Pass]:
+    """The passes that place a graph, in order."""
+    return _make(_find_on(LOWERING, options), options)
+
+
+def place(model: onnx.ModelProto, target: Target, options: CostOptions) -> onnx.ModelProto:
+    """The placed graph of a static one, which stays as it is. Shapes are declared, and large weights have no
+    data: nothing is computed with it."""
+    return PassManager(lowering(LoweringOptions(target, options))).run(infer_shapes(model))
+
+
+def estimate(
+    model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1
+) -> Estimate:
+    """What one run of a static graph takes on `target`, placed there; `batch_size` samples are in a run.
+
+    `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose
+    shape is not known.
+    """
+    options = options or CostOptions()
+    return cost.estimate(place(model, target, options), target, options, batch_size)
+
+
 def count_steps(options: ConverterOptions, model: onnx.ModelProto, *, compiling: bool) -> int:
     """How many steps converter and, if asked for, compiler announce for `model`."""
     return len(conversion(options, model)) + (len(PREPARATION) + len(Step) if compiling else 0)
 
 
-def _make(names: Sequence[str], options: ConverterOptions | PreparationOptions) -> list[Pass]:
+def _find_on(order: Sequence[str], options: ConverterOptions | LoweringOptions) -> list[str]:
+    return [name for name in order if find_pass(name).info.is_on(options)]
+
+
+def _make(
+    names: Sequence[str], options: ConverterOptions | PreparationOptions | LoweringOptions
+) -> list[Pass]:
     passes = []
     for name in names:
         found = find_pass(name)

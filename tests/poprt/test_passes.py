@@ -10,7 +10,8 @@ from poprt.cli import main
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, PatternMatcher, Stage, base, find_pass, get_pass, register
 from sample_models import linear_model, make_model
-from simipu import CompileError
+from simipu import TARGETS, CompileError
+from simipu.cost import CostOptions
 
 F, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
 
@@ -33,6 +34,7 @@ def test_every_pass_runs_in_some_pipeline():
     assert set(passes.get_registered_passes()) == {
         *pipeline.CONVERSION,
         *pipeline.PREPARATION,
+        *pipeline.LOWERING,
     }
 
 
@@ -41,6 +43,23 @@ def test_the_order_of_the_pipelines_is_one_that_the_constraints_allow():
         manager = PassManager(order)
         manager.sort_passes()
         assert manager.get_all_pass_names() == list(order)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "expected"),
+    [
+        ("ipu2", {}, []),
+        ("ipu21", {}, ["take_quarters"]),
+        ("ipu2", {"num_ipus": 2}, ["place_nodes", "insert_copies"]),
+        ("ipu21", {"virtual_graph_mode": "manual"}, ["take_quarters", "place_nodes", "insert_copies"]),
+    ],
+)
+def test_a_graph_is_lowered_as_the_chip_and_its_number_ask_for(target, options, expected):
+    found = pipeline.lowering(pipeline.LoweringOptions(TARGETS[target], CostOptions(**options)))
+    assert names(found) == expected
+    manager = PassManager(found)
+    manager.sort_passes()
+    assert manager.get_all_pass_names() == expected
 
 
 def test_a_conversion_goes_from_stage_to_stage():
@@ -52,6 +71,7 @@ def test_what_passes_take_of_the_options_is_there():
     options = {
         pipeline.CONVERSION: ConverterOptions(),
         pipeline.PREPARATION: pipeline.PreparationOptions(),
+        pipeline.LOWERING: pipeline.LoweringOptions(TARGETS["ipu21"], CostOptions()),
     }
     for order, given in options.items():
         for name in order:

@@ -11,9 +11,9 @@ from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.calibration import read_calibration_data
+from poprt.pipeline import estimate
 from sample_models import make_model
 from simipu import CompileError, Device, Engine, Executable, GraphOptions, LoadError
-from simipu.cost import estimate
 from simipu.numerics import Numerics
 from simipu.target import TARGETS
 

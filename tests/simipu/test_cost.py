@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from simipu.cost import CostOptions, Estimate, OperatorCost, estimate
+from poprt.pipeline import estimate
+from simipu.cost import CostOptions, Estimate, OperatorCost
 from simipu.cost.constants import STEP_CODE_BYTES
 from simipu.cost.products import Product, Settings, plan_product
 from simipu.errors import CompileError

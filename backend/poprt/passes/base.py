@@ -72,7 +72,7 @@ class PassInfo:
 
 class Pass:
     """One rewriting or check of a model; subclasses say in `run` what they do, and their arguments have
-    defaults.
+    defaults, but for those of lowering, which nobody asks for by name.
 
     Called, it gives the model that came of it, which may be the one it was given, changed in place. It visits
     the bodies of If, Loop and Scan, and does nothing where its conditions do not hold.

@@ -142,7 +142,7 @@ class HalfToFloat(Pass):
         return model
 
 
-def _widen_graph(graph: onnx.GraphProto, is_main_graph: bool) -> onnx.GraphProto:
+def _widen_graph(graph: onnx.GraphProto, _is_main_graph: bool) -> onnx.GraphProto:
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
             value.type.tensor_type.elem_type = TensorProto.FLOAT

@@ -7,10 +7,11 @@ from typing import Any
 
 import onnx
 from onnxgraph import name_nodes
-from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost, estimate
+from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost
 from simipu.target import Target
 
 import popef
+from poprt.pipeline import estimate
 
 CHIPS = {"ipu1": "Mk1 GC2", "ipu2": "Mk2 GC200, M2000", "bow": "Bow", "ipu21": "C600"}
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnxgraph import Value, graph_values, infer_shapes, iter_reads
+from onnxgraph import Value, graph_values, iter_reads
 from onnxgraph.shapes import MOST_TRIPS
 
 from simipu.cost import constants as c
@@ -22,16 +22,7 @@ from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.cost.liveness import Liveness
 from simipu.cost.operators import VIEWS, Context, Work, control_work, operator_work
 from simipu.cost.products import Settings
-from simipu.cost.quarters import take_quarters
-from simipu.cost.sharding import (
-    COPY,
-    copy_work,
-    crossing_bytes,
-    insert_copies,
-    place_evenly,
-    place_manually,
-    weight_bytes,
-)
+from simipu.cost.sharding import COPY, copy_work, find_ipus
 from simipu.errors import CompileError
 from simipu.target import Target
 
@@ -239,22 +230,18 @@ class Estimate:
 
 
 def estimate(
-    model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1
+    placed: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1
 ) -> Estimate:
-    """What one run of `model` (every shape static) takes on `target`; `batch_size` samples are in a run.
+    """What one run of a placed graph takes on `target`; `batch_size` samples are in a run.
 
-    `options.num_ipus` counts the chips, not `target`. Raises CompileError for a node with a tensor whose
-    shape is not known.
+    Its shapes are those that it declares. `options.num_ipus` counts the chips, not `target`. Raises
+    CompileError for a node with a tensor whose shape is not known.
     """
     options = options or CostOptions()
-    graph = infer_shapes(model).graph
+    graph = placed.graph
     values = graph_values(graph)
-    if target.quarter_macs:
-        take_quarters(graph)
-    one = replace(target, num_ipus=1, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
-    places = [0] * len(graph.node)
-    if options.num_ipus > 1 or options.virtual_graph_mode == "manual":
-        graph, places = insert_copies(graph, _place(graph, values, one, options), values)
+    one = _take_ipu(target, options)
+    places = find_ipus(graph, options.num_ipus)
     walk = _Walk(one, options, values)
     operators = tuple(walk.iter_operators(graph, places))
     streams = [values[info.name] for info in (*graph.input, *graph.output) if info.name in values]
@@ -270,17 +257,19 @@ def estimate(
     )
 
 
-def _place(
-    graph: onnx.GraphProto, values: dict[str, Value], target: Target, options: CostOptions
-) -> list[int]:
-    if options.virtual_graph_mode == "manual":
-        return place_manually(graph, options.num_ipus)
-    sizes = weight_bytes(graph, values)
-    if options.enable_pipelining:
-        sizes = [0] * len(graph.node)
-        for operator in _Walk(target, options, values).iter_operators(graph, range(len(graph.node))):
-            sizes[operator.ipu] += operator.cycles
-    return place_evenly(sizes, crossing_bytes(graph, values), options.num_ipus)
+def node_cycles(model: onnx.ModelProto, target: Target, options: CostOptions) -> list[int]:
+    """Cycles of each node of a graph, with those of the graphs inside it, on one IPU."""
+    graph = model.graph
+    cycles = [0] * len(graph.node)
+    walk = _Walk(_take_ipu(target, options), options, graph_values(graph))
+    for operator in walk.iter_operators(graph, range(len(graph.node))):
+        cycles[operator.ipu] += operator.cycles
+    return cycles
+
+
+def _take_ipu(target: Target, options: CostOptions) -> Target:
+    """One IPU, without its I/O tiles."""
+    return replace(target, num_ipus=1, tiles_per_ipu=target.tiles_per_ipu - options.num_io_tiles)
 
 
 def _ipu_cost(

@@ -1,0 +1,201 @@
+"""Passes from the converted graph to the placed one, which says what the chip would run: products of 8-bit
+operands, the IPU of each node, the copies between IPUs.
+
+The placed graph is what time and memory are counted on (`simipu.cost`). None of it changes a value: an
+executable holds the graph from before these passes. Every shape is declared in it, and stays declared.
+
+Layers follow one another on the IPUs in the order of the graph. `virtual_graph_mode` manual takes the nodes'
+attribute `__ipu_number`; auto cuts the graph into parts of equal weights, or where they are pipelined of
+equal time.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+
+import onnx
+from onnx import TypeProto, helper
+from onnxgraph import Value, attribute, fresh_name, graph_values, iter_defined, iter_reads, register_shapes
+from onnxgraph.edit import replace_nodes, set_attribute
+from onnxgraph.shapes import declare_others
+from simipu import CompileError, Target
+from simipu.cost import CostOptions, constants, node_cycles
+from simipu.cost.sharding import COPY, IPU_ATTRIBUTE, find_ipus, place_inputs
+from simipu.numerics.quarter import QUARTERS
+
+from poprt.passes.base import Pass, Stage, register
+
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+_DOMAIN = "ai.graphcore"
+"""Of the operators that PopART has besides the standard's."""
+
+
+@register("take_quarters", stage=Stage.LOWERING, option="has_quarters", is_ours=True)
+class TakeQuarters(Pass):
+    """Hand products whose operands are both widened 8-bit tensors those tensors, and drop the Casts of only
+    them: the graph writes such products with operands widened by a Cast, the chip's AMP units take the 8
+    bits.
+
+    An activation stays as it was before it was narrowed: the chip does that for each product that reads it,
+    and the cost of the product has it.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Types have to be declared."""
+        graph = model.graph
+        narrow = {tensor.name for tensor in graph.initializer if tensor.data_type in QUARTERS}
+        narrow |= {info.name for info in graph.value_info if info.type.tensor_type.elem_type in QUARTERS}
+        all_casts = [node for node in graph.node if node.op_type == "Cast"]
+        casts = {node.output[0]: node for node in all_casts if node.input[0] in narrow}
+        narrowed = {node.output[0]: node for node in all_casts if node.output[0] in narrow}
+        for node in graph.node:
+            if node.op_type in _PRODUCTS and casts.keys() >= set(node.input[:2]):
+                operand, weights = (casts[name].input[0] for name in node.input[:2])
+                node.input[:2] = [narrowed[operand].input[0] if operand in narrowed else operand, weights]
+        for unread in (casts.keys(), narrowed.keys()):
+            used = {name for node in graph.node for name in node.input}
+            used |= {info.name for info in graph.output}
+            dropped = unread - used
+            replace_nodes(graph, [node for node in graph.node if node.output[0] not in dropped])
+        return model
+
+
+@register(
+    "place_nodes",
+    stage=Stage.LOWERING,
+    option="shards",
+    takes={"target": "target", "options": "options"},
+    is_ours=True,
+)
+class PlaceNodes(Pass):
+    """Write its IPU into each node, as the attribute `__ipu_number`."""
+
+    def __init__(self, target: Target, options: CostOptions) -> None:
+        super().__init__()
+        self._target, self._options = target, options
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Shapes have to be declared. Raises CompileError for an IPU that there is not."""
+        for node, ipu in zip(model.graph.node, self._place(model), strict=True):
+            set_attribute(node, IPU_ATTRIBUTE, ipu)
+        return model
+
+    def _place(self, model: onnx.ModelProto) -> list[int]:
+        graph, options = model.graph, self._options
+        if options.virtual_graph_mode == "manual":
+            return _place_manually(graph, options.num_ipus)
+        values = graph_values(graph)
+        if options.enable_pipelining:
+            sizes = node_cycles(model, self._target, options)
+        else:
+            sizes = _weight_bytes(graph, values)
+        return _place_evenly(sizes, _crossing_bytes(graph, values), options.num_ipus)
+
+
+@register(
+    "insert_copies",
+    stage=Stage.LOWERING,
+    option="shards",
+    takes={"num_ipus": "num_ipus"},
+    is_ours=True,
+    depend=("place_nodes",),
+)
+class InsertCopies(Pass):
+    """Put a copy, IpuCopy as in PopART, of each tensor that another IPU reads before the first node there
+    that reads it.
+
+    Weights need none: they are on every IPU that reads them.
+    """
+
+    def __init__(self, num_ipus: int) -> None:
+        super().__init__()
+        self._num_ipus = num_ipus
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Nodes have to say their IPUs."""
+        graph = model.graph
+        ipus = find_ipus(graph, self._num_ipus)
+        made, taken = place_inputs(graph, ipus), set(iter_defined(graph))
+        copies: dict[tuple[str, int], str] = {}
+        nodes: list[onnx.NodeProto] = []
+        for node, ipu in zip(graph.node, ipus, strict=True):
+            for name in dict.fromkeys(iter_reads(node)):
+                if made.get(name, ipu) == ipu:
+                    continue
+                if (name, ipu) not in copies:
+                    copies[name, ipu] = fresh_name(f"{name}@{ipu}", taken)
+                    nodes.append(_make_copy(name, copies[name, ipu], ipu))
+                node.input[:] = [copies[name, ipu] if each == name else each for each in node.input]
+            nodes.append(node)
+            made.update(dict.fromkeys(node.output, ipu))
+        replace_nodes(graph, nodes)
+        if copies:
+            model.opset_import.add(domain=_DOMAIN, version=1)
+            declare_others(graph)
+        return model
+
+
+def _make_copy(source: str, result: str, ipu: int) -> onnx.NodeProto:
+    copy = helper.make_node(COPY, [source], [result], name=result, domain=_DOMAIN)
+    set_attribute(copy, IPU_ATTRIBUTE, ipu)
+    return copy
+
+
+@register_shapes(_DOMAIN, COPY)
+def _infer_copy(_node: onnx.NodeProto, taken: Sequence[TypeProto]) -> Sequence[TypeProto]:
+    """A copy is what it is a copy of."""
+    return taken
+
+
+def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
+    """The IPU of each node by its attribute `__ipu_number`; without one, that of the node before it."""
+    places, place = [], 0
+    for node in graph.node:
+        place = attribute(node, IPU_ATTRIBUTE, place)
+        if not 0 <= place < num_ipus:
+            raise CompileError(
+                f"node {node.name!r}: __ipu_number must be at least 0 and below num_ipus={num_ipus}, found "
+                f"{place}"
+            )
+        places.append(place)
+    return places
+
+
+def _place_evenly(sizes: Sequence[int], crossing: Sequence[int], num_ipus: int) -> list[int]:
+    """The IPU of each node, in order: every IPU gets about as much of `sizes`.
+
+    A cut before node i moves `crossing[i]` bytes: of the cuts within CUT_SLACK of an IPU's share the cheapest
+    is taken.
+    """
+    before = list(itertools.accumulate(sizes, initial=0))
+    share, cuts = before[-1] / num_ipus, [0]
+    for ipu in range(1, num_ipus):
+        off = [abs(size - ipu * share) for size in before[:-1]]
+        within = max(constants.CUT_SLACK * share, min(off, default=0))
+        near = [i for i, distance in enumerate(off) if distance <= within and i >= cuts[-1]]
+        cuts.append(min(near, key=lambda i: (crossing[i], off[i]), default=cuts[-1]))
+    return [bisect.bisect_right(cuts, i) - 1 for i in range(len(sizes))]
+
+
+def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
+    """Bytes that are made before each node and read by it or after it; inputs of the graph and views count as
+    made."""
+    made = {info.name: 0 for info in graph.input}
+    change = [0] * (len(graph.node) + 1)
+    last: dict[str, int] = {}
+    for i, node in enumerate(graph.node):
+        last.update((name, i) for name in iter_reads(node) if name in made)
+        made.update((name, i + 1) for name in node.output)
+    for name, i in last.items():
+        size = values[name].bytes if name in values else 0
+        change[made[name]] += size
+        change[i + 1] -= size
+    return list(itertools.accumulate(change[:-1]))
+
+
+def _weight_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
+    """Bytes of the weights that each node is the first to read."""
+    left = {tensor.name: values[tensor.name].bytes for tensor in graph.initializer}
+    return [sum(left.pop(name, 0) for name in iter_reads(node)) for node in graph.node]
