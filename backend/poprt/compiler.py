@@ -39,7 +39,7 @@ class Compiler:
         batch_axis: int = 0,
         float_model: onnx.ModelProto | None = None,
         calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
-        on_step: Callable[[str], None] = lambda step: None,
+        on_step: Callable[[str], None] = lambda _step: None,
     ) -> Executable:
         """Compile a converted model (every shape static), or the ONNX file or bytes of one.
 

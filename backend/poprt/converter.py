@@ -17,7 +17,7 @@ OnStep = Callable[[str], None]
 """Is told the name of each step before it is taken."""
 
 
-def _ignore(step: str) -> None:
+def _ignore(_step: str) -> None:
     """Nobody looks on."""
 
 

@@ -25,8 +25,8 @@ from simipu import CompileError
 # Field numbers of onnx.proto, and the wire types of protobuf.
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_VALUE = 0x7F
-"""The bits of a byte of a varint that count; the one above says that another byte follows."""
+_MORE = 0x80
+"""In a byte of a protobuf number: another follows."""
 _MOST_TENSOR_FIELDS, _MOST_MODEL_FIELDS, _MOST_GRAPH_FIELDS = 1_000, 100_000, 5_000_000
 """Of a weight with raw data: its dimensions, names and descriptions; of a model: its metadata and functions;
 of a graph: its nodes and tensors. Far more than any that is known, and what can be looked through in
@@ -172,8 +172,8 @@ def _read_varint(content: mmap.mmap, start: int, end: int) -> tuple[int, int]:
     """The number at `start`, and what comes after it."""
     number = 0
     for i, byte in enumerate(content[start : min(start + 10, end)]):
-        number |= (byte & _VALUE) << 7 * i
-        if byte <= _VALUE:
+        number |= (byte & 0x7F) << 7 * i
+        if byte < _MORE:
             return number, start + i + 1
     raise DecodeError(f"byte {start}: expected a number of at most 10 bytes")
 
@@ -184,8 +184,8 @@ def _encode_key(number: int) -> bytes:
 
 def _encode_varint(number: int) -> bytes:
     encoded = bytearray()
-    while number > _VALUE:
-        encoded.append(number & _VALUE | _VALUE + 1)
+    while number >= _MORE:
+        encoded.append(number & 0x7F | _MORE)
         number >>= 7
     return bytes([*encoded, number])
 

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import onnx
 
 Array = npt.NDArray[Any]
+_TABLE_AXES = 2
+"""Of rows of classes."""
 
 LIMIT = 0.01
 """Share of an output's largest value by which half may differ before it is warned of; inputs of one's own may
@@ -129,7 +131,7 @@ def _compare_floats(run: _Output, ours: Array, theirs: Array, *, is_label: bool)
 
 def _are_shares(values: Array) -> bool:
     """Whether rows are probabilities of several classes."""
-    if not values.shape[1:] or values.shape[-1] <= 1 or not values.size:
+    if values.ndim < _TABLE_AXES or values.shape[-1] <= 1 or not values.size:
         return False
     return bool((values >= 0).all() and np.allclose(values.sum(-1), 1, atol=1e-3))
 
@@ -145,6 +147,7 @@ def find_classes(model: onnx.ModelProto) -> frozenset[str]:
         while name in makers and makers[name].op_type in _PASSING:
             name = makers[name].input[0]
         maker = makers[name].op_type if name in makers else ""
-        if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and len(sizes[1:]) == 1)):
+        is_table = len(sizes) == _TABLE_AXES
+        if sizes and sizes[-1] > 1 and (maker in _CLASSES or (maker in _LOGITS and is_table)):
             found.add(value.name)
     return frozenset(found)

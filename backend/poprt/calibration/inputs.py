@@ -19,9 +19,9 @@ LEAST_ROWS = 15
 """Rows that are made up at least: some of each kind."""
 _BLOCK = 8
 """Pixels of the edges of a picture's blocks."""
-_DATA_BYTES = 2
-"""Of an element of whole numbers that are data, as pictures and sounds are; lengths, indices and masks are
-wider."""
+_SAMPLE_BYTES = 2
+"""Of integers that are samples, of sound or pictures, at the most; wider ones count, choose or say how
+many."""
 
 
 def iter_given(
@@ -106,11 +106,8 @@ def _make_row(
         lowest, highest = _limits(stream) if kind in "iu" else (-math.inf, math.inf)
         least, greatest = int(max(found.least, lowest)), int(min(found.greatest, highest))
         return _make_indices(random, shape, least, max(least, greatest), row)
-    if (
-        kind == "b"
-        or "mask" in name
-        or (kind in "iu" and found.is_truth and stream.dtype.itemsize > _DATA_BYTES)
-    ):
+    is_switch = kind in "iu" and found.is_truth and stream.dtype.itemsize > _SAMPLE_BYTES
+    if kind == "b" or "mask" in name or is_switch:
         return _make_mask(shape, row)
     if kind in "iu":
         return _make_whole(random, stream, shape)
@@ -122,27 +119,17 @@ def _make_indices(
 ) -> Array:
     """All over the range; from a narrow part of it, as words and letters come; counting; and a few, again and
     again."""
-    return _INDICES[row % len(_INDICES)](random, shape, least, greatest - least + 1)
-
-
-def _make_spread(random: np.random.Generator, shape: tuple[int, ...], least: int, count: int) -> Array:
-    return random.integers(least, least + count - 1, shape, endpoint=True)
-
-
-def _make_narrow(random: np.random.Generator, shape: tuple[int, ...], least: int, count: int) -> Array:
-    return least + random.integers(count // 8, max(count // 8 + 1, count // 2), shape)
-
-
-def _count_up(_random: np.random.Generator, shape: tuple[int, ...], least: int, count: int) -> Array:
-    return least + np.arange(math.prod(shape)).reshape(shape) % count
-
-
-def _make_few(random: np.random.Generator, shape: tuple[int, ...], least: int, count: int) -> Array:
-    few: Array = random.integers(least, least + count - 1, 5, endpoint=True)
-    return few.take(random.integers(0, len(few), shape))
-
-
-_INDICES = (_make_spread, _make_narrow, _count_up, _make_few)
+    count = greatest - least + 1
+    match row % 4:
+        case 0:
+            return random.integers(least, greatest, shape, endpoint=True)
+        case 1:
+            return least + random.integers(count // 8, max(count // 8 + 1, count // 2), shape)
+        case 2:
+            return least + np.arange(math.prod(shape)).reshape(shape) % count
+        case _:
+            few: Array = random.integers(least, greatest, 5, endpoint=True)
+            return few.take(random.integers(0, len(few), shape))
 
 
 def _make_mask(shape: tuple[int, ...], row: int) -> Array:
@@ -153,7 +140,7 @@ def _make_mask(shape: tuple[int, ...], row: int) -> Array:
 
 
 def _make_whole(random: np.random.Generator, stream: Stream, shape: tuple[int, ...]) -> Array:
-    if stream.dtype.itemsize > _DATA_BYTES:
+    if stream.dtype.itemsize > _SAMPLE_BYTES:
         return np.ones(shape)  # a length, a rate or a count, of which nothing is known
     return random.integers(*_limits(stream), shape, endpoint=True)
 

@@ -28,9 +28,9 @@ _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
 """Operators whose second input numbers the elements of the first along an axis."""
 _OF_TRUTH = frozenset("And Equal Greater GreaterOrEqual Less LessOrEqual Mul Not Or Sub Where Xor".split())
 """What masks are put to."""
+_SWITCH = 2
+"""Values that what is compared with, to switch between the two, has at the most."""
 _SMALL = 4_096
-_TRUTHS = 2
-"""Values of a truth: a comparison with more is one with classes."""
 
 
 @dataclass(slots=True)
@@ -80,15 +80,21 @@ def find_range(model: onnx.ModelProto, name: str) -> Range:
 def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
     """Narrow the range by what one node does with it, to which `added` has been added; the same for its
     results, None where they are others."""
-    count = _count_choices(node, index, known)
-    if count is not None:
-        _narrow(found, 0, count - 1, added)
+    if node.op_type in _TABLES and index == 1:
+        shape = known.shapes.get(node.input[0], ())
+        if shape:
+            _narrow(found, 0, shape[attribute(node, "axis", 0)] - 1, added)
+        return None
+    if node.op_type == "OneHot" and index == 0:
+        depth = _constant(known, node.input[1])
+        if depth is not None:
+            _narrow(found, 0, float(depth.max()) - 1, added)
         return None
     if node.op_type in ("Add", "Sub"):
-        return _shift(node, index, known, found, added)
+        return _pass_offset(node, index, known, found, added)
     if node.op_type == "Equal":
         other = _constant(known, node.input[1 - index])
-        if other is not None and other.size > _TRUTHS:  # one-hot, spelt out
+        if other is not None and other.size > _SWITCH:  # one-hot, spelt out
             _narrow(found, float(other.min()), float(other.max()), added)
             return None
     if node.op_type in _OF_TRUTH:
@@ -98,19 +104,8 @@ def _look(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: 
     return added if passes else None
 
 
-def _count_choices(node: onnx.NodeProto, index: int, known: _Users) -> float | None:
-    """Of how many one is chosen by what a node has at `index`; None where nothing is, or nobody knows."""
-    if node.op_type in _TABLES and index == 1:
-        shape = known.shapes.get(node.input[0], ())
-        return shape[attribute(node, "axis", 0)] if shape else None
-    if node.op_type == "OneHot" and index == 0:
-        depth = _constant(known, node.input[1])
-        return None if depth is None else float(depth.max())
-    return None
-
-
-def _shift(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
-    """What has been added after an Add or a Sub."""
+def _pass_offset(node: onnx.NodeProto, index: int, known: _Users, found: Range, added: float) -> float | None:
+    """The same of a sum or a difference."""
     other = _constant(known, node.input[1 - index])
     if other is None and node.op_type == "Add":
         return added  # most likely what makes negative indices count from the end

@@ -47,7 +47,7 @@ class PassManager:
         self._passes = ordered
 
     def run(
-        self, model: onnx.ModelProto, on_pass: Callable[[str], None] = lambda name: None
+        self, model: onnx.ModelProto, on_pass: Callable[[str], None] = lambda _name: None
     ) -> onnx.ModelProto:
         """The model after all passes, which change the one given in place; `on_pass` is told each one's name
         before it runs."""

@@ -39,6 +39,8 @@ _NARROWED: dict[int, int] = {TensorProto.INT64: TensorProto.INT32, TensorProto.U
 _HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
+_SCALES = range(-32, 32)
+"""Signed numbers of 6 bits."""
 
 
 @register("int64_to_int32", stage=Stage.BORDERS, default=True)
@@ -337,10 +339,11 @@ class Fp8Params:
     def parse(cls, text: str) -> Fp8Params:
         """From `input_format,weight_format,input_scale,weight_scale`; CompileError says what is wrong with
         it."""
-        parts = [part.strip() for part in text.split(",")]
         try:
-            formats, scales = [FORMATS[part] for part in parts[:2]], [int(part) for part in parts[2:]]
-            fits = len(parts) == 4 and all(-32 <= scale < 32 for scale in scales)
+            of_input, of_weight, *given = (part.strip() for part in text.split(","))
+            formats = FORMATS[of_input], FORMATS[of_weight]
+            input_scale, weight_scale = map(int, given)
+            fits = input_scale in _SCALES and weight_scale in _SCALES
         except (KeyError, ValueError):
             fits = False
         if not fits:
@@ -348,7 +351,7 @@ class Fp8Params:
                 "fp8_params: expected input_format,weight_format,input_scale,weight_scale, formats F143 or "
                 f"F152 and scales from -32 to 31, such as F143,F143,0,0; found {text!r}"
             )
-        return cls(formats[0], formats[1], scales[0], scales[1])
+        return cls(*formats, input_scale, weight_scale)
 
 
 @register(

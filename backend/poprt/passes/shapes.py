@@ -273,7 +273,7 @@ def _fit(
     known = math.prod(dim for dim in dims if dim > 0)
     is_open = dims.count(-1) == 1
     # A lone number fills nothing larger than itself: where two are meant, one has been forgotten.
-    if dims.count(-1) < 2 and (array.size % known == 0 and array.size if is_open else array.size == known):
+    if dims.count(-1) <= 1 and (array.size % known == 0 and array.size if is_open else array.size == known):
         return array.reshape(dims)
     raise _wrong(value, f"found {array.size} value{'s' * (array.size != 1)} in {given!r}")
 
