@@ -2,7 +2,7 @@
 
 `benchmarks/data` has the figures with their sources. Prints, for each family, the median of predicted over
 measured time, the median absolute error, and how many are within 10 and 25 %. The few fitted constants
-(`simipu/cost/constants.py` says which) were chosen on these rows, so a row here is a check of the fit, not a
+(`simipu.cost.Calibration` says which) were chosen on these rows, so a row here is a check of the fit, not a
 blind test.
 """
 
@@ -27,8 +27,8 @@ from poprt.passes.precision import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
 from rich.console import Console
 from rich.table import Table
-from simipu.cost import CostOptions, constants
-from simipu.cost.products import Product, Settings, plan_product, vertex_cycles
+from simipu.cost import CALIBRATION, Calibration, CostOptions
+from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
 from simipu.target import TARGETS, Target
 
 _PLANNED_CYCLES = (700, 1_000, 1_150, 1_300, 1_450, 1_600, 1_800, 2_000)
@@ -53,9 +53,9 @@ class Point:
         return self.predicted / self.measured
 
 
-def iter_points() -> Iterator[Point]:
+def iter_points(calibration: Calibration = CALIBRATION) -> Iterator[Point]:
     """All figures that the model can be asked for."""
-    yield from _iter_simulator_points()
+    yield from _iter_simulator_points(calibration)
     for row in json.loads((DATA / "ipu-measured-calibration.json").read_text()):
         predict = _PREDICTORS.get(row["group"])
         metric = "latency" if row["group"] == "poprt/null-model" else "throughput"
@@ -63,7 +63,7 @@ def iter_points() -> Iterator[Point]:
             continue
         measured = _measured_seconds(row)
         if measured is not None:
-            yield Point(row["group"], _name(row), predict(row), measured)
+            yield Point(row["group"], _name(row), predict(row, calibration), measured)
 
 
 def _measured_seconds(row: dict[str, Any]) -> float | None:
@@ -88,21 +88,21 @@ def _name(row: dict[str, Any]) -> str:
     return " ".join([*parts, "synthetic" if "synthetic" in row.get("io_mode", "") else ""]).strip()
 
 
-def _predict(row: dict[str, Any], model: onnx.ModelProto, **options: Any) -> float:
+def _predict(row: dict[str, Any], model: onnx.ModelProto, calibration: Calibration, **options: Any) -> float:
     found = row.get("compile_options", {})
     tiles = found.get("num_io_tiles", found.get("num_iotiles", 0))
     options |= {"num_io_tiles": tiles, "batches_per_step": found.get("batches_per_step", 64)}
     options["available_memory_proportion"] = found.get("available_memory_proportion", 0.6)
     options["use_128bit_conv_unit_load"] = bool(found.get("use_128bit_conv_unit_load"))
-    result = estimate(model, C600, CostOptions(**options))
+    result = estimate(model, C600, CostOptions(**options), calibration=calibration)
     return result.compute_seconds if "synthetic" in row.get("io_mode", "") else result.seconds_per_batch
 
 
-def _resnet(row: dict[str, Any]) -> float:
+def _resnet(row: dict[str, Any], calibration: Calibration) -> float:
     model = networks.resnet50(row["batch_size"])
     if row["precision"] == "FP8":
         _to_fp8(model, row.get("variant", ""))
-    return _predict(row, model)
+    return _predict(row, model, calibration)
 
 
 def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
@@ -113,47 +113,51 @@ def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
     FloatToFp8(Fp8Params(), [name for words, name in kept.items() if words in variant]).run(model)
 
 
-def _bert(row: dict[str, Any]) -> float:
+def _bert(row: dict[str, Any], calibration: Calibration) -> float:
     sequence, variant = row["seq_len"], row.get("variant", "")
     if row["group"] == "poprt/bert-base-128":
-        return _predict(row, networks.bert_base(row["batch_size"], sequence), fused_attention=True)
+        model = networks.bert_base(row["batch_size"], sequence)
+        return _predict(row, model, calibration, fused_attention=True)
     fused = "gelu" in variant or "Original" in variant
-    return _predict(row, networks.bert_base(row["batch_size"], sequence, fused_gelu=fused, fused_norm=False))
+    model = networks.bert_base(row["batch_size"], sequence, fused_gelu=fused, fused_norm=False)
+    return _predict(row, model, calibration)
 
 
-def _wide_deep(row: dict[str, Any]) -> float:
-    return _predict(row, networks.wide_deep(row["batch_size"]))
+def _wide_deep(row: dict[str, Any], calibration: Calibration) -> float:
+    return _predict(row, networks.wide_deep(row["batch_size"]), calibration)
 
 
-def _gpt2(row: dict[str, Any]) -> float:
+def _gpt2(row: dict[str, Any], calibration: Calibration) -> float:
     """A token; the loop over tokens runs on the device, so that the host hardly counts."""
     model = networks.gpt2_step(row["batch_size"], row["max_length"], [0, 6, 7, 7, 7, 7, 7, 7])
-    return estimate(
-        model, C600, CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")
-    ).compute_seconds
+    options = CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")
+    return estimate(model, C600, options, calibration=calibration).compute_seconds
 
 
-def _vertex(row: dict[str, Any]) -> float:
+def _vertex(row: dict[str, Any], calibration: Calibration) -> float:
     """Cycles of the AMP vertex alone, on one block of weights."""
     rows = int(re.findall(r"\d+", row["shape"])[0])
-    load = 16 * 16 * 2 / constants.COEFFICIENT_BYTES_PER_CYCLE
-    one = np.ones(1)
-    return BOW.seconds(int(vertex_cycles(Product(1, rows, 16, 16), rows * one, one, one, load, 1)[0]))
+    channels = 16
+    load = channels * channels * 2 / BOW.coefficient_bytes_per_cycle
+    one, product = np.ones(1), Product(1, rows, channels, channels)
+    found = amp_cycles(product, rows * one, one, one, load, 1, BOW.workers_per_tile, calibration)
+    return BOW.seconds(int(found[0]))
 
 
-def _null(row: dict[str, Any]) -> float:
+def _null(row: dict[str, Any], calibration: Calibration) -> float:
     net = networks.Builder()
     model = net.model(net.add("LeakyRelu", net.input("x", [row["batch_size"], 1], TensorProto.FLOAT)))
-    return estimate(model, C600).latency_seconds
+    return estimate(model, C600, calibration=calibration).latency_seconds
 
 
-def _gemm(row: dict[str, Any]) -> float:
+def _gemm(row: dict[str, Any], calibration: Calibration) -> float:
     size, n = (int(number) for number in re.findall(r"\d+", row["shape"])[:2])
     element = TensorProto.FLOAT if row["precision"] == "FP32" else TensorProto.FLOAT16
-    return estimate(networks.matmul(size, size, n, element), BOW).compute_seconds
+    model = networks.matmul(size, size, n, element)
+    return estimate(model, BOW, calibration=calibration).compute_seconds
 
 
-_PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
+_PREDICTORS: dict[str, Callable[[dict[str, Any], Calibration], float]] = {
     **dict.fromkeys(("poprt/resnet50/FP16", "poprt/resnet50/FP8"), _resnet),
     **dict.fromkeys(("bytemlperf/resnet50-torch-fp32/FP16", "bytemlperf/resnet50-torch-fp32/FP8"), _resnet),
     **dict.fromkeys(
@@ -169,7 +173,7 @@ _PREDICTORS: dict[str, Callable[[dict[str, Any]], float]] = {
 whether they are a call's (resnet50), and tut6, whose host prepares its data for most of the time."""
 
 
-def _iter_simulator_points() -> Iterator[Point]:
+def _iter_simulator_points(calibration: Calibration) -> Iterator[Point]:
     """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm)
     both gradients."""
     with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
@@ -182,7 +186,8 @@ def _iter_simulator_points() -> Iterator[Point]:
                     chip = replace(
                         target, tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu))
                     )
-                    cycles = estimate(model, chip, CostOptions(partials_type="float")).cycles
+                    options = CostOptions(partials_type="float")
+                    cycles = estimate(model, chip, options, calibration=calibration).cycles
                     yield Point(
                         f"simulator {row['tool']}, {target.name}", row["name"], cycles, float(row[column])
                     )
@@ -190,13 +195,12 @@ def _iter_simulator_points() -> Iterator[Point]:
             products = _products(row)
             if products and row[column]:
                 family = f"simulator {row['tool']}, {target.name}"
-                yield Point(
-                    family, row["name"], _simulated_cycles(products, row["tool"], target), float(row[column])
-                )
+                cycles = _simulated_cycles(products, row["tool"], target, calibration)
+                yield Point(family, row["name"], cycles, float(row[column]))
 
 
-def _simulated_cycles(products: list[Product], tool: str, target: Target) -> float:
-    plans = [plan_product(product, target, Settings()) for product in products]
+def _simulated_cycles(products: list[Product], tool: str, target: Target, calibration: Calibration) -> float:
+    plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
     cycles = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
     if tool == "gemm":  # adds its result to a third operand
         cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
@@ -275,13 +279,9 @@ def _pair(text: str) -> tuple[int, int]:
 
 def refit_without_each_family() -> list[Point]:
     """Every figure as predicted with the fitted constant chosen on all other families: what generalises."""
-    tried: dict[int, list[Point]] = {}
-    fitted = constants.PLANNED_CYCLES
-    for constants.PLANNED_CYCLES in _PLANNED_CYCLES:
-        plan_product.cache_clear()
-        tried[constants.PLANNED_CYCLES] = list(iter_points())
-    constants.PLANNED_CYCLES = fitted
-    plan_product.cache_clear()
+    tried = {
+        cycles: list(iter_points(replace(CALIBRATION, planned_cycles=cycles))) for cycles in _PLANNED_CYCLES
+    }
     points = []
     for family in dict.fromkeys(point.family for point in tried[_PLANNED_CYCLES[0]]):
         others = {value: _loss(p for p in found if p.family != family) for value, found in tried.items()}

@@ -1,78 +1,40 @@
-"""Writes docs/operators.md: one row per operator of the ONNX standard, put together from the tables that
-drive the code.
+"""Writes docs/operators.md: one row per operator of the ONNX standard, out of the tables that drive the code.
 
-`make docs` runs it; a test compares the file with what it would write. Only what no table of the code says is
-said here: what ONNX Runtime 1.31 has no CPU kernel for, and why an operator cannot be compiled.
+`make docs` runs it; a test compares the file with what it would write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 from poprt import operators
-from poprt.passes.checks import SELECTING, SHAPED_BY
 from poprt.passes.precision import has_half
-from simipu.cost.operators import _FORMULAS, VIEWS
-from simipu.numerics.lowering import BOUNDED_OPERATORS, EXACT_OPERATORS, PRODUCTS
-from simipu.rows.rules import RULES, WHOLE_BATCH
+from simipu.operators import OPERATORS, Operator, Rounding
+from simipu.operators.formulas.elementwise import guess
 
 FILE = Path(__file__).with_name("operators.md")
 NEWEST_OPSET = 24
 """The newest that the onnx package has for every Python that this project supports."""
 
-REFUSED: Mapping[str, str] = {
-    **dict.fromkeys(
-        "ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
-        "SequenceInsert SequenceLength "
-        "SequenceMap SplitToSequence".split(),
-        "the IPU has tensors only",
-    ),
-    **dict.fromkeys(
-        "RegexFullMatch StringConcat StringNormalizer StringSplit".split(), "the IPU has no strings"
-    ),
-    **dict.fromkeys(SELECTING, "as many results as the data have; gone where it is folded"),
-    "ImageDecoder": "ONNX Runtime has no kernel",
-}
-LAST_OPSET: Mapping[str, int] = {
-    **dict.fromkeys(
-        "Bernoulli GlobalLpPool MaxRoiPool Multinomial RandomNormal RandomNormalLike RandomUniform "
-        "RandomUniformLike "
-        "RoiAlign".split(),
-        21,
-    ),
-    "Scatter": 10,
-    "Upsample": 9,
-}
-"""The opset up to which ONNX Runtime's kernels go; the standard has newer versions of the operator, or has
-dropped it."""
-TAKEN_APART = frozenset(
-    "Bernoulli CastLike CenterCropPad GroupNormalization HardSwish Mish NegativeLogLikelihoodLoss "
-    "SoftmaxCrossEntropyLoss "
-    "Swish".split()
-)
-"""Operators without a kernel that ONNX Runtime puts the standard's own definition in the place of, before
-this project's tables are asked: they are asked of what is in it."""
-FURTHER: Mapping[str, str] = {"MeanVarianceNormalization": "`axes` must be given"}
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
-
 HEAD = """\
 # Operators
 
-Written by `make docs` from the tables of the code; do not edit. What is compiled here and what the IPU's own
-compiler takes are two questions: what runs here only is warned of when it is compiled
-(`--only_ipu_operators` makes that an error).
+Written by `make docs` from the tables of the code (`backend/simipu/operators/table.py`); do not edit. What
+is compiled here and what the IPU's own compiler takes are two questions: what runs here only is warned of
+when it is compiled (`--only_ipu_operators` makes that an error).
 
 - **here**: computed by ONNX Runtime's CPU kernels (1.31), in opsets up to {newest}. *Taken apart*: ONNX
   Runtime has no kernel and puts the standard's definition in its place. An input after "known:" must be
   known at compile time where the shape of the result depends on its values: a constant, or computed of
   shapes; `--fix_input` makes a constant of a graph's input.
-- **rows**: whether only the real rows of an incomplete batch are computed (`backend/simipu/rows`); with one
-  operator in the way of the rows that has no rule, the whole compiled batch always is.
+- **rows**: whether only the real rows of an incomplete batch are computed
+  (`backend/simipu/operators/rules`); with one operator in the way of the rows that has no rule, the whole
+  compiled batch always is.
 - **cycles**: whether the cost model has a formula, or makes a conservative guess that `poplar-triton
-  profile` names (`backend/simipu/cost/operators.py`).
-- **half**: what `--precision fp16` rounds (`backend/simipu/numerics/lowering.py`). *Sums*: partial sums,
+  profile` names (`backend/simipu/operators/formulas`).
+- **half**: what `--precision fp16` rounds (`backend/simipu/numerics`). *Sums*: partial sums,
   too. *Bounded*: its results cannot be too large for half. *Stays in float*: the standard has no half
   variant.
 - **the IPU's compiler**: PopART with PopRT's passes. The facts and where they are from are in
@@ -110,60 +72,78 @@ def make_table() -> str:
 
 
 def _cells(schema: onnx.defs.OpSchema) -> tuple[str, str, str, str, str]:
-    name = schema.name
-    here = _describe_here(schema)
+    name, operator = schema.name, OPERATORS[schema.name]
+    here = _describe_here(schema, operator)
     ipu = (
         "yes"
         if name in operators.REGISTERED
         else operators.REWRITTEN.get(name, operators.PARTLY.get(name, "no"))
     )
-    if name in REFUSED:
+    if operator.refusal:
         return here, "", "", "", ipu
-    if name in TAKEN_APART:
+    if operator.taken_apart:
         return here, "of its parts", "of its parts", "of its parts", ipu
-    rows = "yes" if name in RULES else "no" if schema.inputs else "has no input"
-    if name in WHOLE_BATCH:
-        rows = f"no: {WHOLE_BATCH[name]}"
-    return here, rows, _describe_cost(name), _describe_half(schema), ipu
+    return (
+        here,
+        _describe_rows(schema, operator),
+        _describe_cost(schema, operator),
+        _describe_half(schema, operator),
+        ipu,
+    )
 
 
-def _describe_here(schema: onnx.defs.OpSchema) -> str:
-    name = schema.name
-    if name in REFUSED:
-        return f"no: {REFUSED[name]}"
-    conditions = ["taken apart"] if name in TAKEN_APART else []
-    if name in LAST_OPSET:
-        conditions.append(f"to opset {LAST_OPSET[name]}")
-    if name not in CONTROL_FLOW:
+def _has_bodies(schema: onnx.defs.OpSchema) -> bool:
+    return any(each.type == onnx.defs.OpSchema.AttrType.GRAPH for each in schema.attributes.values())
+
+
+def _describe_here(schema: onnx.defs.OpSchema, operator: Operator) -> str:
+    if operator.refusal:
+        return f"no: {operator.refusal}"
+    conditions = ["taken apart"] if operator.taken_apart else []
+    if operator.last_opset:
+        conditions.append(f"to opset {operator.last_opset}")
+    if not _has_bodies(schema):
         known = [
-            f"`{schema.inputs[place].name}`"
-            for place in SHAPED_BY.get(name, ())
-            if place < len(schema.inputs)
+            f"`{schema.inputs[place].name}`" for place in operator.shaped_by if place < len(schema.inputs)
         ]
         conditions += [f"known: {', '.join(known)}"] if known else []
-    conditions += [FURTHER[name]] if name in FURTHER else []
+    conditions += [operator.condition] if operator.condition else []
     return ", ".join(["yes", *conditions])
 
 
-def _describe_cost(name: str) -> str:
-    if name in CONTROL_FLOW:
+def _describe_rows(schema: onnx.defs.OpSchema, operator: Operator) -> str:
+    if operator.rows:
+        return "yes"
+    if not schema.inputs:
+        return "has no input"
+    return f"no: {operator.whole_batch}" if operator.whole_batch != Operator().whole_batch else "no"
+
+
+def _describe_cost(schema: onnx.defs.OpSchema, operator: Operator) -> str:
+    if _has_bodies(schema):
         return "of its bodies"
-    return "none: a view" if name in VIEWS else "formula" if name in _FORMULAS else "guess"
+    if operator.is_view:
+        return "none: a view"
+    return "guess" if operator.cost is guess else "formula"
 
 
-def _describe_half(schema: onnx.defs.OpSchema) -> str:
-    name = schema.name
-    if name in CONTROL_FLOW:
+def _describe_half(schema: onnx.defs.OpSchema, operator: Operator) -> str:
+    if _has_bodies(schema):
         return "of its bodies"
     if not any({"tensor(float)", "tensor(float16)"}.intersection(output.types) for output in schema.outputs):
         return "no floats"
     if not has_half(schema):
         return "stays in float"
-    if name in EXACT_OPERATORS:
-        return "exact"
-    if name in PRODUCTS:
-        return "rounded, sums"
-    return "rounded, bounded" if name in BOUNDED_OPERATORS else "rounded"
+    return _ROUNDINGS[operator.rounding]
+
+
+_ROUNDINGS = {
+    Rounding.EXACT: "exact",
+    Rounding.BOUNDED: "rounded, bounded",
+    Rounding.GROWING: "rounded",
+    Rounding.ROUNDED: "rounded",
+    Rounding.PRODUCT: "rounded, sums",
+}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from enum import Enum
 import onnx
 from onnxgraph import find_opset, infer_shapes
 from simipu import Target, cost
-from simipu.cost import CostOptions, Estimate
+from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
@@ -81,6 +81,7 @@ class LoweringOptions:
 
     target: Target
     options: CostOptions
+    calibration: Calibration = CALIBRATION
 
     @property
     def has_quarters(self) -> bool:
@@ -114,14 +115,20 @@ def lowering(options: LoweringOptions) -> list[Pass]:
     return _make(_find_on(LOWERING, options), options)
 
 
-def place(model: onnx.ModelProto, target: Target, options: CostOptions) -> onnx.ModelProto:
+def place(
+    model: onnx.ModelProto, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION
+) -> onnx.ModelProto:
     """The placed graph of a static one, which stays as it is. Shapes are declared, and large weights have no
     data: nothing is computed with it."""
-    return PassManager(lowering(LoweringOptions(target, options))).run(infer_shapes(model))
+    return PassManager(lowering(LoweringOptions(target, options, calibration))).run(infer_shapes(model))
 
 
 def estimate(
-    model: onnx.ModelProto, target: Target, options: CostOptions | None = None, batch_size: int = 1
+    model: onnx.ModelProto,
+    target: Target,
+    options: CostOptions | None = None,
+    batch_size: int = 1,
+    calibration: Calibration = CALIBRATION,
 ) -> Estimate:
     """What one run of a static graph takes on `target`, placed there; `batch_size` samples are in a run.
 
@@ -129,7 +136,8 @@ def estimate(
     shape is not known.
     """
     options = options or CostOptions()
-    return cost.estimate(place(model, target, options), target, options, batch_size)
+    placed = place(model, target, options, calibration)
+    return cost.estimate(placed, target, options, batch_size, calibration)
 
 
 def count_steps(options: ConverterOptions, model: onnx.ModelProto, *, compiling: bool) -> int:

@@ -23,8 +23,9 @@ from simipu.errors import (
     RunTimeoutError,
     SimIpuError,
 )
-from simipu.executable import Constant, Direction, Executable, Program, ProgramKind, Stream, package_hash
+from simipu.executable import Constant, Executable, Program, ProgramKind, package_hash
 from simipu.graph import GraphOptions
+from simipu.streams import Direction, Stream
 from simipu.target import TARGETS, Target
 
 __all__ = [

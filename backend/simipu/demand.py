@@ -5,7 +5,6 @@ Small graphs of strangers may not ask for endless time or memory; shapes say bef
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,13 +14,13 @@ from onnxgraph import GraphTooLargeError, iter_bodies
 from onnxgraph.nodes import iter_any_bodies
 from onnxgraph.tensors import element_bytes
 
+from simipu.operators import find_operator
+from simipu.operators.counts import count_shape
+
 MOST_FOLDED_OPERATIONS = 1 << 34
 """That ONNX Runtime may do while it loads a graph, where nothing can end it: some seconds of one core."""
 OPERATIONS_PER_CORE_SECOND = 10**11
 """Multiply-adds that no core does more of: AVX-512 with two units at 3 GHz."""
-_PRODUCTS = frozenset("MatMul MatMulInteger QLinearMatMul".split())
-_RECURRENT = frozenset("GRU LSTM RNN".split())
-_POOLS = frozenset("AveragePool LpPool MaxPool".split())
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -87,8 +86,7 @@ def _iter_graphs(graph: onnx.GraphProto, is_main: bool = True) -> Iterator[tuple
 
 
 def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
-    """Known shapes of a graph's tensors, and their bytes; an axis of 0 counts as 1, for operators walk along
-    the others."""
+    """Known shapes of a graph's tensors, and their bytes."""
     shapes, sizes = {}, {}
     for tensor in graph.initializer:
         shapes[tensor.name] = tuple(tensor.dims)
@@ -101,59 +99,16 @@ def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], di
     for name, shape in shapes.items():
         data_type = types[name]
         known = data_type in helper.get_all_tensor_dtypes() and data_type != TensorProto.STRING
-        sizes[name] = _count(shape) * (element_bytes(data_type) if known else 8)
+        sizes[name] = count_shape(shape) * (element_bytes(data_type) if known else 8)
     return shapes, sizes
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    return math.prod(max(1, size) for size in shape)
 
 
 def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
     """Multiply-adds, or elements looked at, of one run of `node`, at least; None where a shape is not
     known."""
-    taken, made = (
-        [shapes.get(name) for name in node.input if name],
-        [shapes.get(name) for name in node.output if name],
-    )
-    if None in made or None in taken:
+    inputs = [shapes.get(name) for name in node.input if name]
+    outputs = [shapes.get(name) for name in node.output if name]
+    if None in inputs or None in outputs:
         return None
-    inputs, outputs = (
-        [shape for shape in taken if shape is not None],
-        [shape for shape in made if shape is not None],
-    )
-    elements = sum(map(_count, outputs))
-    if len(inputs) > 1 and inputs[0] and inputs[1]:
-        if node.op_type in _PRODUCTS:
-            return elements * inputs[0][-1]
-        if node.op_type == "Gemm":
-            return elements * max(inputs[0])
-        if node.op_type in ("Conv", "ConvInteger", "QLinearConv", "DeformConv"):
-            return elements * _count(inputs[1][1:])
-        if node.op_type == "ConvTranspose":
-            return _count(inputs[0]) * _count(inputs[1][1:])
-        if node.op_type in _RECURRENT:
-            return _count(inputs[0][:2]) * sum(_count(shape) for shape in inputs[1:3])
-        if node.op_type == "NonMaxSuppression":
-            return _count(inputs[1]) * max(inputs[0])
-    if node.op_type == "Einsum":
-        return _count_einsum(node, inputs)
-    if node.op_type in _POOLS and inputs:
-        kernel = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [])
-        sizes = inputs[0][len(inputs[0]) - len(kernel) :]
-        return elements * _count(tuple(map(min, zip(kernel, sizes, strict=False))))
-    return elements + sum(map(_count, inputs))
-
-
-def _count_einsum(node: onnx.NodeProto, inputs: list[tuple[int, ...]]) -> int:
-    """Of the widest way: all labels' sizes with each other."""
-    equation = next(
-        (each.s.decode("utf-8", "replace") for each in node.attribute if each.name == "equation"), ""
-    )
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
-    sizes: dict[str, int] = {}
-    for term, shape in zip(terms, inputs, strict=False):
-        letters = term.replace("...", "")
-        sizes.update(zip(letters, shape[len(shape) - len(letters) :], strict=False))
-        sizes["..."] = max(sizes.get("...", 1), _count(shape[: len(shape) - len(letters)]))
-    return _count(tuple(sizes.values()))
+    known = [[shape for shape in side if shape is not None] for side in (inputs, outputs)]
+    return find_operator(node.op_type).count(node, *known)

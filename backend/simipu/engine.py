@@ -18,9 +18,10 @@ from simipu.clock import DeviceClock
 from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
-from simipu.executable import Direction, Executable, Program, ProgramKind, Stream
+from simipu.executable import Executable, Program, ProgramKind
 from simipu.graph import Graph, GraphOptions
 from simipu.isolation import open_graph
+from simipu.streams import Direction, Stream
 from simipu.target import Target
 
 Array = npt.NDArray[Any]

@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 from simipu import executable_pb2 as pb
 from simipu.errors import ForeignExecutableError, LoadError
 from simipu.numerics import Numerics
+from simipu.streams import Direction, Stream
 from simipu.target import Target, find_target
 
 FORMAT_VERSION = 4
@@ -38,7 +39,7 @@ MOST_ELEMENTS = 1 << 48
 """Of a tensor that a host stream copies or a file holds; an axis of 0 counts as 1."""
 _DTYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _MAGIC = b"simipu"
-_ALIGNMENT = 64
+_HEADER_BYTES, _ALIGNMENT = 16, 64
 
 
 def package_hash() -> str:
@@ -51,37 +52,12 @@ def package_hash() -> str:
     ).hexdigest()[:10]
 
 
-class Direction(IntEnum):
-    """Which way a stream copies."""
-
-    HOST_TO_DEVICE = 0
-    DEVICE_TO_HOST = 1
-
-
 class ProgramKind(IntEnum):
     """The part of PopEF's program flow that a program belongs to."""
 
     LOAD = 0
     MAIN = 1
     SAVE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose axis
-    `batch_axis` is the batch."""
-
-    handle: str
-    tensor: str
-    direction: Direction
-    dtype: np.dtype[np.generic]
-    shape: tuple[int, ...]
-    batch_axis: int = 0
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The shape without the batch."""
-        return (*self.shape[: self.batch_axis], *self.shape[self.batch_axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +178,7 @@ class Executable:
         start = _check_head(view)
         message = pb.Executable()
         try:
-            message.ParseFromString(bytes(view[16:start]))
+            message.ParseFromString(bytes(view[_HEADER_BYTES:start]))
         except DecodeError as error:
             raise LoadError(
                 f"the executable payload of {len(view)} bytes is damaged: {error}; compile it again"
@@ -253,8 +229,8 @@ def _check_head(payload: memoryview) -> int:
             f"the executable has format version {version.decode('ascii', 'replace')}, this simulator reads "
             f"{FORMAT_VERSION:02d}; compile the model again with poprt"
         )
-    end = 16 + int.from_bytes(payload[8:16], "little")
-    if len(payload) < end or end == 16:
+    end = _HEADER_BYTES + int.from_bytes(payload[8:_HEADER_BYTES], "little")
+    if len(payload) < end or end == _HEADER_BYTES:
         raise LoadError(
             f"the executable payload ends after {len(payload)} of at least {end} bytes; compile it with "
             "poprt again"

@@ -38,10 +38,12 @@ from simipu.errors import (
     RunTimeoutError,
     SimIpuError,
 )
-from simipu.executable import Direction, Program
+from simipu.executable import Program
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics, lower
 from simipu.numerics.quarter import QUARTERS, decode
+from simipu.operators import find_operator
+from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG
 
 Array = npt.NDArray[Any]
@@ -64,7 +66,6 @@ and what its C++ throws besides comes as one of Python's."""
 
 MOST_THREADS = 1024
 """More than any machine has cores; ONNX Runtime makes as many as it is told to."""
-_MAPPABLE_OPERATORS = ("Gather", "Gemm", "MatMul")
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
 There is nothing else in its folder."""
@@ -382,12 +383,10 @@ def lower_model(
 
 
 def _find_mappable(graph: onnx.GraphProto) -> set[str]:
-    """Weights that ONNX Runtime takes as they lie: those of a few operators whose weights are large. Others
-    its optimizers rewrite (convolutions into a layout of their own), and some do not know that a value was
-    given."""
+    """Weights that ONNX Runtime takes as they lie, from whoever reads them."""
     mappable = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type not in _MAPPABLE_OPERATORS:
+        if not find_operator(node.op_type).reads_mapped_weights:
             mappable.difference_update(node.input)
         for subgraph in iter_bodies(node):
             mappable.difference_update(_iter_names(subgraph))

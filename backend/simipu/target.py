@@ -1,9 +1,7 @@
-"""The chips that can be simulated: one frozen description each, every number with its source.
+"""The chips that can be simulated: one frozen description each, with everything that is a fact about a chip.
 
-The figures are those of section 1.1 of the project's IPU performance notes, which name the public sources:
-Graphcore's data sheets and IPU Programmer's Guide (tiles, memory, workers), `tools/calc_ipu_utilization.py`
-of graphcore/PopRT (clocks of M2000, Bow-2000 and C600), and the cycle estimators of graphcore/poplibs
-(rates).
+The figures and their public sources are in docs/ipu-performance.md, section 1. What was fitted, or assumed
+where no source says, is `simipu.operators.formulas.calibration`'s.
 """
 
 from __future__ import annotations
@@ -11,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from simipu.errors import LoadError
+
+HALF_BYTES = 2
+"""Of an element in half. Fp8 has 1, and all else is 4 or computed as if it were: the chip has no 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,25 +23,49 @@ class Target:
     ipu2 with another clock."""
     ipu_version: int
     """The integer that PopEF metadata carries: 1, 2 or 21."""
+    description: str
+    """As people call it."""
+    aliases: tuple[str, ...]
+    """Other names by which users ask for it."""
     tiles_per_ipu: int
     bytes_per_tile: int
     clock_hz: int
     half_macs_half_partials: int
     half_macs_float_partials: int
     float_macs: int
+    host_bytes_per_second: float
+    """To and from the host, together (section 1.2)."""
+    link_bytes_per_second: float
+    """From one IPU to its neighbour, one way (section 1.3)."""
     quarter_macs: int = 0
     """0 where the chip has no 8-bit products: operands are widened first."""
     num_ipus: int = 1
     workers_per_tile: int = 6
+    """Threads that take turns: a step of one worker takes as many tile cycles."""
     exchange_bytes_per_cycle: int = 4
     """poplibs: Target::getExchangeBytesPerCycle."""
+    tiles_per_exchange_bus: int = 2
+    """Neighbours that receive the same data at once (poplibs: Target::getTilesPerSharedExchangeBus)."""
+    copy_bytes_per_cycle: int = 8
+    """From one place of a tile to another (Target::getMemcpyBytesPerCycle)."""
+    coefficient_bytes_per_cycle: int = 8
+    """Loading weights into the AMP units; twice that with use128BitConvUnitLoad (poplibs,
+    ConvOptions.hpp)."""
+    channel_block_bytes: int = 32
+    """Of the input channels that an AMP unit takes at a time: 16 halves, 32 quarters or 8 floats (poplibs,
+    getWeightsPerConvUnit)."""
     memory_element_bytes: int = 16_384
     """A bank of a tile's memory, one access each at a time (osmarks/ipu-stack for Mk2; assumed for Mk1)."""
+    reserved_bytes: int = 16_384
+    """At the bottom of a tile, for the loader (osmarks/ipu-stack on a C600; assumed for the others)."""
     internal_sync_cycles: int = 200
-    """Assumed, within the 100 to 600 seen; section 4 of the notes validated whole models with it."""
+    """Assumed, within the 100 to 600 seen; whole models were validated with it (section 2)."""
+    external_sync_cycles: int = 600
+    """With the host or another IPU (Target::getGlobalSyncCycles of a C600; section 2)."""
 
     @property
     def num_tiles(self) -> int:
+        """Tiles of all its IPUs."""
         return self.tiles_per_ipu * self.num_ipus
 
     def seconds(self, cycles: int) -> float:
@@ -51,33 +76,67 @@ class Target:
         """The same chip, `num_ipus` of them."""
         return replace(self, num_ipus=num_ipus)
 
+    def amp_units(self, element_bytes: int, partial_bytes: int) -> int:
+        """AMP units of a tile at work, each of which makes an output channel.
+
+        Half partials keep all of them busy; of float partials only half as many can be stored in a cycle,
+        64 bits wide. A unit takes 8 quarters, 4 halves or a float in a cycle.
+        """
+        if element_bytes < HALF_BYTES:
+            return 16
+        if element_bytes > HALF_BYTES:
+            return self.float_macs
+        macs = self.half_macs_half_partials if partial_bytes == HALF_BYTES else self.half_macs_float_partials
+        return macs // 4
+
 
 _MK2 = Target(
     name="ipu2",
     ipu_version=2,
+    description="Mk2 GC200, M2000",
+    aliases=("m2000", "mk2", "gc200"),
     tiles_per_ipu=1472,
     bytes_per_tile=638_976,
     clock_hz=1_330_000_000,
     half_macs_half_partials=64,
     half_macs_float_partials=32,
     float_macs=16,
+    host_bytes_per_second=5.5e9,
+    link_bytes_per_second=54.4e9,
 )
+_BOW = replace(_MK2, name="bow", description="Bow", aliases=(), clock_hz=1_850_000_000)
 
 TARGETS: dict[str, Target] = {
     "ipu1": Target(
         name="ipu1",
         ipu_version=1,
+        description="Mk1 GC2",
+        aliases=("mk1", "gc2"),
         tiles_per_ipu=1216,
         bytes_per_tile=262_144,
         clock_hz=1_600_000_000,
         half_macs_half_partials=32,
         half_macs_float_partials=32,
         float_macs=8,
+        host_bytes_per_second=5.5e9,
+        link_bytes_per_second=54.4e9,
     ),
     "ipu2": _MK2,
-    "bow": replace(_MK2, name="bow", clock_hz=1_850_000_000),
-    "ipu21": replace(_MK2, name="ipu21", ipu_version=21, clock_hz=1_500_000_000, quarter_macs=128),
+    "bow": _BOW,
+    "ipu21": replace(
+        _MK2,
+        name="ipu21",
+        ipu_version=21,
+        description="C600",
+        aliases=("c600",),
+        clock_hz=1_500_000_000,
+        quarter_macs=128,
+        host_bytes_per_second=9.4e9,
+        link_bytes_per_second=27.2e9,
+    ),
 }
+ALIASES = {alias: name for name, target in TARGETS.items() for alias in target.aliases}
+"""The target's name by each other name that users may ask for it with."""
 
 
 MOST_IPUS = 65_536

@@ -13,10 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from poprt.pipeline import estimate
-from simipu.cost import CostOptions, Estimate, OperatorCost
-from simipu.cost.constants import STEP_CODE_BYTES
-from simipu.cost.products import Product, Settings, plan_product
+from simipu.cost import CALIBRATION, CostOptions, Estimate, OperatorCost
 from simipu.errors import CompileError
+from simipu.operators.formulas.plan import Plan, PlanOptions, Product, plan_product
 from simipu.target import TARGETS, Target
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -40,6 +39,10 @@ def cycles(model: onnx.ModelProto, target: Target = C600, **options: object) -> 
     return estimate(model, target, CostOptions(**options)).cycles
 
 
+def plan(product: Product, target: Target, proportion: float = 0.6) -> Plan:
+    return plan_product(product, target, PlanOptions(proportion), CALIBRATION)
+
+
 def test_a_large_matmul_reaches_most_of_the_peak_and_not_more() -> None:
     size = 4096
     ideal = size**3 / (C600.half_macs_half_partials * C600.num_tiles)
@@ -56,8 +59,8 @@ def test_float_costs_more_than_half_and_float_partials_more_than_half_partials()
 @given(st.integers(1, 2048), st.integers(1, 2048), st.integers(1, 2048))
 def test_more_of_any_dimension_never_costs_much_less(rows: int, k: int, n: int) -> None:
     def total(product: Product) -> int:
-        plan = plan_product(product, C600, Settings())
-        return plan.cycles + plan.steps * C600.internal_sync_cycles
+        found = plan(product, C600)
+        return found.cycles + found.steps * C600.internal_sync_cycles
 
     base = total(Product(1, rows, k, n))
     for grown in (Product(1, 2 * rows, k, n), Product(1, rows, 2 * k, n), Product(1, rows, k, 2 * n)):
@@ -77,23 +80,20 @@ def test_plans_keep_to_the_tiles_and_to_the_memory_they_say_they_keep_to(
     groups: int, rows: int, k: int, n: int, name: str, widths: tuple[int, int], proportion: float
 ) -> None:
     target = TARGETS[name]
-    plan = plan_product(Product(groups, rows, k, n, *widths), target, Settings(proportion))
-    assert 1 <= plan.tiles <= target.num_tiles
-    assert plan.compute > 0
-    assert plan.exchange >= 0
-    assert plan.fits == (plan.temporary_bytes <= proportion * target.bytes_per_tile)
+    found = plan(Product(groups, rows, k, n, *widths), target, proportion)
+    assert 1 <= found.tiles <= target.num_tiles
+    assert found.compute > 0
+    assert found.exchange >= 0
+    assert found.fits == (found.temporary_bytes <= proportion * target.bytes_per_tile)
 
 
 def test_a_narrow_side_streams_past_the_wide_one_whichever_it_is() -> None:
     """Dense products with few columns take what loading the wide operand as coefficients costs (measured on a
     Bow)."""
-    tall, wide = (
-        plan_product(product, C600, Settings())
-        for product in (Product(1, 8192, 512, 16), Product(1, 16, 512, 8192))
-    )
+    tall, wide = (plan(product, C600) for product in (Product(1, 8192, 512, 16), Product(1, 16, 512, 8192)))
     assert tall == wide
-    assert plan_product(Product(1, 8192, 512, 16, convolution=True), C600, Settings()) != tall
-    row, rows = (plan_product(Product(1, count, 1600, 6400), C600, Settings()) for count in (1, 2))
+    assert plan(Product(1, 8192, 512, 16, convolution=True), C600) != tall
+    row, rows = (plan(Product(1, count, 1600, 6400), C600) for count in (1, 2))
     assert row.cycles < rows.cycles, "one row alone streams as it is fastest"
 
 
@@ -130,12 +130,12 @@ def test_groups_of_few_channels_take_the_vertices_made_for_them(channels: int, k
 def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(
     product: Product, kind: str
 ) -> None:
-    assert plan_product(product, C600, Settings()).kind == kind
+    assert plan(product, C600).kind == kind
 
 
 def test_less_memory_never_makes_a_plan_faster() -> None:
     product = Product(1, 4096, 4096, 4096)
-    found = [plan_product(product, C600, Settings(proportion)).cycles for proportion in (0.6, 0.2, 0.05)]
+    found = [plan(product, C600, proportion).cycles for proportion in (0.6, 0.2, 0.05)]
     assert found == sorted(found)
     assert found[0] < found[-1]
 
@@ -227,7 +227,7 @@ def test_the_dearer_branch_is_taken_and_the_code_of_both_is_there(order: int) ->
     alone = estimate(one_node("MatMul", [[64, 512], [512, 512]]), C600)
     assert [operator.name for operator in found.operators] == ["If_0", "If_0/dear"]
     assert found.assumptions == ("If 'If_0': the dearer branch is taken",)
-    assert found.ipus[0].code_bytes > alone.ipus[0].code_bytes + 2 * STEP_CODE_BYTES - 1
+    assert found.ipus[0].code_bytes > alone.ipus[0].code_bytes + 2 * CALIBRATION.step_code_bytes - 1
     assert found.weight_bytes >= 512 * 512 * 2 // C600.num_tiles
 
 

@@ -17,7 +17,7 @@ from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits
 from poprt.terminal import make_console, show_progress
 from simipu import CompileError
-from simipu.target import TARGETS
+from simipu.target import ALIASES, TARGETS
 
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.report import BATCH_SIZES, make_report, require_matplotlib
@@ -38,7 +38,6 @@ _OPTIONS = (
     "enable_pipelining",
     "replication_factor",
 )
-ALIASES = {"c600": "ipu21", "m2000": "ipu2", "mk2": "ipu2", "gc200": "ipu2", "mk1": "ipu1", "gc2": "ipu1"}
 """Names that people have for chips besides Poplar's."""
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnxgraph import Chain, replace_nodes
-from simipu.numerics.lowering import GROWING_OPERATORS, unrounded_results
+from simipu.numerics.lowering import unrounded_results
+from simipu.operators import Rounding, find_operator
 
 Array = npt.NDArray[Any]
 
@@ -57,7 +58,8 @@ class Watch:
             nodes.append(node)
             for name in self._nodes.keys() & set(node.output):
                 chain = Chain(f"{name}/watched")
-                found[name] = _watch(chain, name, growing=node.op_type in GROWING_OPERATORS)
+                growing = find_operator(node.op_type).rounding is Rounding.GROWING
+                found[name] = _watch(chain, name, growing=growing)
                 nodes += chain.nodes
         chain = Chain("calibration")
         watched = [found[name] for name in self._nodes]

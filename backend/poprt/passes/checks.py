@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import TensorProto
@@ -12,6 +12,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError, GraphOptions
 from simipu.demand import measure
 from simipu.errors import CompileMemoryError
+from simipu.operators import OPERATORS, names_where
 
 from poprt.branches import advise_to_fix, raise_for_branch
 from poprt.operators import describe_missing
@@ -27,29 +28,11 @@ _TYPES = frozenset(
 """INT64 stays inside graphs only, for shapes and indices; inputs and outputs become INT32 (the chip has no 64
 bit)."""
 
-SHAPED_BY: Mapping[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        "BlackmanWindow ConstantOfShape HammingWindow HannWindow If NonZero Unique".split(), (0,)
-    ),
-    **dict.fromkeys(
-        (
-            "AffineGrid CenterCropPad Compress Expand OneHot Pad ReduceL1 ReduceL2 ReduceLogSum "
-            "ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare "
-            "Reshape Split Squeeze Tile TopK Unsqueeze Upsample"
-        ).split(),
-        (1,),
-    ),
-    **dict.fromkeys("Loop MelWeightMatrix".split(), (0, 1)),
-    **dict.fromkeys("Col2Im DFT".split(), (1, 2)),
-    "MaxUnpool": (2,),
-    "NonMaxSuppression": (0, 1, 2, 3),
-    "Range": (0, 1, 2),
-    "Resize": (2, 3),
-    "STFT": (1, 3),
-    "Slice": (1, 2, 3, 4),
+SHAPED_BY: Mapping[str, Sequence[int]] = {
+    name: entry.shaped_by for name, entry in OPERATORS.items() if entry.shaped_by
 }
 """Inputs on whose values, not only shapes, the shape of an operator's result depends."""
-SELECTING = frozenset("Compress NonMaxSuppression NonZero Unique".split())
+SELECTING = names_where(lambda entry: entry.counts_data)
 """Operators whose results are as many as the data happen to hold: no setting of the model's user."""
 
 

@@ -21,13 +21,13 @@ from onnxgraph import Value, attribute, fresh_name, graph_values, iter_defined, 
 from onnxgraph.edit import replace_nodes, set_attribute
 from onnxgraph.shapes import declare_others
 from simipu import CompileError, Target
-from simipu.cost import CostOptions, constants, node_cycles
-from simipu.cost.sharding import COPY, IPU_ATTRIBUTE, find_ipus, place_inputs
+from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
+from simipu.cost.placed import IPU_ATTRIBUTE, find_ipus, place_inputs
 from simipu.numerics.quarter import QUARTERS
+from simipu.operators import IPU_COPY, find_operator
 
 from poprt.passes.base import Pass, Stage, register
 
-_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 _DOMAIN = "ai.graphcore"
 """Of the operators that PopART has besides the standard's."""
 
@@ -51,7 +51,7 @@ class TakeQuarters(Pass):
         casts = {node.output[0]: node for node in all_casts if node.input[0] in narrow}
         narrowed = {node.output[0]: node for node in all_casts if node.output[0] in narrow}
         for node in graph.node:
-            if node.op_type in _PRODUCTS and casts.keys() >= set(node.input[:2]):
+            if find_operator(node.op_type).is_product and casts.keys() >= set(node.input[:2]):
                 operand, weights = (casts[name].input[0] for name in node.input[:2])
                 node.input[:2] = [narrowed[operand].input[0] if operand in narrowed else operand, weights]
         for unread in (casts.keys(), narrowed.keys()):
@@ -66,15 +66,15 @@ class TakeQuarters(Pass):
     "place_nodes",
     stage=Stage.LOWERING,
     option="shards",
-    takes={"target": "target", "options": "options"},
+    takes={"target": "target", "options": "options", "calibration": "calibration"},
     is_ours=True,
 )
 class PlaceNodes(Pass):
     """Write its IPU into each node, as the attribute `__ipu_number`."""
 
-    def __init__(self, target: Target, options: CostOptions) -> None:
+    def __init__(self, target: Target, options: CostOptions, calibration: Calibration = CALIBRATION) -> None:
         super().__init__()
-        self._target, self._options = target, options
+        self._target, self._options, self._calibration = target, options, calibration
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Shapes have to be declared. Raises CompileError for an IPU that there is not."""
@@ -88,10 +88,11 @@ class PlaceNodes(Pass):
             return _place_manually(graph, options.num_ipus)
         values = graph_values(graph)
         if options.enable_pipelining:
-            sizes = node_cycles(model, self._target, options)
+            sizes = node_cycles(model, self._target, options, self._calibration)
         else:
             sizes = _weight_bytes(graph, values)
-        return _place_evenly(sizes, _crossing_bytes(graph, values), options.num_ipus)
+        slack = self._calibration.cut_slack
+        return _place_evenly(sizes, _crossing_bytes(graph, values), options.num_ipus, slack)
 
 
 @register(
@@ -138,12 +139,12 @@ class InsertCopies(Pass):
 
 
 def _make_copy(source: str, result: str, ipu: int) -> onnx.NodeProto:
-    copy = helper.make_node(COPY, [source], [result], name=result, domain=_DOMAIN)
+    copy = helper.make_node(IPU_COPY, [source], [result], name=result, domain=_DOMAIN)
     set_attribute(copy, IPU_ATTRIBUTE, ipu)
     return copy
 
 
-@register_shapes(_DOMAIN, COPY)
+@register_shapes(_DOMAIN, IPU_COPY)
 def _infer_copy(_node: onnx.NodeProto, taken: Sequence[TypeProto]) -> Sequence[TypeProto]:
     """A copy is what it is a copy of."""
     return taken
@@ -163,17 +164,17 @@ def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
     return places
 
 
-def _place_evenly(sizes: Sequence[int], crossing: Sequence[int], num_ipus: int) -> list[int]:
+def _place_evenly(sizes: Sequence[int], crossing: Sequence[int], num_ipus: int, slack: float) -> list[int]:
     """The IPU of each node, in order: every IPU gets about as much of `sizes`.
 
-    A cut before node i moves `crossing[i]` bytes: of the cuts within CUT_SLACK of an IPU's share the cheapest
+    A cut before node i moves `crossing[i]` bytes: of the cuts within `slack` of an IPU's share the cheapest
     is taken.
     """
     before = list(itertools.accumulate(sizes, initial=0))
     share, cuts = before[-1] / num_ipus, [0]
     for ipu in range(1, num_ipus):
         off = [abs(size - ipu * share) for size in before[:-1]]
-        within = max(constants.CUT_SLACK * share, min(off, default=0))
+        within = max(slack * share, min(off, default=0))
         near = [i for i, distance in enumerate(off) if distance <= within and i >= cuts[-1]]
         cuts.append(min(near, key=lambda i: (crossing[i], off[i]), default=cuts[-1]))
     return [bisect.bisect_right(cuts, i) - 1 for i in range(len(sizes))]

@@ -32,13 +32,13 @@ from onnxgraph.edit import forget_values
 from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
+from simipu.operators import find_operator
 
 from poprt.passes.base import Pass, Stage, register
 
 _NARROWED: dict[int, int] = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
 _HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
-_PRODUCTS = ("Conv", "Gemm", "MatMul")
 _SCALES = range(-32, 32)
 """Signed numbers of 6 bits."""
 
@@ -388,7 +388,7 @@ class FloatToFp8(Pass):
         products = {
             i: index
             for i, node in enumerate(graph.node)
-            if node.op_type in _PRODUCTS and (index := _weight_index(node, weights)) is not None
+            if find_operator(node.op_type).is_product and (index := _weight_index(node, weights)) is not None
         }
         unknown = sorted(set(self._skip_op_names) - {graph.node[i].name for i in products})
         if unknown:

@@ -13,8 +13,6 @@ from simipu.target import Target
 import popef
 from poprt.pipeline import estimate
 
-CHIPS = {"ipu1": "Mk1 GC2", "ipu2": "Mk2 GC200, M2000", "bow": "Bow", "ipu21": "C600"}
-
 
 @dataclass(frozen=True, slots=True)
 class TypeCost:
@@ -56,7 +54,7 @@ class Profile:
     @property
     def chip(self) -> str:
         """The chip as people call it, with Poplar's name."""
-        name = f"{CHIPS.get(self.target.name, self.target.name)} ({self.target.name})"
+        name = f"{self.target.description} ({self.target.name})"
         return name if self.target.num_ipus == 1 else f"{self.target.num_ipus} x {name}"
 
     @property

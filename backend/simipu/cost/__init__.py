@@ -1,6 +1,22 @@
 """The cost model: what a graph would take on the chip, in cycles and bytes of a tile. It knows shapes only,
-never values."""
+never values.
 
-from simipu.cost.estimate import CostOptions, Estimate, IpuCost, OperatorCost, estimate, node_cycles
+`estimate` has the answer, `walk` costs node after node, `placed` reads which IPU runs what; what
+an operator takes is said in `simipu.operators`.
+"""
 
-__all__ = ["CostOptions", "Estimate", "IpuCost", "OperatorCost", "estimate", "node_cycles"]
+from simipu.cost.estimate import Estimate, IpuCost, estimate, node_cycles
+from simipu.cost.options import CostOptions
+from simipu.cost.walk import OperatorCost
+from simipu.operators.formulas.calibration import CALIBRATION, Calibration
+
+__all__ = [
+    "CALIBRATION",
+    "Calibration",
+    "CostOptions",
+    "Estimate",
+    "IpuCost",
+    "OperatorCost",
+    "estimate",
+    "node_cycles",
+]

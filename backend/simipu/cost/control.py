@@ -12,6 +12,8 @@ from onnxgraph.shapes import MOST_TRIPS, count_trips
 
 Known = Mapping[str, onnx.TensorProto]
 """Small constants by name, which may hold a trip count."""
+_BYTES_WITHOUT_DATA = 8
+"""Of the message of such a constant whose data lie elsewhere, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     return {
         name: tensor
         for name, tensor in known.items()
-        if list(tensor.dims) in ([], [1]) and tensor.ByteSize() > 8
+        if list(tensor.dims) in ([], [1]) and tensor.ByteSize() > _BYTES_WITHOUT_DATA
     }
 
 

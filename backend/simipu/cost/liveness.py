@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 from onnxgraph import Value, iter_reads
 
-from simipu.cost.operators import VIEWS
-from simipu.cost.sharding import place_inputs
+from simipu.cost.placed import place_inputs
+from simipu.operators import find_operator
 
 
 class Liveness:
@@ -29,7 +29,7 @@ class Liveness:
             roots = [self._root(name) for name in iter_reads(node) if name in made]
             self._last_use.update(dict.fromkeys(roots, i))
             self._places.update(dict.fromkeys(node.output, ipus[i]))
-            if node.op_type in VIEWS or not any(roots):
+            if find_operator(node.op_type).is_view or not any(roots):
                 self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
         self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
         self._live: set[str] = set()

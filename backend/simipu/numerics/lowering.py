@@ -31,24 +31,8 @@ from simipu.errors import LoadError
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, Shape, add_product, has_partials
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
+from simipu.operators import Rounding, find_operator
 
-EXACT_OPERATORS = frozenset(
-    "Abs Ceil Clip Concat Constant ConstantOfShape DepthToSpace Dropout Expand Flatten Floor Gather "
-    "GatherElements GatherND GlobalMaxPool Identity If Max MaxPool Min Neg Pad ReduceMax ReduceMin Relu "
-    "Reshape Round ScatterElements "
-    "ScatterND Sign Slice SpaceToDepth Split Squeeze Tile TopK Transpose Trilu Unsqueeze Where".split()
-)
-"""Operators that only move or choose among values: halves in, halves out, nothing to round."""
-BOUNDED_OPERATORS = frozenset(
-    "Acos Asin Atan AveragePool Cos Erf GlobalAveragePool HardSigmoid Log ReduceMean Sigmoid Sin Softmax "
-    "Softsign Sqrt "
-    "Tanh".split()
-)
-"""Operators whose results are never larger than the largest half. (The logarithm of 0 is an infinity, not an
-overflow.)"""
-GROWING_OPERATORS = frozenset("Cosh Exp Pow ReduceProd Sinh".split())
-"""Operators that take halves beyond the range of float."""
-PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 OLDEST_OPSET = 11
 """The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
 
@@ -177,9 +161,10 @@ class _Lowering:
         for subgraph in iter_bodies(node):
             self._lower_subgraph(subgraph)
         if node.op_type == "Cast":
-            return self._lowermake_cast(node)
+            return self._lower_cast(node)
         results = [name for name in node.output if name in self.halves]
-        if node.op_type in EXACT_OPERATORS or not results or self.numerics is None:
+        rounding = find_operator(node.op_type).rounding
+        if rounding is Rounding.EXACT or not results or self.numerics is None:
             return [node]
         return self._lower_product(node) or self._round_results(node, results)
 
@@ -193,7 +178,7 @@ class _Lowering:
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes of a product whose sums are kept in half; none where there is only one sum, or float
         partials."""
-        if node.op_type not in PRODUCTS or self.numerics is None:
+        if not find_operator(node.op_type).is_product or self.numerics is None:
             return []
         in_quarters = self.from_quarters.issuperset(node.input[:2])
         if not (in_quarters or self.numerics.half_partials):
@@ -211,16 +196,17 @@ class _Lowering:
 
     def _round(self, chain: Chain, source: str, op_type: str = "", result: str = "") -> str:
         assert self.numerics is not None
+        rounding = find_operator(op_type).rounding
         return round_to_half(
             chain,
             source,
             nan_on_overflow=self.numerics.nan_on_overflow,
-            bounded=op_type in BOUNDED_OPERATORS,
-            growing=op_type in GROWING_OPERATORS,
+            bounded=rounding is Rounding.BOUNDED,
+            growing=rounding is Rounding.GROWING,
             result=result,
         )
 
-    def _lowermake_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    def _lower_cast(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """A Cast from or to 8 bits has our attribute `scale`, the power of two of its tensor."""
         source, result = node.input[0], node.output[0]
         scale, chain = attribute(node, "scale", 0), Chain(result)

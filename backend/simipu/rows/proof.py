@@ -21,9 +21,9 @@ from onnxgraph import (
 )
 from onnxgraph.edit import forget_values
 
-from simipu.executable import Direction, Stream
-from simipu.rows.places import Array, Node, NotIndependent, Rows, Shape
-from simipu.rows.rules import RULES, WHOLE_BATCH
+from simipu.operators import find_operator
+from simipu.operators.rules.places import Array, Node, NotIndependent, Rows, Shape
+from simipu.streams import Direction, Stream
 
 
 def take_rows(
@@ -202,11 +202,11 @@ class _Tracer:
 
     def _place(self, node: Node) -> None:
         proto = node.proto
-        rule = RULES.get(proto.op_type)
-        if rule is None or any(True for _ in iter_bodies(proto)):
-            raise NotIndependent(WHOLE_BATCH.get(proto.op_type, "no rule for this operator"))
+        operator = find_operator(proto.op_type)
+        if operator.rows is None or any(True for _ in iter_bodies(proto)):
+            raise NotIndependent(operator.whole_batch)
         names = [name for name in proto.output if name]
-        for name, place in zip(names, rule(node), strict=False):
+        for name, place in zip(names, operator.rows(node), strict=False):
             if self.shapes[name][place.axis] != place.size(self.batch):
                 raise NotIndependent(
                     f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis "

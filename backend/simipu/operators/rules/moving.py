@@ -1,4 +1,4 @@
-"""The rules of operators that move or choose among values: views, slices, gathers, pads."""
+"""Where rows go through operators that move or choose among values: views, slices, gathers, pads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import math
 import numpy as np
 from onnx import helper
 
-from simipu.rows.places import Node, NotIndependent, Rows
+from simipu.operators.rules.places import Node, NotIndependent, Rows
+
+SQUEEZE_TAKES_AXES, SLICE_TAKES_TENSORS = 13, 10
+"""The opsets from which axes and ranges are inputs, not attributes."""
 
 
 def transpose(node: Node) -> list[Rows]:
@@ -49,7 +52,7 @@ def squeeze(node: Node) -> list[Rows]:
         if not axes:
             node.proto.op_type = "Identity"  # no axes at all would be taken for all of them
             del node.proto.input[1:]
-        elif node.opset < 13:
+        elif node.opset < SQUEEZE_TAKES_AXES:
             node.proto.attribute.append(helper.make_attribute("axes", axes))
         else:
             del node.proto.input[1:]
@@ -165,8 +168,8 @@ def _gather_own_rows(node: Node, data: Rows, component: int) -> Rows:
     ...]`: row i of the result is taken from row i, and for n rows the first n indices are taken."""
     indices = node.constant(1)
     assert indices is not None
-    if node.opset < 10:
-        raise NotIndependent("it picks among the rows")  # Slice takes no tensors before
+    if node.opset < SLICE_TAKES_TENSORS:
+        raise NotIndependent("it picks among the rows")
     numbers = indices[..., component]
     for axis in range(numbers.ndim):
         shape = [1] * numbers.ndim

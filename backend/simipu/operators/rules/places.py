@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,3 +133,7 @@ class Node:
         parts += [self.chain.shape(ones[axis + 1 :])] * (axis + 1 < first.ndim)
         repeats = self.chain.add("Concat", *parts, axis=0)
         return self.chain.add("Tile", self.chain.constant(first, first.dtype), repeats)
+
+
+Rule = Callable[[Node], Sequence[Rows]]
+"""The places of the rows in a node's results; NotIndependent, with the reason, where there are none."""

@@ -1,19 +1,15 @@
-"""For each operator, where its rows go: a rule gives the places of the results, or raises `NotIndependent`
-with the reason.
-
-Operators that compute stand here, those that only move values in `moves`; the table at the end has them all.
-An operator without a rule only costs speed, never correctness.
-"""
+"""Where rows go through operators that compute; those that only move values are in `moving`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
-from simipu.rows import moves
-from simipu.rows.places import Node, NotIndependent, Rows
+from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
-Rule = Callable[[Node], Sequence[Rows]]
+SOFTMAX_HAS_ONE_AXIS = 13
+"""The opset from which Softmax and its kin work along one axis; before, they flatten what follows it."""
+_SCALARS: tuple[tuple[int, ...], ...] = ((), (1,))
+"""Shapes of one number for a whole tensor."""
 
 
 def elementwise(node: Node) -> list[Rows]:
@@ -36,7 +32,8 @@ def elementwise(node: Node) -> list[Rows]:
     return [place] * len(node.results)
 
 
-def _matmul(node: Node) -> list[Rows]:
+def matmul(node: Node) -> list[Rows]:
+    """Rows lie along the left operand's rows, the right one's columns, or before both matrices."""
     left, right = node.rows[:2]
     rank = len(node.results[0])
     left_rank, right_rank = len(node.shape(0)), len(node.shape(1))
@@ -60,24 +57,27 @@ def _matmul(node: Node) -> list[Rows]:
     return elementwise(node)
 
 
-def _integer_matmul(node: Node) -> list[Rows]:
-    if node.rows[2:] != [None] * len(node.rows[2:]) or (node.has(2) and node.shape(2) not in ((), (1,))):
+def integer_matmul(node: Node) -> list[Rows]:
+    """The zero point of the left operand is one number."""
+    zero_point = 2
+    if any(node.rows[zero_point:]) or (node.has(zero_point) and node.shape(zero_point) not in _SCALARS):
         raise NotIndependent("its rows have zero points of their own")
-    return _matmul(node)
+    return matmul(node)
 
 
-def _quantized_matmul(node: Node) -> list[Rows]:
+def quantized_matmul(node: Node) -> list[Rows]:
     """Scales and zero points of the left operand are one number each."""
     rows = node.only_rows()
     if rows.axis == len(node.shape(0)) - 1:
         raise NotIndependent("rows lie along the summed dimension")
-    if any(node.shape(index) not in ((), (1,)) for index in (1, 2, 6, 7)):
+    if any(node.shape(index) not in _SCALARS for index in (1, 2, 6, 7)):
         raise NotIndependent("its rows have scales of their own")
     return [rows.moved(rows.axis + len(node.results[0]) - len(node.shape(0)))]
 
 
-def _gemm(node: Node) -> list[Rows]:
-    rows, bias = node.rows[0], node.rows[2] if len(node.rows) > 2 else None
+def gemm(node: Node) -> list[Rows]:
+    """Rows lie along the left operand's; a bias may have a row for each."""
+    rows, bias = node.rows[0], next(iter(node.rows[2:]), None)
     if node.rows[1] is not None or rows is None:
         raise NotIndependent("rows come in through its right operand")
     if rows.axis != int(node.attribute("transA", 0)):
@@ -85,12 +85,12 @@ def _gemm(node: Node) -> list[Rows]:
     place = rows.moved(0)
     if bias is not None and bias != place:
         raise NotIndependent("its bias carries rows along another axis")
-    if bias is None and node.has(2) and len(node.shape(2)) == 2 and node.shape(2)[0] != 1:
+    if bias is None and node.has(2) and node.shape(2)[:-1] not in _SCALARS:
         node.forget_rows(2, 0, place)
     return [place]
 
 
-def _einsum(node: Node) -> list[Rows]:
+def einsum(node: Node) -> list[Rows]:
     """The rows' letter must be one in all operands that carry rows, stand in no other, and in the result."""
     equation = str(node.attribute("equation", b"").decode()).replace(" ", "")
     terms, arrow, result = equation.partition("->")
@@ -118,18 +118,20 @@ def leading_axis(node: Node) -> list[Rows]:
     return [rows]
 
 
-def _attention(node: Node) -> list[Rows]:
+def attention(node: Node) -> list[Rows]:
     """All inputs have the batch first, a mask only where it has all four axes, and not one for all rows."""
-    masked = node.has(3) and len(node.shape(3)) == 4 and node.shape(3)[0] != 1
-    return _leading_axes(node, [index for index in range(len(node.rows)) if index != 3 or masked])
+    mask, axes = 3, 4
+    masked = node.has(mask) and len(node.shape(mask)) == axes and node.shape(mask)[0] != 1
+    return _leading_axes(node, [index for index in range(len(node.rows)) if index != mask or masked])
 
 
-def _rotary_embedding(node: Node) -> list[Rows]:
+def rotary_embedding(node: Node) -> list[Rows]:
     """With positions the tables are looked up in; without, they have a batch of their own."""
     return _leading_axes(node, [0, 3] if node.has(3) else [0, 1, 2])
 
 
-def _grid_sample(node: Node) -> list[Rows]:
+def grid_sample(node: Node) -> list[Rows]:
+    """Pictures and grids have the batch first."""
     return _leading_axes(node, [0, 1])
 
 
@@ -146,7 +148,7 @@ def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
     return [place] * len(node.results)
 
 
-def _along(default: int) -> Rule:
+def along(default: int) -> Rule:
     """Operators that work along one axis: independent when that is another axis than the rows'."""
 
     def rule(node: Node) -> list[Rows]:
@@ -158,7 +160,7 @@ def _along(default: int) -> Rule:
     return rule
 
 
-def _inner_axes(node: Node) -> list[Rows]:
+def inner_axes(node: Node) -> list[Rows]:
     """Normalisation over all axes from `axis` on."""
     rows = node.only_rows()
     if node.axis(-1, len(node.shape(0))) <= rows.axis:
@@ -166,16 +168,18 @@ def _inner_axes(node: Node) -> list[Rows]:
     return [rows] * len(node.results)
 
 
-def _softmax(node: Node) -> list[Rows]:
+def softmax(node: Node) -> list[Rows]:
     """Before opset 13 it flattens everything from axis (default 1) on, so the rows must stand before it."""
     rows = node.only_rows()
-    axis = node.axis(-1 if node.opset >= 13 else 1, len(node.shape(0)))
-    if axis == rows.axis or (node.opset < 13 and axis < rows.axis):
+    flattens = node.opset < SOFTMAX_HAS_ONE_AXIS
+    axis = node.axis(1 if flattens else -1, len(node.shape(0)))
+    if axis == rows.axis or (flattens and axis < rows.axis):
         raise NotIndependent("it normalises along the rows")
     return [rows]
 
 
-def _reduce(node: Node) -> list[Rows]:
+def reduce(node: Node) -> list[Rows]:
+    """Over other axes than the rows'; without `keepdims` those before them are gone."""
     rows = node.only_rows()
     rank = len(node.shape(0))
     axes = node.attribute("axes")
@@ -192,14 +196,16 @@ def _reduce(node: Node) -> list[Rows]:
     return [rows.moved(rows.axis - sum(axis < rows.axis for axis in reduced))]
 
 
-def _mean_variance(node: Node) -> list[Rows]:
+def mean_variance(node: Node) -> list[Rows]:
+    """Normalisation over the axes that it names."""
     rows = node.only_rows()
     if rows.axis in {axis % len(node.shape(0)) for axis in node.attribute("axes", [0, 2, 3])}:
         raise NotIndependent("it normalises over the rows")
     return [rows]
 
 
-def _arg(node: Node) -> list[Rows]:
+def arg(node: Node) -> list[Rows]:
+    """ArgMax, ArgMin: along one axis, which goes without `keepdims`."""
     rows = node.only_rows()
     axis = node.axis(0, len(node.shape(0)))
     if axis == rows.axis:
@@ -207,7 +213,8 @@ def _arg(node: Node) -> list[Rows]:
     return [rows if node.attribute("keepdims", 1) or axis > rows.axis else rows.moved(rows.axis - 1)]
 
 
-def _cumulative(node: Node) -> list[Rows]:
+def cumulative(node: Node) -> list[Rows]:
+    """Along an axis that is an input."""
     rows = node.only_rows()
     axis = node.constant(1)
     if axis is None or int(axis.item()) % len(node.shape(0)) == rows.axis:
@@ -215,34 +222,39 @@ def _cumulative(node: Node) -> list[Rows]:
     return [rows]
 
 
-def _quantize(node: Node) -> list[Rows]:
+def quantize(node: Node) -> list[Rows]:
     """QuantizeLinear, DequantizeLinear: scales are of the whole tensor, or of another axis than the rows'."""
     rows = node.only_rows()
     scale = node.shape(1)
-    if len(scale) > 1 or (scale not in ((), (1,)) and node.axis(1, len(node.shape(0))) == rows.axis):
+    if len(scale) > 1 or (scale not in _SCALARS and node.axis(1, len(node.shape(0))) == rows.axis):
         raise NotIndependent("its scale differs from row to row")
     return [rows]
 
 
-def _recurrent(node: Node) -> list[Rows]:
+_LENGTHS, _STATES, _PEEPHOLES = 4, (5, 6), 7
+"""Inputs of a recurrent operator."""
+
+
+def recurrent(node: Node) -> list[Rows]:
     """LSTM, GRU, RNN: input and states have the batch at axis 1; Y at axis 2, the last states at 1. Layout 1:
     at axis 0."""
     batch_first = bool(node.attribute("layout", 0))
     place = node.rows[0]
-    if place is None or place.axis != (0 if batch_first else 1) or any(node.rows[1:4]):
+    if place is None or place.axis != (0 if batch_first else 1) or any(node.rows[1:_LENGTHS]):
         raise NotIndependent("rows do not lie along the batch axis of its input alone")
-    for index in range(4, len(node.rows)):
-        _forget_state(node, index, place.moved(0) if index == 4 else place)
+    if any(node.rows[_PEEPHOLES:]):
+        raise NotIndependent("its peepholes carry rows")
+    _forget_state(node, _LENGTHS, place.moved(0))
+    for index in _STATES:
+        _forget_state(node, index, place)
     places = [place, place, place] if batch_first else [place.moved(2), place, place]
     return [place for place, name in zip(places, node.proto.output, strict=False) if name]
 
 
 def _forget_state(node: Node, index: int, place: Rows) -> None:
-    """The lengths (input 4), initial states (5, 6) or peepholes (7) of a recurrent operator, which exporters
-    write out for the compiled batch. No state means zeros, and that ONNX Runtime need not read any."""
-    if not node.has(index) or index == 7:
-        if index == 7 and node.rows[7] is not None:
-            raise NotIndependent("its peepholes carry rows")
+    """The lengths or initial states of a recurrent operator, which exporters write out for the compiled
+    batch. No state means zeros, and that ONNX Runtime need not read any."""
+    if not node.has(index):
         return
     if node.rows[index] is not None:
         if node.rows[index] != place:
@@ -250,83 +262,7 @@ def _forget_state(node: Node, index: int, place: Rows) -> None:
         return
     value = node.constant(index)
     assert value is not None
-    if index > 4 and not value.any():
+    if index != _LENGTHS and not value.any():
         node.computed[index] = ""
     else:
         node.forget_rows(index, place.axis, place, broadcasts=False)
-
-
-ELEMENTWISE = (
-    "Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast "
-    "CastLike Ceil Celu Clip Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual "
-    "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul "
-    "Neg Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt "
-    "Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"
-).split()
-
-_FAMILIES: Sequence[tuple[Rule, str]] = (
-    (
-        leading_axis,
-        "AveragePool BatchNormalization Col2Im Conv ConvInteger ConvTranspose DepthToSpace "
-        "GlobalAveragePool GlobalLpPool GlobalMaxPool GroupNormalization InstanceNormalization LRN LpPool "
-        "MaxPool QLinearConv SpaceToDepth",
-    ),
-    (_integer_matmul, "MatMulInteger"),
-    (_quantized_matmul, "QLinearMatMul"),
-    (_attention, "Attention"),
-    (_rotary_embedding, "RotaryEmbedding"),
-    (_grid_sample, "GridSample"),
-    (_along(-1), "LpNormalization TopK"),
-    (_along(0), "Split"),
-    (_inner_axes, "LayerNormalization RMSNormalization"),
-    (_softmax, "Softmax LogSoftmax Hardmax"),
-    (_arg, "ArgMax ArgMin"),
-    (_cumulative, "CumSum CumProd"),
-    (_quantize, "QuantizeLinear DequantizeLinear"),
-    (_recurrent, "LSTM GRU RNN"),
-    (_matmul, "MatMul"),
-    (_gemm, "Gemm"),
-    (_einsum, "Einsum"),
-    (_mean_variance, "MeanVarianceNormalization"),
-    (
-        _reduce,
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
-        "ReduceSum ReduceSumSquare",
-    ),
-    (moves.view, "Flatten Unsqueeze"),
-    (moves.squeeze, "Squeeze"),
-    (moves.reshape, "Reshape"),
-    (moves.transpose, "Transpose"),
-    (moves.concat, "Concat"),
-    (moves.slice_, "Slice"),
-    (moves.gather, "Gather"),
-    (moves.gather_elements, "GatherElements"),
-    (moves.gather_nd, "GatherND"),
-    (moves.scatter_elements, "ScatterElements"),
-    (moves.expand, "Expand"),
-    (moves.tile, "Tile"),
-    (moves.pad, "Pad"),
-    (moves.resize, "Resize"),
-    (moves.upsample, "Upsample"),
-    (moves.trilu, "Trilu"),
-    (moves.one_hot, "OneHot"),
-    (moves.reverse_sequence, "ReverseSequence"),
-)
-
-RULES: MappingProxyType[str, Rule] = MappingProxyType(
-    dict.fromkeys(ELEMENTWISE, elementwise)
-    | {name: rule for rule, names in _FAMILIES for name in names.split()}
-)
-"""The rule of each operator that has one."""
-
-WHOLE_BATCH = MappingProxyType(
-    {
-        "DynamicQuantizeLinear": "its scale comes of the values of the whole batch",
-        "NonZero": "it numbers elements over the whole batch",
-        "Unique": "it looks for equal values over the whole batch",
-        "If": "a branch is chosen for the whole batch",
-        "Loop": "rows are not followed into its body",
-        "Scan": "rows are not followed into its body",
-    }
-)
-"""Why some operators have none."""

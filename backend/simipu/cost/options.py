@@ -1,0 +1,28 @@
+"""What the cost model is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """The compiler options that time and memory depend on, by their names and defaults in PopRT."""
+
+    partials_type: str = "half"
+    available_memory_proportion: float = 0.6
+    num_io_tiles: int = 0
+    batches_per_step: int = 1
+    stream_buffering_depth: int = 1
+    use_128bit_conv_unit_load: bool = False
+    fused_attention: bool = False
+    """PopRT's pass of that name was used: attention works on layouts that need no element by element
+    copies."""
+    num_ipus: int = 1
+    """IPUs of a replica, over which the layers are spread."""
+    virtual_graph_mode: str = "off"
+    """manual: nodes are where their attribute `__ipu_number` says; else the model spreads them."""
+    enable_pipelining: bool = False
+    """The IPUs work on batches that follow one another; otherwise one IPU works at a time."""
+    replication_factor: int = 1
+    """Copies of the model that run side by side and share the host's link."""

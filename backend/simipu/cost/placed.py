@@ -1,0 +1,27 @@
+"""What a placed graph says of its nodes: which IPU runs each, and where the inputs go. Who places them:
+`poprt.passes.lowering`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnxgraph import attribute, iter_reads
+
+IPU_ATTRIBUTE = "__ipu_number"
+"""The attribute of a node that says its IPU, as PopRT's manual sharding sets it."""
+
+
+def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
+    """The IPU of each node of a placed graph; where there is one IPU, nodes need not say it."""
+    if num_ipus == 1:
+        return [0] * len(graph.node)
+    return [int(attribute(node, IPU_ATTRIBUTE, 0)) for node in graph.node]
+
+
+def place_inputs(graph: onnx.GraphProto, ipus: Sequence[int]) -> dict[str, int]:
+    """The IPU to which the host sends each input: the one that reads it first."""
+    found = {info.name: 0 for info in graph.input}
+    for node, ipu in reversed(list(zip(graph.node, ipus, strict=True))):
+        found.update((name, ipu) for name in iter_reads(node) if name in found)
+    return found

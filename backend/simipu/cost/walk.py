@@ -1,0 +1,216 @@
+"""Walks a placed graph in order and costs its nodes, and those of the graphs inside them, by the table of
+operators. It reads shapes and the IPU of each node, and changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+from onnxgraph import Value, graph_values, iter_reads
+from onnxgraph.shapes import MOST_TRIPS
+
+from simipu.cost.control import Bodies, find_bodies, known_constants
+from simipu.cost.liveness import Liveness
+from simipu.cost.options import CostOptions
+from simipu.errors import CompileError
+from simipu.operators import IPU_COPY, find_operator
+from simipu.operators.formulas.calibration import Calibration
+from simipu.operators.formulas.elementwise import is_quarter_cast
+from simipu.operators.formulas.moving import control
+from simipu.operators.formulas.plan import PlanOptions
+from simipu.operators.formulas.work import Context, Work
+from simipu.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCost:
+    """One node of the graph: what it takes, and what is live on a tile while it runs."""
+
+    name: str
+    op_type: str
+    work: Work
+    sync_cycles: int
+    live_bytes: int
+    """Of a tile: tensors that are alive, and copies of operands."""
+    ipu: int = 0
+
+    @property
+    def cycles(self) -> int:
+        """Compute, exchange and sync of the busiest tile, one after the other."""
+        return self.work.compute + self.work.exchange + self.sync_cycles
+
+
+class Walk:
+    """Costs the nodes of a graph in order, and those of the graphs inside them."""
+
+    def __init__(
+        self, target: Target, options: CostOptions, values: dict[str, Value], calibration: Calibration
+    ) -> None:
+        self.target, self.options, self.values, self.calibration = target, options, values, calibration
+        self.assumptions: list[str] = []
+        self.further_weight_bytes = Counter[int]()
+        """By IPU: of the graphs inside nodes, and of what constants alone make, as far as it is more than
+        they are."""
+        self._plan_options = PlanOptions(
+            options.available_memory_proportion, options.use_128bit_conv_unit_load
+        )
+        self._known: dict[str, onnx.TensorProto] = {}
+        self._constants: set[str] = set()
+        self._grown: dict[str, int] = {}
+        """Constants that nodes make of constants, and how many elements more they have than those that are
+        weights."""
+        self._moved: set[str] = set()
+
+    def iter_operators(
+        self, graph: onnx.GraphProto, ipus: Sequence[int], inside: str = "", around: int = 0
+    ) -> Iterator[OperatorCost]:
+        """The nodes of `graph`, which is inside the node of that name; `around` bytes are alive on a tile
+        meanwhile."""
+        self._constants.update(tensor.name for tensor in graph.initializer)
+        self._known.update(known_constants(graph))
+        liveness = Liveness(graph, self.values, ipus)
+        for i, node in enumerate(graph.node):
+            live = around + math.ceil(
+                liveness.during(i, node) / self.target.num_tiles * self.calibration.imbalance
+            )
+            bodies = find_bodies(node, self.values, self._known)
+            if bodies.graphs or not self._is_constant(node):
+                self._hold(iter_reads(node), ipus[i])
+            if bodies.graphs:
+                yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
+            else:
+                yield self._operator(node, self._work(node), ipus[i], inside, live)
+
+        if not inside:
+            self._hold((info.name for info in graph.output), ipus[-1] if ipus else 0)
+
+    def _is_constant(self, node: onnx.NodeProto) -> bool:
+        return all(name in self._constants for name in node.input if name)
+
+    def _hold(self, names: Iterable[str], ipu: int) -> None:
+        """What constants make is computed by the compiler and lies on the chip, if a run needs it."""
+        held = {name: self._grown.pop(name, 0) for name in names}
+        self.further_weight_bytes[ipu] += sum(
+            size * self.values[name].bytes_per_element for name, size in held.items() if size
+        )
+
+    def _grow(self, node: onnx.NodeProto) -> None:
+        """In elements: a weight that is widened where it is used lies on the chip as narrow as it is."""
+        taken = [
+            self.values[name].size - self._grown.get(name, 0) for name in node.input if name in self.values
+        ]
+        covered = sum(taken) if node.op_type == "Concat" else max(taken, default=0)
+        for name in node.output:
+            if name in self.values:
+                self._grown[name] = max(0, self.values[name].size - covered)
+
+    def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
+        target, is_link = self.target, node.op_type == IPU_COPY
+        sync = target.external_sync_cycles if is_link else target.internal_sync_cycles
+        return OperatorCost(
+            inside + node.name, node.op_type, work, work.steps * sync, live + work.temporary_bytes, ipu
+        )
+
+    def _work(self, node: onnx.NodeProto) -> Work:
+        work = operator_work(self._context(node))
+        if node.op_type == IPU_COPY:
+            return work
+        if node.op_type == "Transpose" or (work.kind == "view" and self._moved.intersection(node.input)):
+            self._moved.update(node.output)
+        if self._is_constant(node):
+            self._constants.update(node.output)
+            self._grow(node)
+        return work
+
+    def _context(self, node: onnx.NodeProto) -> Context:
+        inputs, outputs = _values(node, node.input, self.values), _values(node, node.output, self.values)
+        return Context(
+            node,
+            inputs,
+            [value for value in outputs if value is not None],
+            self.target,
+            self._plan_options,
+            self.calibration,
+            self.options.partials_type == "half",
+            frozenset(self._constants.intersection(node.input)),
+            frozenset(self._moved.intersection(node.input)),
+            self.options.fused_attention,
+        )
+
+    def _iter_bodies(
+        self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int
+    ) -> Iterator[OperatorCost]:
+        """The node itself, which copies what goes in and comes out, and the nodes of the dearest of the
+        graphs inside it."""
+        self._check_runs(node, bodies, inside)
+        if bodies.assumption:
+            self.assumptions.append(f"{node.op_type} {inside + node.name!r}: {bodies.assumption}")
+        found = []
+        for graph in bodies.graphs:
+            self.values.update(graph_values(graph))
+            self.further_weight_bytes[ipu] += sum(
+                self.values[tensor.name].bytes for tensor in graph.initializer
+            )
+            places = [ipu] * len(graph.node)
+            found.append(list(self.iter_operators(graph, places, f"{inside}{node.name}/", live)))
+        dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
+        others = [operator for operators in found if operators is not dearest for operator in operators]
+        work = control(self._context(node), bodies.runs)
+        work = replace(work, code_bytes=work.code_bytes + code_bytes(others))
+        yield self._operator(
+            node, work, ipu, inside, max([live, *(operator.live_bytes for operator in others)])
+        )
+        for operator in dearest:
+            yield _repeat(operator, bodies.runs)
+
+    @staticmethod
+    def _check_runs(node: onnx.NodeProto, bodies: Bodies, inside: str) -> None:
+        if bodies.runs > MOST_TRIPS:
+            raise CompileError(
+                f"node {inside + node.name!r} ({node.op_type}) runs {bodies.runs} times, and nothing ends "
+                "it before"
+            )
+
+
+def operator_work(context: Context) -> Work:
+    """The work of a node, by its entry in the table. What constants alone make is the compiler's work.
+
+    Raises CompileError when a tensor of it has no shape.
+    """
+    cost = find_operator(context.node.op_type).cost
+    known = context.constants.issuperset(filter(None, context.node.input))
+    # A copy between IPUs is the placement's: the compiler does not undo it.
+    folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
+    return Work("view") if cost is None or not context.outputs or folded else cost(context)
+
+
+def code_bytes(operators: Iterable[OperatorCost]) -> int:
+    """Of a tile. Equal operators share their code: it is outlined."""
+    distinct = {(operator.op_type, operator.work) for operator in operators if operator.work.steps}
+    return sum(work.code_bytes for _, work in distinct)
+
+
+def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
+    work = operator.work
+    work = replace(
+        work,
+        compute=work.compute * runs,
+        exchange=work.exchange * runs,
+        steps=work.steps * runs,
+        macs=work.macs * runs,
+    )
+    return replace(operator, work=work, sync_cycles=operator.sync_cycles * runs)
+
+
+def _values(node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, Value]) -> list[Value | None]:
+    listed = list(names)
+    missing = [name for name in listed if name and name not in values]
+    if missing and not find_operator(node.op_type).is_view:
+        raise CompileError(
+            f"node {node.name!r} ({node.op_type}): the shape of {missing[0]!r} is not known at compile time; "
+            "the IPU runs static graphs only"
+        )
+    return [values.get(name) for name in listed]

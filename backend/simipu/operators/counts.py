@@ -1,0 +1,76 @@
+"""How much work an operator asks of the machine that computes it: multiply-adds, or elements looked at, of
+one run, at least. This is about strangers' graphs, whose work must have a bound, not about the chip.
+
+A count is told the shapes of the inputs that are there, and of the outputs. Attributes are read as their type
+should be, whatever a stranger says it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import onnx
+
+Shape = tuple[int, ...]
+Count = Callable[[onnx.NodeProto, Sequence[Shape], Sequence[Shape]], int]
+_OPERANDS = 2
+
+
+def count_shape(shape: Sequence[int]) -> int:
+    """Elements; an axis of 0 counts as 1, for operators walk along the others."""
+    return math.prod(max(1, size) for size in shape)
+
+
+def count_elements(_: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """Every element is looked at once."""
+    return sum(map(count_shape, (*inputs, *outputs)))
+
+
+def _of_operands(count: Callable[[Sequence[Shape], int], int]) -> Count:
+    """`count` for an operator with two operands that are no scalars, told them and the elements of the
+    results; all others count their elements."""
+
+    def counted(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+        if len(inputs) < _OPERANDS or not all(inputs[:_OPERANDS]):
+            return count_elements(node, inputs, outputs)
+        return count(inputs, sum(map(count_shape, outputs)))
+
+    return counted
+
+
+count_matmul = _of_operands(lambda inputs, elements: elements * inputs[0][-1])
+count_gemm = _of_operands(lambda inputs, elements: elements * max(inputs[0]))
+"""At most: either side of the left operand may be the summed one."""
+count_convolution = _of_operands(lambda inputs, elements: elements * count_shape(inputs[1][1:]))
+count_transposed_convolution = _of_operands(
+    lambda inputs, _: count_shape(inputs[0]) * count_shape(inputs[1][1:])
+)
+count_recurrent = _of_operands(
+    lambda inputs, _: count_shape(inputs[0][:2]) * sum(map(count_shape, inputs[1:3]))
+)
+"""Every step multiplies its input and its state with their weights."""
+count_suppression = _of_operands(lambda inputs, _: count_shape(inputs[1]) * max(inputs[0]))
+"""Every box meets every other of its class."""
+
+
+def count_pool(node: onnx.NodeProto, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
+    """Every result looks at its window, as far as that is within the input."""
+    if not inputs:
+        return count_elements(node, inputs, outputs)
+    kernel = next((list(each.ints) for each in node.attribute if each.name == "kernel_shape"), [])
+    sizes = inputs[0][len(inputs[0]) - len(kernel) :]
+    return sum(map(count_shape, outputs)) * count_shape(tuple(map(min, zip(kernel, sizes, strict=False))))
+
+
+def count_einsum(node: onnx.NodeProto, inputs: Sequence[Shape], _: Sequence[Shape]) -> int:
+    """Of the widest way: all labels' sizes with each other."""
+    text = next((each.s for each in node.attribute if each.name == "equation"), b"")
+    equation = text.decode("utf-8", "replace")
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, inputs, strict=False):
+        letters = term.replace("...", "")
+        sizes.update(zip(letters, shape[len(shape) - len(letters) :], strict=False))
+        sizes["..."] = max(sizes.get("...", 1), count_shape(shape[: len(shape) - len(letters)]))
+    return count_shape(tuple(sizes.values()))

@@ -1,0 +1,77 @@
+"""What the simulated IPU knows of an operator: one entry, whose fields the walkers read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import onnx
+from onnxgraph import Chain
+
+from simipu.operators.counts import Count, count_elements
+from simipu.operators.formulas.elementwise import guess
+from simipu.operators.formulas.work import Context, Work
+from simipu.operators.rules.places import Rule
+
+Formula = Callable[[Context], Work]
+Body = Callable[[Chain, onnx.NodeProto], None]
+"""Adds to a chain the nodes of the standard that make a node's results of its inputs."""
+
+
+class Rounding(Enum):
+    """What becomes of an operator's results in half."""
+
+    EXACT = auto()
+    """It only moves or chooses among values: halves in, halves out, nothing to round."""
+    BOUNDED = auto()
+    """Rounded, and never larger than the largest half. (The logarithm of 0 is an infinity, not an
+    overflow.)"""
+    GROWING = auto()
+    """Rounded, and able to take halves beyond the range of float."""
+    ROUNDED = auto()
+    PRODUCT = auto()
+    """Its sums are kept in half as well, where partial sums are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator, in every version of it."""
+
+    rows: Rule | None = None
+    """Where its rows go; None: the whole batch is computed, for the reason in `whole_batch`."""
+    whole_batch: str = "no rule for this operator"
+    cost: Formula | None = guess
+    """What it takes of the chip; None: nothing, for it is a view, or known at compile time."""
+    rounding: Rounding = Rounding.ROUNDED
+    count: Count = count_elements
+    """What it asks of the machine that computes it."""
+    shaped_by: Sequence[int] = ()
+    """Inputs on whose values, not only shapes, the shape of its result depends."""
+    reads_mapped_weights: bool = False
+    """Whether ONNX Runtime computes with a weight where it lies. Others' weights its optimizers rewrite, as
+    convolutions' into a layout of their own, and some do not know that a value was given."""
+    last_opset: int = 0
+    """The opset up to which ONNX Runtime's kernels go, where the standard has newer versions of the operator,
+    or has dropped it; 0: there is none such."""
+    taken_apart: bool = False
+    """Whether ONNX Runtime has no kernel and puts the standard's definition in its place, before anything
+    else here is asked: the entry's other fields are of no use."""
+    condition: str = ""
+    """What has to be so for it to be computed, in words."""
+    body: Body | None = None
+    """What computes it, where ONNX Runtime has neither kernel nor definition."""
+    refusal: str = ""
+    """Why it cannot be compiled, if so."""
+    counts_data: bool = False
+    """Whether it makes as many results as the data happen to hold."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it only renames memory, or is known at compile time."""
+        return self.cost is None
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a product whose operands may be of 8 bits, and whose sums may be kept in half."""
+        return self.rounding is Rounding.PRODUCT

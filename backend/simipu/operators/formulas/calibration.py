@@ -1,0 +1,83 @@
+"""What the cost model takes for the numbers that no public source gives exactly: fitted to published
+measurements, or assumed. Facts about a chip are `simipu.target`'s, cycles of poplibs' vertices `vertices`'.
+
+Fitted numbers come from the rows in `benchmarks/data`, and `benchmarks/validation.py` prints what they are
+worth; docs/ipu-performance.md, section 9, says what each was fitted on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """One set of such numbers, which is passed in: whoever tries another value makes another set. Cycles are
+    a tile's where nothing else is said, bytes too."""
+
+    planned_cycles: int = 1_600
+    """Of each planned product beside what its plan says: zeroing, layout phases, control. Fitted."""
+    field_cycles: int = 700
+    """Further, of a convolution's field with its halos. Fitted."""
+    streamed_cycles_per_byte: float = 0.03
+    """Further, of a matmul, of each byte of a tile's inputs and partial sums. Fitted."""
+    narrow_side: int = 64
+    """Rows or columns of a product up to which this side streams past the other, which is loaded as
+    coefficients, although the planner's formulas may say otherwise (dense products on a Bow take what that
+    costs; 32 to 512 fit as well). Fitted."""
+    fp8_block_cycles: int = 280
+    """Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others.
+    Fitted; reading it gave 360, where no cast was counted."""
+    fp8_cast_cycles: int = 5
+    """Of a worker for 8 halves that become fp8: two loads, two conversions and a store. Assumed; poplibs'
+    cast from fp8 to fp8, which goes through half, takes 13."""
+    pow_cycles: int = 45
+    """Of a worker for an element. Fitted on BERT-base with and without the fused Gelu; poplibs' estimator
+    says 325, an average over random exponents."""
+    softmax_cycles: int = 2_000
+    """Of the stable softmax, beside its elements. Assumed (section 5.2)."""
+    softmax_cycles_per_half: float = 3.0
+    """Two reductions and three passes: added up from the vertices (section 5.2)."""
+    norm_cycles: int = 4_000
+    """Of a normalisation, beside its elements. Assumed (section 5.3)."""
+    norm_cycles_per_half: float = 3.5
+    """Two reductions and four passes: added up from the vertices (section 5.3)."""
+    reduction_cycles: int = 1_250
+    """Of each stage of a reduction, beside its elements. Fitted on poplibs' simulator: 1,466 to 1,882 for one
+    stage, 2,446 to 3,357 for two (section 5.1)."""
+    pool_start_cycles: int = 600
+    """Of a pool, beside its positions. Fitted on the simulator (section 5.4)."""
+    guess_cycles_per_element: float = 6.0
+    """Of a worker, of an operator without a formula: dearer than the common ones, so that the estimate errs
+    on the safe side. Chosen."""
+    broken_atom_bytes: int = 2
+    """Bytes of halves that stay together where a Transpose breaks the chip's blocks of channels, as without
+    a fused attention even [0, 2, 1, 3] does. Fitted on BERT-base with default options."""
+    cut_slack: float = 0.1
+    """Of an IPU's share, by which the share may be missed where the graph is cut, for the sake of smaller
+    copies. Chosen; PopRT's tools/auto_sharding.py too only cuts where branches join."""
+
+    host_call_seconds: float = 130e-6
+    """Of a synchronous call: 0.447 ms of the least latency of ResNet-50 against 0.321 ms streamed
+    (graphcore/PopRT; section 1.2)."""
+    host_batch_seconds: float = 100e-6
+    """The host's own work for a batch, which only shows where the chip is faster: Wide&Deep's intervals, 90
+    to 166 us above what the link takes (graphcore/PopRT, ByteMLPerf; section 1.2). Fitted."""
+
+    program_code_bytes: int = 8_192
+    """Of every program. A planning figure (section 8)."""
+    product_code_bytes: int = 1_536
+    """Of each distinct planned product without its exchange code; with it, 2.0 to 2.5 kB were seen for dense
+    products (section 8)."""
+    step_code_bytes: int = 460
+    """Of each other distinct compute set. A planning figure (section 8)."""
+    message_code_bytes: int = 4
+    """Of exchange code for each message that a tile sends or receives (poplibs, DynamicSlice.cpp)."""
+    message_bytes: int = 4
+    """The least that a message carries."""
+    imbalance: float = 1.05
+    """The fullest tile's share of a tensor over the mean. Assumed (section 8)."""
+
+
+CALIBRATION = Calibration()
+"""The set that everything uses but those who try others."""

@@ -1,0 +1,88 @@
+"""Data that only change their place: copies, lookups, links between IPUs and what goes in and out of bodies
+(section 6)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from simipu.operators.formulas.vertices import (
+    GATHER_HIT,
+    GATHER_INDEX,
+    GATHER_WORKER,
+    REARRANGE_CYCLES_PER_BYTE,
+    REARRANGE_START,
+)
+from simipu.operators.formulas.work import Context, Work, is_wide
+
+WHOLE_ATOM_BYTES = 8
+"""What is moved in pieces of 64 bits is mostly moved in whole rows."""
+
+
+def move(context: Context) -> Work:
+    """An exchange, and a copy on the tile in pieces that stay together."""
+    moved = context.bytes_per_tile(context.result)
+    atom = _atom_bytes(context)
+    compute = REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom]
+    work = context.spread("data movement", compute, context.exchange_cycles(moved), temporary=moved)
+    return replace(work, code_bytes=work.code_bytes + exchange_code_bytes(context, moved, atom))
+
+
+def exchange_code_bytes(context: Context, moved: int, atom_bytes: int) -> int:
+    """Of a tile, for sending and receiving what is moved in small pieces."""
+    if atom_bytes >= WHOLE_ATOM_BYTES:
+        return 0
+    fitted = context.calibration
+    return 2 * math.ceil(moved / fitted.message_bytes) * fitted.message_code_bytes
+
+
+def _atom_bytes(context: Context) -> int:
+    """Bytes that stay together: all of a row where the last dimension stays the last, else an element."""
+    value = context.result
+    if context.node.op_type != "Transpose":
+        inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
+        return next((atom for atom in REARRANGE_CYCLES_PER_BYTE if inner % atom == 0), 2)
+    if context.fused_attention:
+        return WHOLE_ATOM_BYTES
+    # Layouts of the chip keep blocks of channels together, which a Transpose breaks.
+    return value.bytes_per_element if is_wide(value) else context.calibration.broken_atom_bytes
+
+
+def gather(context: Context) -> Work:
+    """Embedding lookup: the table is split over tiles, each of which scans the indices for those of its own.
+
+    Copies of the table, among which the indices are divided, shorten the scan and lengthen the broadcast:
+    there are so many that one takes as long as the other.
+    """
+    table, indices = context.inputs[0], context.inputs[1]
+    if table is None or indices is None or context.is_constant(1):
+        return move(context)
+    tiles = context.target.num_tiles
+    scan = indices.size * GATHER_INDEX
+    broadcast = table.bytes / tiles / context.target.exchange_bytes_per_cycle
+    copies = min(tiles, max(1, math.floor((scan / max(broadcast, 1)) ** 0.5)))
+    row_bytes = context.result.bytes / max(1, indices.size)
+    hits = math.ceil(indices.size / tiles)
+    # A row is copied 4 bytes a cycle: two loads and a store for each 64 bits.
+    compute = (
+        context.target.workers_per_tile * GATHER_WORKER + scan / copies + hits * (GATHER_HIT + row_bytes / 4)
+    )
+    received = context.bytes_per_tile(context.result) + indices.bytes / copies
+    exchange = (copies - 1) * broadcast + context.exchange_cycles(received)
+    temporary = math.ceil(copies * table.bytes / tiles)
+    return context.spread("gather", compute, exchange, steps=3, temporary=temporary)
+
+
+def control(context: Context, runs: int) -> Work:
+    """What an If, Loop or Scan takes itself: a decision each time, and copies of what goes in and comes
+    out."""
+    copied = sum(map(context.bytes_per_tile, (*filter(None, context.inputs), *context.outputs)))
+    compute = runs * math.ceil(copied / context.target.copy_bytes_per_cycle)
+    return replace(context.spread("control flow", compute, steps=runs), temporary_bytes=copied)
+
+
+def copy_between_ipus(context: Context) -> Work:
+    """One tensor over the links between two IPUs (section 1.3)."""
+    target = context.target
+    cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
+    return Work("link", 0, cycles, 1, target.num_tiles, code_bytes=context.calibration.step_code_bytes)

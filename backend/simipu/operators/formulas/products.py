@@ -1,0 +1,266 @@
+"""Products: matmuls, convolutions and recurrent networks, which `plan` splits over the tiles (section 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onnxgraph import Value
+
+from simipu.operators.formulas.elementwise import BROADCAST, quarter_cast_cycles
+from simipu.operators.formulas.moving import WHOLE_ATOM_BYTES, exchange_code_bytes
+from simipu.operators.formulas.plan import Plan, Product, plan_product
+from simipu.operators.formulas.vertices import (
+    BINARY_START,
+    REARRANGE_CYCLES_PER_BYTE,
+    SERIAL_SLICE,
+    SLIC,
+    VMAC,
+    Loop,
+)
+from simipu.operators.formulas.work import Context, Work
+from simipu.target import HALF_BYTES
+
+FEW_CHANNELS, PACKED_ROWS = 16, (4, 2, 1)
+"""Input channels of a block of halves; where there are fewer, poplin packs as many kernel rows into them as
+fit, of these (ConvPlan.cpp; section 3.2)."""
+SLIC_CHANNELS = 4
+"""Of a group up to which the SLIC vertex takes several groups at once (section 3.4)."""
+NARROW_BLOCK = 16
+"""Channels of several groups that the SLIC and VMAC vertices take together."""
+FIELD_PARTS = 4
+"""Into which a field's height is taken to be split: each needs the kernel's rows beyond its own. Assumed;
+poplin's planner chooses it for each convolution (section 3.1)."""
+_GATES = 4
+"""Passes over all gates of a recurrent step: activations, products and sums of them (section 7)."""
+_GATE_HALF, _GATE_FLOAT = Loop(5, 4), Loop(5, 2)
+_PARTS_OF_A_STEP = 2
+"""Of a recurrent step's input, which is sliced out, and its output, which is written back."""
+
+
+def matmul(context: Context) -> Work:
+    """Batch dimensions of the right operand are groups, those of the left one alone are rows.
+
+    Weights wait in the layout that the plan wants; of two activations both have to be brought into it, in
+    small pieces where a Transpose has just broken their layout.
+    """
+    left, right = context.operands
+    groups = max(1, math.prod(right.shape[:-2]))
+    n = max(1, right.shape[-1] if len(right.shape) > 1 else 1)
+    rows = max(1, context.result.size // (groups * n))
+    work = _cast_and_planned(
+        context, Product(groups, rows, max(1, left.shape[-1]), n, *_widths(context, left, right))
+    )
+    dynamic = [value for i, value in enumerate((left, right)) if not context.is_constant(i)]
+    if len(dynamic) < len((left, right)):
+        return work
+    broken = context.moved and not context.fused_attention
+    atom = context.calibration.broken_atom_bytes if broken else WHOLE_ATOM_BYTES
+    copied = sum(map(context.bytes_per_tile, dynamic))
+    return replace(
+        work,
+        compute=work.compute + math.ceil(copied * REARRANGE_CYCLES_PER_BYTE[atom]),
+        temporary_bytes=work.temporary_bytes + copied,
+        code_bytes=work.code_bytes + exchange_code_bytes(context, copied, atom),
+    )
+
+
+def gemm(context: Context) -> Work:
+    """Transposed operands cost nothing: they are weights, or are laid out so by who makes them."""
+    left, right = context.operands
+    rows, n = (max(1, size) for size in context.result.shape)
+    product = Product(1, rows, max(1, left.size // rows), n, *_widths(context, left, right))
+    return _with_bias(context, _cast_and_planned(context, product))
+
+
+def convolution(context: Context) -> Work:
+    """The rows of the product are the positions of the result, or of what is spread out where it is a
+    transposed one."""
+    source, weights = context.operands
+    field = source if context.node.op_type == "ConvTranspose" else context.result
+    product = _convolution(context, source, weights, field)
+    kernel = tuple(weights.shape[2:]) or (1,)
+    narrow = product.groups > 1 and product.k <= SLIC_CHANNELS
+    work = _grouped(context, product, kernel) if narrow else _cast_and_planned(context, product)
+    return _with_bias(context, work)
+
+
+def _convolution(context: Context, source: Value, weights: Value, field: Value) -> Product:
+    groups = context.attribute("group", 1)
+    kernel = tuple(weights.shape[2:]) or (1,)
+    taps = math.prod(kernel)
+    k, n = max(1, source.shape[1] // groups), max(1, context.result.shape[1] // groups)
+    element, partial = _widths(context, source, weights)
+    product = Product(
+        groups,
+        max(1, field.size // max(1, field.shape[1])),
+        k,
+        n,
+        element,
+        partial,
+        taps,
+        field.shape[-1],
+        1.0 if taps == 1 else _halo(source, field, kernel),
+        convolution=True,
+    )
+    if groups > 1 or k >= FEW_CHANNELS or kernel[0] == 1:
+        return product
+    packed = min(next(rows for rows in PACKED_ROWS if rows <= FEW_CHANNELS // k), kernel[0])
+    block = context.target.channel_block_bytes
+    positions = product.rows * source.shape[-1] // field.shape[-1]
+    return replace(
+        product,
+        k=k * packed,
+        taps=math.ceil(kernel[0] / packed) * math.prod(kernel[1:]),
+        packed_bytes=positions * math.ceil(k * packed * element / block) * block,
+    )
+
+
+def _halo(source: Value, field: Value, kernel: Sequence[int]) -> float:
+    """Input positions for each output position: strides, and the kernel rows beyond a tile's part."""
+    positions = math.prod(source.shape[2:]) / max(1, math.prod(field.shape[2:]))
+    return positions * (1 + FIELD_PARTS * (kernel[0] - 1) / max(1, source.shape[2]))
+
+
+def _grouped(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
+    """Groups of one to four channels: the fastest of the AMP units, which would be idle for the most part, of
+    the SLIC vertex over blocks of 16 channels and, with one filter a channel, of the VMAC vertex (section
+    3.4)."""
+    narrow = _narrow_groups(context, product, kernel)
+    wide = _cast_and_planned(context, product) if product.k > 1 else narrow
+    return min(narrow, wide, key=lambda work: work.compute + work.exchange)
+
+
+def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) -> Work:
+    """Blocks of 16 channels are spread over the tiles first, then their positions; more blocks than tiles
+    take rounds."""
+    workers, num_tiles, fitted = (
+        context.target.workers_per_tile,
+        context.target.num_tiles,
+        context.calibration,
+    )
+    blocks = math.ceil(product.groups * max(product.k, product.n) / NARROW_BLOCK)
+    tiles = max(1, num_tiles // blocks)
+    rows = math.ceil(product.rows / min(tiles, product.rows))
+    rounds = math.ceil(blocks / num_tiles)
+    runs = math.ceil(rows / product.width / workers)
+    # With strides the vertex reads the positions of a row that it leaves out, too: the halo's root is taken
+    # for their share along a row.
+    row = max(1.0, product.inputs_per_row) ** 0.5 * min(rows, product.width)
+    passes = 1 if product.partial_bytes == HALF_BYTES else 2
+    slic = SLIC.cycles(rows, runs, row, kernel, passes, workers)
+    vmac = VMAC.cycles(rows, math.prod(kernel), workers)
+    is_slic = slic <= vmac or product.k > 1
+    compute = fitted.planned_cycles + fitted.field_cycles + rounds * (slic if is_slic else vmac)
+    received = rounds * rows * product.inputs_per_row * NARROW_BLOCK * product.element_bytes
+    return Work(
+        "convolution SLIC" if is_slic else "convolution VMAC",
+        compute=math.ceil(compute),
+        exchange=math.ceil(context.exchange_cycles(received)),
+        steps=2,
+        tiles=min(num_tiles, blocks * tiles),
+        temporary_bytes=math.ceil(received),
+        code_bytes=fitted.product_code_bytes,
+        macs=product.macs,
+    )
+
+
+def _cast_and_planned(context: Context, product: Product) -> Work:
+    """The planned product; activations that are wider than fp8 weights are cast first (PopRT puts a Cast
+    before each)."""
+    work = _planned(context, product)
+    wide = [
+        value
+        for value in context.inputs[:2]
+        if value is not None and value.bytes_per_element > product.element_bytes
+    ]
+    if not product.is_quarter or not wide:
+        return work
+    return replace(
+        work,
+        compute=work.compute + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
+        steps=work.steps + len(wide),
+        temporary_bytes=work.temporary_bytes + sum(context.per_tile(value.size) for value in wide),
+        code_bytes=work.code_bytes + len(wide) * context.calibration.step_code_bytes,
+    )
+
+
+def _planned(context: Context, product: Product) -> Work:
+    plan = plan_product(product, context.target, context.plan_options, context.calibration)
+    return Work(
+        "convolution" if "Conv" in context.node.op_type else "matmul",
+        compute=plan.compute,
+        exchange=plan.exchange,
+        steps=plan.steps,
+        tiles=plan.tiles,
+        temporary_bytes=plan.copied_bytes,
+        code_bytes=_code_bytes(plan, context),
+        macs=product.macs,
+        plan=f"{plan.kind} {plan.splits}".strip(),
+    )
+
+
+def _code_bytes(plan: Plan, context: Context) -> int:
+    """Of a tile: the vertex and its state, and the exchange of what it receives, which another sent."""
+    return context.calibration.product_code_bytes + 2 * plan.messages * context.calibration.message_code_bytes
+
+
+def _with_bias(context: Context, work: Work) -> Work:
+    """A bias is a vector that is added afterwards, in a step of its own: poplin::addBias is no part of the
+    product's vertex."""
+    bias_input = 2
+    if not context.has(bias_input):
+        return work
+    bias = context.pass_over(context.result, BROADCAST.loop(context.result), BINARY_START)
+    return replace(work, compute=work.compute + math.ceil(bias), steps=work.steps + 1)
+
+
+def recurrent(context: Context) -> Work:
+    """LSTM, GRU and RNN: for each step of the sequence a product of input and state, and the gates;
+    directions follow.
+
+    A GRU has two products: its candidate needs the gates' result. As in poplin's fully connected layers the
+    weights are the field that streams past, and the batch its output channels. A step's input is sliced out,
+    its output written back.
+    """
+    source, weights = context.operands
+    length, batch, width = source.shape
+    directions, gate_rows, _ = weights.shape
+    hidden = context.attribute("hidden_size", gate_rows // 4)
+    columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
+    element, partial = _widths(context, source, weights)
+    plans = [
+        plan_product(
+            Product(1, n, width + hidden, batch, element, partial, convolution=True),
+            context.target,
+            context.plan_options,
+            context.calibration,
+        )
+        for n in columns
+    ]
+    gates = Value((batch, gate_rows), source.bytes_per_element)
+    loop = _GATE_HALF if source.bytes_per_element == HALF_BYTES else _GATE_FLOAT
+    cycles = _GATES * context.pass_over(gates, loop) + sum(plan.compute for plan in plans)
+    cycles += _PARTS_OF_A_STEP * context.target.workers_per_tile * SERIAL_SLICE.worker
+    steps = length * directions
+    widest = max(plans, key=lambda plan: plan.copied_bytes)
+    return Work(
+        "recurrent",
+        compute=math.ceil(steps * cycles),
+        exchange=steps * sum(plan.exchange for plan in plans),
+        steps=steps * (sum(plan.steps for plan in plans) + _GATES),
+        tiles=max(plan.tiles for plan in plans),
+        temporary_bytes=widest.copied_bytes,
+        code_bytes=sum(_code_bytes(plan, context) for plan in plans),
+        macs=steps * batch * (width + hidden) * gate_rows,
+        plan=widest.splits,
+    )
+
+
+def _widths(context: Context, left: Value, right: Value) -> tuple[int, int]:
+    """Bytes of an element, which is as narrow as the narrower operand, and of a partial sum: quarters have
+    half partials only."""
+    element = min(4, left.bytes_per_element, right.bytes_per_element)
+    halves = element < HALF_BYTES or (element == HALF_BYTES and context.half_partials)
+    return element, HALF_BYTES if halves else 4

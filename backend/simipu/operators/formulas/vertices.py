@@ -1,0 +1,223 @@
+"""The vertices of poplibs whose cycles the cost model counts: one literal each, with its formula.
+
+Every number is one of poplibs' cycle estimators (graphcore/poplibs at 7eac0f26; docs/ipu-performance.md names
+file and section). Cycles of a worker become cycles of a tile times the number of workers, which take turns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simipu.target import HALF_BYTES
+
+Array = npt.NDArray[Any]
+
+PIPELINE_DEPTH = 3
+"""Rows that are on their way through the AMP units at a time: fewer are not streamed but pushed through, one
+by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLoop:
+    """Cycles of a worker that has the AMP units take `n` rows against one block of weights.
+
+    n:       0       1       2     | 3      4      5 ...
+    cycles:  short + n * short_row | full + (n - 3) * row
+    """
+
+    short: int
+    short_row: int
+    full: int
+    row: int
+
+    def cycles(self, rows: Array) -> Array:
+        """Of a worker for so many rows."""
+        found: Array = np.where(
+            rows < PIPELINE_DEPTH,
+            self.short + self.short_row * rows,
+            self.full + self.row * (rows - PIPELINE_DEPTH),
+        )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AmpVertex:
+    """The loops around the blocks of weights: groups, blocks of input channels, of output channels."""
+
+    start: float
+    group: float = 0
+    in_block: float = 0
+    out_block: float = 0
+
+    def cycles(self, groups: int, in_blocks: Array, out_blocks: Array, block: Array) -> Array:
+        """Of a tile, where each block takes `block`."""
+        inner = self.in_block + out_blocks * (self.out_block + block)
+        found: Array = self.start + groups * (self.group + in_blocks * inner)
+        return found
+
+
+# PerformanceEstimation.hpp of poplin, getConvPartial1x1... and getConvPartialnx1... (section 3.2). The 1x1
+# vertex's loop over output channels takes 19, and 6 or 7 for each pass of the units.
+AMP_1X1 = AmpVertex(start=92, group=13, in_block=15, out_block=25.5)
+AMP_1X1_ROWS = RowLoop(short=17, short_row=9, full=31, row=4)
+AMP_1X1_FLOAT_ROWS = RowLoop(short=29, short_row=8, full=53, row=8)
+AMP_1X1_QUARTER = AmpVertex(start=92)
+"""Its loops are within `Calibration.fp8_block_cycles`."""
+AMP_QUARTER_ROW = 4
+"""Cycles of a worker for a row of quarters, streamed or not: 32 channels of 8 bits at 8 bytes a cycle."""
+
+AMP_NX1 = AmpVertex(start=109, group=16, in_block=14, out_block=14)
+AMP_NX1_ROWS = RowLoop(short=19, short_row=4, full=28, row=4)
+AMP_NX1_FLOAT_ROWS = RowLoop(short=19, short_row=4, full=28, row=8)
+AMP_NX1_TAP, AMP_NX1_WORKER = 45, 18
+"""Of the nx1 vertex: for each kernel position, loop and pointers; and of each worker for it, before its first
+row."""
+
+SUPERVISOR_START = 92
+"""Launching the workers of a vertex of products from the supervisor."""
+CAST_WORKER, CAST_VECTOR = 26, 2
+"""Of a worker that casts partial sums: start, and elements in a cycle (section 3.5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OuterProduct:
+    """One input channel: every worker multiplies its rows with all columns (section 3.3)."""
+
+    worker: int = 25
+    group: int = 11
+    row: int = 6
+    prologue: int = 12
+    """Columns that are on their way before the loop begins."""
+
+    def cycles(self, groups: int, rows: Array, columns: Array, element_bytes: int, workers: int) -> Array:
+        """Of a tile."""
+        row = self.row + np.maximum(0, columns - self.prologue) / (8 // element_bytes)
+        found: Array = workers * (self.worker + groups * (self.group + np.ceil(rows / workers) * row))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class DotProduct:
+    """Every output on its own, a vector of both operands at a time (section 3.3)."""
+
+    output: int = 7
+    half_output: int = 4
+    """More where operands and sums are halves."""
+    row: int = 10
+
+    def cycles(
+        self, groups: int, outputs: Array, rows: Array, k: int, widths: tuple[int, int], workers: int
+    ) -> Array:
+        """Of a tile, for `k` channels of elements and partial sums of those `widths` in bytes."""
+        element_bytes, partial_bytes = widths
+        vector = 8 // element_bytes
+        # Rows that do not begin at 64 bits are read twice.
+        loads = 1 if k % vector == 0 else 2
+        more = self.half_output if element_bytes == partial_bytes == HALF_BYTES else 0
+        each = self.output + more + math.ceil(k / vector) * loads
+        worker = groups * (np.ceil(outputs / workers) * each + self.row * np.ceil(rows / workers))
+        found: Array = SUPERVISOR_START + workers * worker
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class PartialsReduction:
+    """Adding up the partial sums of several tiles in up to three stages (ConvReducePlan.cpp, section 3.5)."""
+
+    worker: int = 32
+    loop: int = 8
+    partial: int = 3
+    stage_depths: tuple[int, int] = (16, 125)
+    """Partial sums of an output from which it takes two stages, and three: messages cost memory."""
+
+    def cycles(self, outputs: Array, depth: Array, partial_bytes: int, workers: int) -> Array:
+        """Of a tile with so many outputs; nothing where there is one sum of each."""
+        shallow, deep = self.stage_depths
+        stages = np.where(depth < shallow, 1, np.where(depth < deep, 2, 3))
+        stage_depth = np.ceil(depth ** (1 / stages))
+        loops = np.ceil(np.ceil(outputs / (16 // partial_bytes)) / workers)
+        each = self.worker + loops * (self.partial * stage_depth + self.loop)
+        return np.where(depth > 1, stages * workers * each, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SerialSlice:
+    """The dynamic slice that each part of a serially split product needs of its weights (section 3.5)."""
+
+    worker: int = 63
+    vector: int = 2
+    """For each 8 bytes."""
+    supervisor: int = 25
+
+    def cycles(self, num_bytes: Array, workers: int) -> Array:
+        """Of a tile, for so many bytes."""
+        found: Array = workers * (self.worker + self.vector * num_bytes / (8 * workers)) + self.supervisor
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Vmac:
+    """Depthwise convolutions, eight channels at a time: a worker adds up the kernel's positions (section
+    3.4)."""
+
+    position: int = 25
+    tap: int = 3
+
+    def cycles(self, positions: int, taps: int, workers: int) -> int:
+        """Of a tile with so many output positions of 16 channels, which are two rounds."""
+        return 2 * math.ceil(positions / workers) * workers * (self.position + self.tap * (taps - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Slic:
+    """Groups of few channels in blocks of 16: four kernel positions of a row at a time (section 3.4)."""
+
+    start: int = 150
+    load: int = 50
+    """Of a block's weights for such a sub-kernel."""
+    run: int = 25
+    """Of a worker for each row of the field."""
+    zeroed: int = 8
+    """Of an output position: its partial sums are set to zero, and cast when they are done."""
+    taps: int = 4
+
+    def cycles(
+        self, positions: int, runs: int, row: float, kernel: tuple[int, ...], passes: int, workers: int
+    ) -> float:
+        """Of a tile with so many output positions, of which a worker has `runs` rows that take `row` cycles a
+        pass."""
+        sub_kernels = math.ceil(kernel[-1] / self.taps) * math.prod(kernel[:-1])
+        worker = runs * (self.run + row)
+        return self.start + sub_kernels * passes * (self.load + workers * worker) + self.zeroed * positions
+
+
+OUTER_PRODUCT, DOT_PRODUCT = OuterProduct(), DotProduct()
+PARTIALS_REDUCTION, SERIAL_SLICE = PartialsReduction(), SerialSlice()
+VMAC, SLIC = Vmac(), Slic()
+REARRANGE_START = 587
+REARRANGE_CYCLES_PER_BYTE = {8: 0.44, 4: 3.1, 2: 5.15}
+"""Changing a layout, by the bytes that stay together (poplin's ConvModel.cpp, a regression; section 3.6)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """The inner loop of a worker: cycles for a vector of so many elements (popops' and popnn's estimators,
+    section 4)."""
+
+    cycles: float
+    vector: int
+
+
+SPREAD_START, UNARY_START, BINARY_START, BROADCAST_START = 11, 17, 28, 20
+"""Of a vertex over a tile's elements: of the supervisor, and of each worker, by its operands (section 4)."""
+GATHER_WORKER, GATHER_INDEX, GATHER_HIT = 30, 8, 19
+"""Of a worker of the multi-slice vertex; of a tile for every index that it looks at (is the row one of its
+own?), and for each row that is (section 6.2)."""
+POOL_POSITION, POOL_TAP = 5, 3
+"""Of a worker for a vector of four channels at an output position, and for each kernel position of it
+(section 5.4)."""

@@ -1,0 +1,118 @@
+"""What a formula is told of a node, and what it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnxgraph import Value, attribute
+
+from simipu.errors import CompileError
+from simipu.operators.formulas.calibration import Calibration
+from simipu.operators.formulas.plan import PlanOptions
+from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, Loop
+from simipu.target import HALF_BYTES, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What an operator takes of the tiles: cycles of the busiest one, supersteps, tiles at work, memory of a
+    tile."""
+
+    kind: str
+    compute: int = 0
+    exchange: int = 0
+    steps: int = 0
+    tiles: int = 0
+    temporary_bytes: int = 0
+    code_bytes: int = 0
+    macs: int = 0
+    plan: str = ""
+    fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One node with what is known of its tensors, and what it is compiled for."""
+
+    node: onnx.NodeProto
+    inputs: Sequence[Value | None]
+    outputs: Sequence[Value]
+    target: Target
+    plan_options: PlanOptions
+    calibration: Calibration
+    half_partials: bool
+    constants: frozenset[str]
+    """Names of the tensors that are known at compile time, weights above all."""
+    moved: frozenset[str]
+    """Names of the tensors whose layout a Transpose has just changed."""
+    fused_attention: bool = False
+
+    @property
+    def result(self) -> Value:
+        """The largest output."""
+        return max(self.outputs, key=lambda value: value.size)
+
+    @property
+    def source(self) -> Value:
+        """The largest input, or the result where there is none."""
+        return max(
+            (value for value in self.inputs if value is not None),
+            key=lambda value: value.size,
+            default=self.result,
+        )
+
+    @property
+    def operands(self) -> tuple[Value, Value]:
+        """The two inputs of a product; CompileError without them."""
+        first, second = self.inputs[0], self.inputs[1]
+        if first is None or second is None:
+            raise CompileError(
+                f"node {self.node.name!r} ({self.node.op_type}): expected two inputs, found one; give both"
+            )
+        return first, second
+
+    def has(self, index: int) -> bool:
+        """Whether the node has that input."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def attribute(self, name: str, default: Any) -> Any:
+        """The value of an attribute of the node."""
+        return attribute(self.node, name, default)
+
+    def is_constant(self, index: int) -> bool:
+        """Whether that input is known at compile time."""
+        return self.node.input[index] in self.constants
+
+    def per_tile(self, size: int) -> int:
+        """Elements of the busiest tile."""
+        return math.ceil(size / self.target.num_tiles)
+
+    def bytes_per_tile(self, value: Value) -> int:
+        """Bytes of a tensor on the busiest tile."""
+        return self.per_tile(value.size * value.bytes_per_element)
+
+    def exchange_cycles(self, num_bytes: float) -> float:
+        """Cycles in which a tile receives so many bytes."""
+        return num_bytes / self.target.exchange_bytes_per_cycle
+
+    def pass_over(self, value: Value, loop: Loop, start: int = UNARY_START) -> float:
+        """Cycles of a vertex over the elements of a tile: a start of each worker, then its loop."""
+        loops = math.ceil(self.per_tile(value.size) / self.target.workers_per_tile / loop.vector)
+        return SPREAD_START + self.target.workers_per_tile * (start + loops * loop.cycles)
+
+    def spread(
+        self, kind: str, compute: float, exchange: float = 0, steps: int = 1, temporary: int = 0
+    ) -> Work:
+        """Work of which every tile that has an element takes its share."""
+        tiles = min(self.target.num_tiles, max(1, self.result.size))
+        code = self.calibration.step_code_bytes
+        return Work(kind, math.ceil(compute), math.ceil(exchange), steps, tiles, temporary, code)
+
+
+def is_wide(value: Value) -> bool:
+    """Whether its elements take more than a half: they go through the loops of floats."""
+    return value.bytes_per_element > HALF_BYTES

@@ -1,0 +1,266 @@
+"""The table: every operator of the ONNX standard, as far as opset 24, and our own.
+
+Families share an entry. Where an operator has no row rule, no formula of its own or no way onto the chip,
+the reason stands in its entry. Vertices' loops are cycles and elements of halves, then of floats
+(docs/ipu-performance.md, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import onnx
+from onnxgraph import Chain
+
+from simipu.operators import counts
+from simipu.operators.entry import Operator, Rounding
+from simipu.operators.formulas import elementwise as ew
+from simipu.operators.formulas import moving as moves
+from simipu.operators.formulas import products, reducing
+from simipu.operators.formulas.elementwise import Elementwise
+from simipu.operators.formulas.vertices import Loop
+from simipu.operators.rules import computing as rows
+from simipu.operators.rules import moving as places
+
+IPU_COPY = "IpuCopy"
+"""Our own operator, by its name in PopART: a tensor goes to another IPU."""
+
+EXACT, BOUNDED, GROWING, PRODUCT = (
+    Rounding.EXACT,
+    Rounding.BOUNDED,
+    Rounding.GROWING,
+    Rounding.PRODUCT,
+)
+_SIMPLE = Elementwise(Loop(3, 4), Loop(3, 2))
+_ADDED = Elementwise(Loop(3, 4), Loop(3, 2), broadcasts=True)
+_COMPARED = Elementwise(Loop(4, 4), Loop(3, 2))
+_TRIGONOMETRIC = Elementwise(Loop(25, 1), Loop(2300, 1))
+_SIGMOID = Elementwise(Loop(5, 4), Loop(11, 2))
+_SWISH = Elementwise(Loop(6, 4), Loop(11, 2))
+_LOGICAL = Elementwise(Loop(9, 4), Loop(14, 4))
+_CONVERTED = Elementwise(Loop(4, 4), Loop(4, 4))
+
+
+def _copy_body(chain: Chain, node: onnx.NodeProto) -> None:
+    chain.add_as(node.output[0], "Identity", node.input[0])
+
+
+def _family(names: str, **entry: Any) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), Operator(**entry))
+
+
+def _elementwise(names: str, cost: Any, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
+    return _family(names, rows=rows.elementwise, cost=cost, rounding=rounding)
+
+
+def _leading(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
+    return _family(names, rows=rows.leading_axis, cost=cost, **entry)
+
+
+def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
+    return _family(names, rows=rows.reduce, cost=reducing.reduction, rounding=rounding, shaped_by=(1,))
+
+
+def _counted(name: str, shaped_by: Sequence[int], **entry: Any) -> dict[str, Operator]:
+    refusal = "as many results as the data have; gone where it is folded"
+    return _family(name, shaped_by=shaped_by, counts_data=True, refusal=refusal, **entry)
+
+
+_ELEMENTWISE: Mapping[str, Operator] = {
+    **_elementwise("Abs Clip Neg Relu Sign", _SIMPLE, EXACT),
+    **_elementwise("Add Mul Sub", _ADDED),
+    **_elementwise("Mean Sum", _SIMPLE),
+    **_elementwise("Ceil Floor Max Min Round", _COMPARED, EXACT),
+    **_elementwise("Celu Elu LeakyRelu PRelu Selu ThresholdedRelu", _COMPARED),
+    **_elementwise("Div", ew.divide),
+    **_elementwise("Mod", Elementwise(Loop(21, 4), Loop(10, 2))),
+    **_elementwise("Reciprocal", Elementwise(Loop(15, 4), Loop(6, 2))),
+    **_elementwise("Sqrt", Elementwise(Loop(23, 4), Loop(10, 2)), BOUNDED),
+    **_elementwise("Exp", Elementwise(Loop(4, 4), Loop(6, 2)), GROWING),
+    **_elementwise("Log", Elementwise(Loop(6, 4), Loop(14, 2)), BOUNDED),
+    **_elementwise("Pow", ew.power, GROWING),
+    **_elementwise("Erf", Elementwise(Loop(13, 1), Loop(41, 1)), BOUNDED),
+    **_elementwise("Tanh", Elementwise(Loop(3, 4), Loop(11, 2)), BOUNDED),
+    **_elementwise("HardSigmoid Sigmoid", _SIGMOID, BOUNDED),
+    **_elementwise("Softsign", _SWISH, BOUNDED),
+    **_elementwise("Softplus", _SWISH),
+    **_elementwise("Gelu", Elementwise(Loop(8, 4), Loop(10, 2))),
+    **_elementwise("Acos Asin Atan Cos Sin", _TRIGONOMETRIC, BOUNDED),
+    **_elementwise("Cosh Sinh", _TRIGONOMETRIC, GROWING),
+    **_elementwise("Acosh Asinh Atanh Tan", _TRIGONOMETRIC),
+    **_elementwise("Where", Elementwise(Loop(5, 1), Loop(5, 1)), EXACT),
+    **_elementwise("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor", _LOGICAL),
+    **_elementwise("BitShift", _LOGICAL),
+    **_elementwise("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Shrink", ew.guess),
+    **_elementwise("Cast", ew.cast),
+    **_family("QuantizeLinear DequantizeLinear", rows=rows.quantize, cost=_CONVERTED),
+    **_family(
+        "DynamicQuantizeLinear",
+        whole_batch="its scale comes of the values of the whole batch",
+        cost=_CONVERTED,
+    ),
+}
+
+_PRODUCTS: Mapping[str, Operator] = {
+    **_family(
+        "MatMul",
+        rows=rows.matmul,
+        cost=products.matmul,
+        rounding=PRODUCT,
+        count=counts.count_matmul,
+        reads_mapped_weights=True,
+    ),
+    **_family(
+        "Gemm",
+        rows=rows.gemm,
+        cost=products.gemm,
+        rounding=PRODUCT,
+        count=counts.count_gemm,
+        reads_mapped_weights=True,
+    ),
+    **_leading("Conv", products.convolution, rounding=PRODUCT, count=counts.count_convolution),
+    **_leading("ConvTranspose", products.convolution, count=counts.count_transposed_convolution),
+    **_leading("ConvInteger QLinearConv", ew.guess, count=counts.count_convolution),
+    **_family("DeformConv", count=counts.count_convolution),
+    **_family("MatMulInteger", rows=rows.integer_matmul, count=counts.count_matmul),
+    **_family("QLinearMatMul", rows=rows.quantized_matmul, count=counts.count_matmul),
+    **_family("Einsum", rows=rows.einsum, count=counts.count_einsum),
+    **_family("Attention", rows=rows.attention),
+    **_family("Det"),
+    **_family("GRU LSTM RNN", rows=rows.recurrent, cost=products.recurrent, count=counts.count_recurrent),
+}
+
+_REDUCING: Mapping[str, Operator] = {
+    **_reduced("ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSum ReduceSumSquare"),
+    **_reduced("ReduceMax ReduceMin", EXACT),
+    **_reduced("ReduceMean", BOUNDED),
+    **_reduced("ReduceProd", GROWING),
+    **_family("ArgMax ArgMin", rows=rows.arg, cost=reducing.reduction),
+    **_family("CumSum", rows=rows.cumulative, cost=reducing.reduction),
+    **_family("CumProd", rows=rows.cumulative),
+    **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
+    **_family("Hardmax LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
+    **_leading("BatchNormalization InstanceNormalization LRN", reducing.norm),
+    **_family("LayerNormalization RMSNormalization", rows=rows.inner_axes, cost=reducing.norm),
+    **_family("LpNormalization", rows=rows.along(-1), cost=reducing.norm),
+    **_family(
+        "MeanVarianceNormalization",
+        rows=rows.mean_variance,
+        cost=reducing.norm,
+        condition="`axes` must be given",
+    ),
+    **_leading("AveragePool", reducing.pool, rounding=BOUNDED, count=counts.count_pool),
+    **_leading("MaxPool", reducing.pool, rounding=EXACT, count=counts.count_pool),
+    **_leading("LpPool", reducing.pool, count=counts.count_pool),
+    **_leading("GlobalAveragePool", reducing.reduction, rounding=BOUNDED),
+    **_leading("GlobalMaxPool", reducing.reduction, rounding=EXACT),
+    **_leading("GlobalLpPool", reducing.reduction, last_opset=21),
+    **_family("TopK", rows=rows.along(-1), rounding=EXACT, shaped_by=(1,)),
+}
+
+_MOVING: Mapping[str, Operator] = {
+    **_family("Constant", cost=None, rounding=EXACT),
+    **_family("ConstantOfShape", cost=None, rounding=EXACT, shaped_by=(0,)),
+    **_elementwise("Dropout Identity", None, EXACT),
+    **_family("Flatten", rows=places.view, cost=None, rounding=EXACT),
+    **_family("Unsqueeze", rows=places.view, cost=None, rounding=EXACT, shaped_by=(1,)),
+    **_family("Squeeze", rows=places.squeeze, cost=None, rounding=EXACT, shaped_by=(1,)),
+    **_family("Reshape", rows=places.reshape, cost=None, rounding=EXACT, shaped_by=(1,)),
+    **_family("Shape Size", cost=None),
+    **_family("Transpose", rows=places.transpose, cost=moves.move, rounding=EXACT),
+    **_family("Concat", rows=places.concat, cost=moves.move, rounding=EXACT),
+    **_family("Slice", rows=places.slice_, cost=moves.move, rounding=EXACT, shaped_by=(1, 2, 3, 4)),
+    **_family("Split", rows=rows.along(0), cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("Expand", rows=places.expand, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("Tile", rows=places.tile, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("Pad", rows=places.pad, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("Trilu", rows=places.trilu, cost=moves.move, rounding=EXACT),
+    **_leading("DepthToSpace SpaceToDepth", moves.move, rounding=EXACT),
+    **_family("Resize", rows=places.resize, cost=moves.move, shaped_by=(2, 3)),
+    **_family("Upsample", rows=places.upsample, cost=moves.move, shaped_by=(1,), last_opset=9),
+    **_family("OneHot", rows=places.one_hot, cost=moves.move, shaped_by=(1,)),
+    **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move),
+    **_family("EyeLike", cost=moves.move),
+    **_family("Range", cost=moves.move, shaped_by=(0, 1, 2)),
+    **_family("Gather", rows=places.gather, cost=moves.gather, rounding=EXACT, reads_mapped_weights=True),
+    **_family("GatherElements", rows=places.gather_elements, cost=moves.gather, rounding=EXACT),
+    **_family("GatherND", rows=places.gather_nd, cost=moves.gather, rounding=EXACT),
+    **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
+    **_family("ScatterND", cost=moves.gather, rounding=EXACT),
+    **_family("Scatter", cost=moves.gather, last_opset=10),
+    **_family("TensorScatter"),
+    **_leading("Col2Im", ew.guess, shaped_by=(1, 2)),
+    **_family("GridSample", rows=rows.grid_sample),
+    **_family("RotaryEmbedding", rows=rows.rotary_embedding),
+    **_family("MaxUnpool", shaped_by=(2,)),
+    **_family("MaxRoiPool RoiAlign", last_opset=21),
+    **_family("AffineGrid", shaped_by=(1,)),
+    IPU_COPY: Operator(rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body),
+}
+
+_MAKING: Mapping[str, Operator] = {
+    **_family("BlackmanWindow HammingWindow HannWindow", shaped_by=(0,)),
+    **_family("MelWeightMatrix", shaped_by=(0, 1)),
+    **_family("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial", last_opset=21),
+    **_family("DFT", shaped_by=(1, 2)),
+    **_family("STFT", shaped_by=(1, 3)),
+    **_family("TfIdfVectorizer OptionalGetElement OptionalHasElement"),
+}
+
+_BODIES: Mapping[str, Operator] = {
+    **_family("If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)),
+    **_family("Loop", whole_batch="rows are not followed into its body", shaped_by=(0, 1)),
+    **_family("Scan", whole_batch="rows are not followed into its body"),
+}
+"""What they take is said of the nodes inside them; of themselves by `moving.control`."""
+
+_TAKEN_APART: Mapping[str, Operator] = {
+    **_family("CastLike", rows=rows.elementwise, cost=_CONVERTED, taken_apart=True),
+    **_family("HardSwish Mish Swish", rows=rows.elementwise, cost=_SWISH, taken_apart=True),
+    **_leading("GroupNormalization", reducing.norm, taken_apart=True),
+    **_family("Bernoulli", taken_apart=True, last_opset=21),
+    **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
+    **_family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True),
+}
+
+_REFUSED: Mapping[str, Operator] = {
+    **_family(
+        "ConcatFromSequence Optional SequenceAt SequenceConstruct SequenceEmpty SequenceErase "
+        "SequenceInsert SequenceLength SequenceMap SplitToSequence",
+        refusal="the IPU has tensors only",
+    ),
+    **_family("RegexFullMatch StringConcat StringNormalizer StringSplit", refusal="the IPU has no strings"),
+    **_counted("Compress", (1,), cost=moves.move),
+    **_counted("NonMaxSuppression", (0, 1, 2, 3), count=counts.count_suppression),
+    **_counted("NonZero", (0,), whole_batch="it numbers elements over the whole batch"),
+    **_counted("Unique", (0,), whole_batch="it looks for equal values over the whole batch"),
+    **_family("ImageDecoder", refusal="ONNX Runtime has no kernel"),
+}
+
+OPERATORS: Mapping[str, Operator] = MappingProxyType(
+    {
+        **_ELEMENTWISE,
+        **_PRODUCTS,
+        **_REDUCING,
+        **_MOVING,
+        **_MAKING,
+        **_BODIES,
+        **_TAKEN_APART,
+        **_REFUSED,
+    }
+)
+"""By name."""
+_UNKNOWN = Operator()
+
+
+def find_operator(op_type: str) -> Operator:
+    """The entry of that operator; of one that is newer than the table, what is always right: the whole batch,
+    a guess, and a rounding."""
+    return OPERATORS.get(op_type, _UNKNOWN)
+
+
+def names_where(holds: Callable[[Operator], bool]) -> frozenset[str]:
+    """The operators of whose entries something holds."""
+    return frozenset(name for name, operator in OPERATORS.items() if holds(operator))

@@ -1,0 +1,33 @@
+"""What a host stream of a program is; what flows through it is the engine's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+
+class Direction(IntEnum):
+    """Which way a stream copies."""
+
+    HOST_TO_DEVICE = 0
+    DEVICE_TO_HOST = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A host stream: the tensor of the graph that it feeds or reads, in its compiled shape, whose axis
+    `batch_axis` is the batch."""
+
+    handle: str
+    tensor: str
+    direction: Direction
+    dtype: np.dtype[np.generic]
+    shape: tuple[int, ...]
+    batch_axis: int = 0
+
+    @property
+    def row_shape(self) -> tuple[int, ...]:
+        """The shape without the batch."""
+        return (*self.shape[: self.batch_axis], *self.shape[self.batch_axis + 1 :])
