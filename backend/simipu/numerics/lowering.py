@@ -28,7 +28,8 @@ from onnxgraph.building import make_identity
 from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
-from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, Shape, add_product, has_partials
+from simipu.numerics.blocks import Shape
+from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
 from simipu.operators import Rounding, find_operator
@@ -185,12 +186,11 @@ class _Lowering:
             return []
         left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
         block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
-        if not has_partials(node, left, right, result, block):
+        operands = Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
+        if not operands.has_partials(node):
             return []
         chain = Chain(f"{node.output[0]}/partials")
-        total = add_product(
-            chain, node, Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
-        )
+        total = add_product(chain, node, operands)
         self._round(chain, total, node.op_type, node.output[0])
         return chain.nodes
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from onnx import TensorProto
 
 NAN_CODE = 0x80
-_SIGN = 0x80
+_SIGN, _LARGEST_CODE = 0x80, 0x7F
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ def encode(
     midpoints = (magnitudes + np.append(magnitudes[1:], beyond)) / 2
     sizes = np.abs(scaled)
     codes = np.searchsorted(midpoints, sizes)
-    ties = sizes == midpoints[np.minimum(codes, 127)]
+    ties = sizes == midpoints[np.minimum(codes, _LARGEST_CODE)]
     codes += ties & (codes % 2 == 1)
-    overflows = codes > 127
-    codes = np.where(overflows, 127, codes)
+    overflows = codes > _LARGEST_CODE
+    codes = np.where(overflows, _LARGEST_CODE, codes)
     codes |= np.where((scaled < 0) & (codes > 0), _SIGN, 0)
     lost = np.isnan(scaled) | (overflows & nan_on_overflow)
     return np.where(lost, NAN_CODE, codes).astype(np.uint8)

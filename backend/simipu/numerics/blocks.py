@@ -1,0 +1,78 @@
+"""Matrix products whose sums are kept in half, block by block, and what such chains of nodes are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from onnxgraph import Chain, make_body
+
+Shape = tuple[int | None, ...]
+"""Sizes; None where the compiled graph leaves one open, as it does the number of rows."""
+Round = Callable[[Chain, str], str]
+"""Adds to a chain the rounding of a sum."""
+Size = int | tuple[str, int, int]
+"""A number, or sizes from one axis to before another of a tensor, which may be open."""
+
+
+def multiply_blocks(
+    chain: Chain, left: str, right: str, ranks: tuple[int, int], k: int, block: int, round_sum: Round
+) -> str:
+    """left x right, whose `k` products are added up `block` at a time:
+
+                      block 0   block 1  ...
+             +-------+-------+-------+              sum = 0
+        rows |   L0  |   L1  |   L2 0|    k         sum = round(sum + L0 x R0)
+             +-------+-------+-------+              sum = round(sum + L1 x R1)
+                                                    sum = round(sum + L2 x R2), its last channels zeros
+
+    A Scan has one body for all blocks: no graph grows with its channels. `ranks` are the operands'.
+    """
+    blocks, (rows, columns) = math.ceil(k / block), ranks
+    left = pad_end(chain, left, rows, rows - 1, blocks * block - k)
+    right = pad_end(chain, right, columns, columns - 2, blocks * block - k)
+    start = add_zeros(
+        chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
+    )
+    lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
+    rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))
+    body = Chain(f"{chain.prefix}/block")
+    names = [f"{body.prefix}/{name}" for name in ("sum", "left", "right")]
+    total = round_sum(body, body.add("Add", names[0], body.add("MatMul", *names[1:])))
+    return chain.add(
+        "Scan",
+        start,
+        lefts,
+        rights,
+        body=make_body(body, names, [total]),
+        num_scan_inputs=2,
+        scan_input_axes=[rows - 1, columns - 2],
+    )
+
+
+def pad_end(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
+    """Zeros at the end of an axis: they add nothing to a sum."""
+    if not missing:
+        return name
+    return chain.add("Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1)))
+
+
+def add_zeros(chain: Chain, *shapes: Sequence[Size]) -> str:
+    """Zeros of the shape that `shapes` are broadcast to."""
+    zeros = chain.constant(0.0)
+    for shape in shapes:
+        sizes = [_add_sizes(chain, part) for part in shape]
+        zeros = chain.add("Expand", zeros, chain.add("Concat", *sizes, axis=0))
+    return zeros
+
+
+def _add_sizes(chain: Chain, part: Size) -> str:
+    if isinstance(part, int):
+        return chain.shape([part])
+    name, first, last = part
+    return chain.add("Slice", chain.add("Shape", name), chain.shape([first]), chain.shape([last]))
+
+
+def known(shape: Shape) -> tuple[int, ...]:
+    """The sizes; an open number of rows, which nothing here depends on, is 0."""
+    return tuple(size or 0 for size in shape)
