@@ -5,6 +5,7 @@ Arithmetic is ONNX Runtime's. Nothing here reads PopEF files, or knows requests 
 rule for what a batch is, and its escaping of texts.
 """
 
+from simipu.computed import GraphOptions
 from simipu.device import Device
 from simipu.engine import Engine
 from simipu.errors import (
@@ -24,7 +25,6 @@ from simipu.errors import (
     SimIpuError,
 )
 from simipu.executable import Constant, Executable, Program, ProgramKind, package_hash
-from simipu.graph import GraphOptions
 from simipu.streams import Direction, Stream
 from simipu.target import TARGETS, Target
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from simipu.clock import DeviceClock
+from simipu.computed import ComputedGraph, GraphOptions
 from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
 from simipu.executable import Executable, Program, ProgramKind
-from simipu.graph import Graph, GraphOptions
 from simipu.isolation import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target
@@ -263,7 +263,7 @@ class _LoadedMain:
     """A MAIN program ready to run: its streams sorted out once, its graph built. `timing` is an
     iteration's."""
 
-    def __init__(self, program: Program, graph: Graph, timing: Timing) -> None:
+    def __init__(self, program: Program, graph: ComputedGraph, timing: Timing) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
         self.batch_size = program.batch_size

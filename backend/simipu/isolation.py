@@ -21,6 +21,20 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from popef.console import LineFormatter
+from simipu.computed import (
+    CANCELLED,
+    Array,
+    ComputedGraph,
+    GraphOptions,
+    Lowered,
+    NoKernelError,
+    ReferenceGraph,
+    Weights,
+    describe_limit,
+    describe_memory,
+    lower_program,
+    make_graph,
+)
 from simipu.errors import (
     DeviceLostError,
     LoadError,
@@ -33,20 +47,6 @@ from simipu.errors import (
     SimIpuError,
 )
 from simipu.executable import Program
-from simipu.graph import (
-    CANCELLED,
-    Array,
-    Graph,
-    GraphOptions,
-    Lowered,
-    NoKernelError,
-    ReferenceGraph,
-    Weights,
-    describe_limit,
-    describe_memory,
-    lower_program,
-    make_graph,
-)
 from simipu.memory import limit_memory
 from simipu.numerics import Numerics
 from simipu.watchdog import WATCHDOG
@@ -68,7 +68,7 @@ def open_graph(
     numerics: Numerics | None,
     *,
     isolated: bool = False,
-) -> Graph:
+) -> ComputedGraph:
     """The graph of a MAIN program with the device's weights, in this process, or in one of its own if
     `isolated`.
 
@@ -81,7 +81,7 @@ def open_graph(
     return open_lowered(lower_program(program, weights, options, numerics), options, label)
 
 
-def open_lowered(lowered: Lowered, options: GraphOptions, label: str) -> Graph:
+def open_lowered(lowered: Lowered, options: GraphOptions, label: str) -> ComputedGraph:
     """The same for a graph that is lowered already; `label` names the program in messages."""
     try:
         return make_graph(lowered, options, label)
@@ -236,7 +236,7 @@ def serve(descriptor: int) -> None:
     logging.basicConfig(handlers=[handler])
     connection: Connection[Any, Any] = Connection(descriptor)
     threading.Thread(target=_follow_parent, args=[descriptor], daemon=True).start()
-    graph: Graph | None = None
+    graph: ComputedGraph | None = None
     memory_bytes = 0
     with suppress(*_LOST):
         while True:
@@ -258,7 +258,7 @@ def serve(descriptor: int) -> None:
 
 def _open_here(
     source: Program | Lowered, weights: Weights, options: GraphOptions, numerics: Numerics | None, label: str
-) -> Graph:
+) -> ComputedGraph:
     lowered_weights = source.weights if isinstance(source, Lowered) else weights
     held = sum(value.nbytes for value in lowered_weights.values())
     limit_memory(options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES)

@@ -8,8 +8,8 @@ from poprt import Compiler, Converter, calibration, compiling
 from poprt.calibration import sides
 from sample_models import make_model
 from simipu import CompileError, GraphOptions
+from simipu.computed import OrtGraph
 from simipu.errors import LoadTimeoutError
-from simipu.graph import OrtGraph
 
 F = TensorProto.FLOAT
 stoppable = pytest.mark.skipif(

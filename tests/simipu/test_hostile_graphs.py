@@ -25,7 +25,7 @@ from simipu import (
     LoadError,
     RunError,
     RunTimeoutError,
-    graph,
+    computed,
 )
 from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
 from simipu.isolation import IsolatedGraph
@@ -113,9 +113,9 @@ def test_memory_of_a_load_is_limited(load, isolated):
 def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
     """The arena is given up by the last of them only: the others may not have taken theirs yet."""
     registered = []
-    monkeypatch.setattr(graph, "_register_arena", registered.append)
-    with graph._ARENAS.of(5):
-        with graph._ARENAS.of(7):
+    monkeypatch.setattr(computed, "_register_arena", registered.append)
+    with computed._ARENAS.of(5):
+        with computed._ARENAS.of(7):
             pass
         assert registered == [5, 7]
     assert registered == [5, 7, 1]
@@ -236,8 +236,8 @@ def test_a_graph_gives_what_its_streams_say(load, node):
 
 
 def test_nothing_lies_where_onnx_runtime_looks_for_files():
-    assert [path.name for path in graph._NO_DATA.parent.iterdir()] == ["empty"]
-    assert not graph._NO_DATA.stat().st_size
+    assert [path.name for path in computed._NO_DATA.parent.iterdir()] == ["empty"]
+    assert not computed._NO_DATA.stat().st_size
 
 
 def test_a_process_with_a_lower_limit_keeps_it():

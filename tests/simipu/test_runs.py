@@ -346,7 +346,7 @@ def test_a_constant_beyond_the_end_is_refused():
 
 def test_weights_are_not_copied_without_prepacking():
     """ONNX Runtime computes with the arrays it is given: a change of the memory changes its answers."""
-    from simipu.graph import GraphOptions
+    from simipu.computed import GraphOptions
     from simipu.isolation import open_graph
 
     executable = compile_linear(512)
@@ -361,7 +361,7 @@ def test_weights_are_not_copied_without_prepacking():
 
 
 def test_mapped_weights_stay_out_of_the_graph():
-    from simipu.graph import GraphOptions, lower_program
+    from simipu.computed import GraphOptions, lower_program
 
     executable = compile_linear(512)
     weights = {constant.name: constant.array() for constant in executable.constants}

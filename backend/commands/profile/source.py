@@ -21,8 +21,8 @@ from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.passes.shapes import describe_shape
 from simipu import CompileError, Executable
+from simipu.computed import read_graph
 from simipu.cost import CostOptions
-from simipu.graph import read_graph
 from simipu.numerics.quarter import QUARTERS
 
 from commands.profile.weights import strip_weights

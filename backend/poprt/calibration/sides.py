@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 from simipu import GraphOptions
-from simipu.graph import Lowered, lower_model
+from simipu.computed import Lowered, lower_model
 from simipu.isolation import open_lowered
 from simipu.numerics import Numerics
 

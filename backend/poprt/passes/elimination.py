@@ -25,7 +25,7 @@ from onnxgraph import (
 )
 from onnxgraph.building import make_identity
 from onnxgraph.weights import has_data
-from simipu.graph import ORT_ERRORS
+from simipu.computed import ORT_ERRORS
 
 from poprt.origins import OF_SHAPES
 from poprt.passes.base import Pass, Stage, register

@@ -1,5 +1,5 @@
-"""A program's graph, ready to compute in this process: in ONNX Runtime, or the onnx reference where that has
-no kernel.
+"""The computed graph of a program, ready in this process: in ONNX Runtime, or the onnx reference where that
+has no kernel. `numerics` makes it of the placed one, which the executable holds.
 
 Weights are handed over as arrays that are mapped from their file, and stay there. Of streams only the names
 are looked at; no rows or cycles here.
@@ -111,7 +111,7 @@ class GraphOptions:
         return self.num_threads or os.cpu_count() or 1
 
 
-class Graph(Protocol):
+class ComputedGraph(Protocol):
     """Something that computes."""
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
@@ -296,7 +296,7 @@ def read_graph(program: Program) -> onnx.ModelProto:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A graph that ONNX Runtime can compute: the model without its large weights, those, and whether all that
+    """A computed graph for ONNX Runtime: the model without its large weights, those, and whether all that
     does not depend on inputs may be computed when it is loaded, where nothing can end it."""
 
     model: bytes
