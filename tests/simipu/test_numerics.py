@@ -410,3 +410,22 @@ def test_fast_keeps_the_operands_of_8_bit_products_in_float():
     model = quarter_model(helper.make_node("MatMul", ["a", "b"], ["y"]), x.shape, codes)
     expected = x.astype(np.float32) @ decode(codes, F143, -2)
     np.testing.assert_allclose(run(lower(model, None), x), expected, rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16])
+def test_an_operator_that_onnx_runtime_lacks_is_computed_by_its_body(element: int) -> None:
+    """IpuCopy, which stands in placed graphs between the IPUs; here inside a branch as well."""
+    made = helper.make_tensor_value_info("copied", element, [4])
+    branch = helper.make_graph([helper.make_node("IpuCopy", ["y"], ["copied"])], "branch", [], [made])
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"]),
+        helper.make_node("IpuCopy", ["y"], ["y@1"], name="copy"),
+        helper.make_node("If", ["yes"], ["z"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["y@1", "z"], ["sum"]),
+    ]
+    x, *others = (helper.make_tensor_value_info(name, element, [4]) for name in ("x", "sum", "y", "y@1", "z"))
+    yes = numpy_helper.from_array(np.array(True), "yes")
+    graph = helper.make_graph(nodes, "placed", [x], others[:1], [yes], value_info=others[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    values = np.arange(4).astype(helper.tensor_dtype_to_np_dtype(element))
+    np.testing.assert_array_equal(run(lower(model, Numerics()), values), -2 * values)

@@ -1,9 +1,10 @@
-"""Lowers a graph in the chip's types to one in float that computes the same.
+"""Makes the computed graph of a placed one: a graph in float that computes what the chip would in its types.
 
 ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow and
 rounding, and have no products of fp8. So every half result is rounded where the chip rounds it, by nodes in
 between: once an operator, and in products with half partials (`partials.py`) after every block. Inside an
-operator the arithmetic is fp32.
+operator the arithmetic is fp32. Which operator rounds, and what computes one that ONNX Runtime lacks, says
+the table.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from onnxgraph import (
     find_opset,
     infer_shapes,
     iter_bodies,
+    iter_nodes,
     make_cast,
     rename,
     replace_nodes,
@@ -55,26 +57,28 @@ def lower(
     model: onnx.ModelProto, numerics: Numerics | None, inferred: onnx.ModelProto | None = None
 ) -> onnx.ModelProto:
     """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere
-    on the way.
+    on the way. Operators of which the table says what computes them are replaced by it.
 
     `inferred` is what `infer_shapes` says of the model, where that is known already.
 
-    Graph inputs and outputs keep their names and types. A model without such tensors comes back as it is.
+    Graph inputs and outputs keep their names and types. A model without such tensors and operators comes back
+    as it is.
     Narrow initializers without data (constants and device variables) become fp32 ones: whoever feeds them
     widens them. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
-    if not lowering.halves and not lowering.quarters:
+    has_bodies = any(find_operator(node.op_type).body for node in iter_nodes(model.graph))
+    if not lowering.is_narrow and not has_bodies:
         return model
     version = find_opset(model, OLDEST_OPSET)
-    if version < OLDEST_OPSET:
+    if lowering.is_narrow and version < OLDEST_OPSET:
         raise LoadError(
             f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
         )
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     lowering.lower_graph(lowered.graph)
-    if numerics is not None:
+    if lowering.is_narrow and numerics is not None:
         lowered.graph.initializer.extend(rounding_constants(nan_on_overflow=numerics.nan_on_overflow))
     return lowered
 
@@ -96,6 +100,11 @@ class _Lowering:
         found = _Lowering(numerics)
         found._collect(inferred.graph)
         return found
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the model has tensors that float takes the place of."""
+        return bool(self.halves or self.quarters)
 
     def _collect(self, graph: onnx.GraphProto) -> None:
         for value in (*graph.input, *graph.output, *graph.value_info):
@@ -151,7 +160,8 @@ class _Lowering:
     def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         for tensor in graph.initializer:
             _widen_tensor(tensor)
-        return [lowered for node in graph.node for lowered in self._lower_node(node)]
+        lowered = [each for node in graph.node for each in self._lower_node(node)]
+        return [made for node in lowered for made in _replace_by_body(node)]
 
     def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
         for each in node.attribute:
@@ -245,6 +255,16 @@ def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
         node.input[0] for node in graph.node if node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS)
     ]
     return {name: makers[name] for name in clipped if name in makers}
+
+
+def _replace_by_body(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """What computes an operator that ONNX Runtime lacks; the node itself of all others."""
+    body = find_operator(node.op_type).body
+    if body is None:
+        return [node]
+    chain = Chain(f"{node.output[0]}/body")
+    body(chain, node)
+    return chain.nodes
 
 
 def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
