@@ -116,7 +116,7 @@ def _describe_rows(schema: onnx.defs.OpSchema, operator: Operator) -> str:
         return "yes"
     if not schema.inputs:
         return "has no input"
-    return f"no: {operator.whole_batch}" if operator.whole_batch != Operator().whole_batch else "no"
+    return f"no: {operator.whole_batch}"
 
 
 def _describe_cost(schema: onnx.defs.OpSchema, operator: Operator) -> str:

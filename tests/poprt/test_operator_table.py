@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as runtime
-from simipu.operators import IPU_COPY, OPERATORS
+from simipu.operators import IPU_COPY, OPERATORS, Operator
 
 _OPEN_ENDED = 2**31 - 1
 
@@ -26,6 +26,13 @@ def test_every_operator_of_the_standard_has_an_entry_and_no_other_has():
     newer = {name for name in OPERATORS if onnx.defs.has(name)} - standard
     assert standard <= OPERATORS.keys()
     assert OPERATORS.keys() - standard - newer == {IPU_COPY}
+
+
+def test_every_operator_has_a_rule_for_its_rows_or_a_reason_why_it_has_none():
+    for name, operator in OPERATORS.items():
+        if name == "Constant" or operator.refusal or operator.taken_apart:
+            continue
+        assert operator.rows or operator.whole_batch != Operator().whole_batch, name
 
 
 def has_kernel(name: str, version: int) -> bool:

@@ -43,6 +43,9 @@ _LOGICAL = Elementwise(Loop(9, 4), Loop(14, 4))
 _CONVERTED = Elementwise(Loop(4, 4), Loop(4, 4))
 
 
+_ONE_SHAPE = "its inputs are sizes, one for the whole batch"
+
+
 def _copy_body(chain: Chain, node: onnx.NodeProto) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
 
@@ -123,12 +126,12 @@ _PRODUCTS: Mapping[str, Operator] = {
     **_leading("Conv", products.convolution, rounding=PRODUCT, count=counts.count_convolution),
     **_leading("ConvTranspose", products.convolution, count=counts.count_transposed_convolution),
     **_leading("ConvInteger QLinearConv", ew.guess, count=counts.count_convolution),
-    **_family("DeformConv", count=counts.count_convolution),
+    **_family("DeformConv", rows=rows.deformable_convolution, count=counts.count_convolution),
     **_family("MatMulInteger", rows=rows.integer_matmul, count=counts.count_matmul),
     **_family("QLinearMatMul", rows=rows.quantized_matmul, count=counts.count_matmul),
     **_family("Einsum", rows=rows.einsum, count=counts.count_einsum),
     **_family("Attention", rows=rows.attention),
-    **_family("Det"),
+    **_family("Det", rows=rows.determinant),
     **_family("GRU LSTM RNN", rows=rows.recurrent, cost=products.recurrent, count=counts.count_recurrent),
 }
 
@@ -162,13 +165,13 @@ _REDUCING: Mapping[str, Operator] = {
 
 _MOVING: Mapping[str, Operator] = {
     **_family("Constant", cost=None, rounding=EXACT),
-    **_family("ConstantOfShape", cost=None, rounding=EXACT, shaped_by=(0,)),
+    **_family("ConstantOfShape", whole_batch=_ONE_SHAPE, cost=None, rounding=EXACT, shaped_by=(0,)),
     **_elementwise("Dropout Identity", None, EXACT),
     **_family("Flatten", rows=places.view, cost=None, rounding=EXACT),
     **_family("Unsqueeze", rows=places.view, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Squeeze", rows=places.squeeze, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Reshape", rows=places.reshape, cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Shape Size", cost=None),
+    **_family("Shape Size", whole_batch="what it says is of the compiled batch", cost=None),
     **_family("Transpose", rows=places.transpose, cost=moves.move, rounding=EXACT),
     **_family("Concat", rows=places.concat, cost=moves.move, rounding=EXACT),
     **_family("Slice", rows=places.slice_, cost=moves.move, rounding=EXACT, shaped_by=(1, 2, 3, 4)),
@@ -182,31 +185,41 @@ _MOVING: Mapping[str, Operator] = {
     **_family("Upsample", rows=places.upsample, cost=moves.move, shaped_by=(1,), last_opset=9),
     **_family("OneHot", rows=places.one_hot, cost=moves.move, shaped_by=(1,)),
     **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move),
-    **_family("EyeLike", cost=moves.move),
-    **_family("Range", cost=moves.move, shaped_by=(0, 1, 2)),
+    **_family("EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move),
+    **_family("Range", whole_batch=_ONE_SHAPE, cost=moves.move, shaped_by=(0, 1, 2)),
     **_family("Gather", rows=places.gather, cost=moves.gather, rounding=EXACT, reads_mapped_weights=True),
     **_family("GatherElements", rows=places.gather_elements, cost=moves.gather, rounding=EXACT),
     **_family("GatherND", rows=places.gather_nd, cost=moves.gather, rounding=EXACT),
     **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
-    **_family("ScatterND", cost=moves.gather, rounding=EXACT),
-    **_family("Scatter", cost=moves.gather, last_opset=10),
-    **_family("TensorScatter"),
+    **_family("ScatterND", rows=places.scatter_nd, cost=moves.gather, rounding=EXACT),
+    **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, last_opset=10),
+    **_family("TensorScatter", rows=rows.cache_update),
     **_leading("Col2Im", ew.guess, shaped_by=(1, 2)),
     **_family("GridSample", rows=rows.grid_sample),
     **_family("RotaryEmbedding", rows=rows.rotary_embedding),
-    **_family("MaxUnpool", shaped_by=(2,)),
-    **_family("MaxRoiPool RoiAlign", last_opset=21),
-    **_family("AffineGrid", shaped_by=(1,)),
+    **_family("MaxUnpool", whole_batch="its indices number elements over the whole batch", shaped_by=(2,)),
+    **_family(
+        "MaxRoiPool RoiAlign",
+        whole_batch="its regions are numbered over the whole batch",
+        last_opset=21,
+    ),
+    **_family("AffineGrid", rows=places.affine_grid, shaped_by=(1,)),
+    **_family("OptionalGetElement", rows=rows.elementwise),
+    **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch"),
     IPU_COPY: Operator(rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body),
 }
 
 _MAKING: Mapping[str, Operator] = {
-    **_family("BlackmanWindow HammingWindow HannWindow", shaped_by=(0,)),
-    **_family("MelWeightMatrix", shaped_by=(0, 1)),
-    **_family("RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial", last_opset=21),
-    **_family("DFT", shaped_by=(1, 2)),
-    **_family("STFT", shaped_by=(1, 3)),
-    **_family("TfIdfVectorizer OptionalGetElement OptionalHasElement"),
+    **_family("BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, shaped_by=(0,)),
+    **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, shaped_by=(0, 1)),
+    **_family(
+        "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial",
+        whole_batch="its values are drawn for the whole batch",
+        last_opset=21,
+    ),
+    **_family("DFT", rows=rows.fourier, shaped_by=(1, 2)),
+    **_leading("STFT", ew.guess, shaped_by=(1, 3)),
+    **_family("TfIdfVectorizer", rows=rows.count_terms),
 }
 
 _BODIES: Mapping[str, Operator] = {

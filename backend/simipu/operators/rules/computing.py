@@ -8,6 +8,8 @@ from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
 SOFTMAX_HAS_ONE_AXIS = 13
 """The opset from which Softmax and its kin work along one axis; before, they flatten what follows it."""
+FOURIER_TAKES_AXIS = 20
+"""The opset from which DFT's axis is an input."""
 _SCALARS: tuple[tuple[int, ...], ...] = ((), (1,))
 """Shapes of one number for a whole tensor."""
 
@@ -135,6 +137,16 @@ def grid_sample(node: Node) -> list[Rows]:
     return _leading_axes(node, [0, 1])
 
 
+def deformable_convolution(node: Node) -> list[Rows]:
+    """Pictures, offsets and masks have the batch first."""
+    return _leading_axes(node, [0, 2, 4])
+
+
+def cache_update(node: Node) -> list[Rows]:
+    """TensorScatter: caches, updates and places have the batch first."""
+    return _leading_axes(node, [0, 1, 2])
+
+
 def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
     """Those inputs and all outputs have the batch first; an input without rows must be the same for all of
     them."""
@@ -146,6 +158,34 @@ def _leading_axes(node: Node, batched: Sequence[int]) -> list[Rows]:
         if node.has(index) and node.rows[index] is None:
             node.forget_rows(index, 0, place, broadcasts=False)
     return [place] * len(node.results)
+
+
+def determinant(node: Node) -> list[Rows]:
+    """The matrices are the last two axes."""
+    rows, matrix_axes = node.only_rows(), 2
+    if rows.axis >= len(node.shape(0)) - matrix_axes:
+        raise NotIndependent("rows lie along its matrices")
+    return [rows]
+
+
+def count_terms(node: Node) -> list[Rows]:
+    """TfIdfVectorizer: of two axes the first is a batch; a lone axis is one text."""
+    if len(node.shape(0)) == 1:
+        raise NotIndependent("rows lie along its text")
+    return leading_axis(node)
+
+
+def fourier(node: Node) -> list[Rows]:
+    """Along one axis, which became an input; the last axis has the complex numbers' parts."""
+    rows, rank, axis_input = node.only_rows(), len(node.shape(0)), 2
+    if node.opset < FOURIER_TAKES_AXIS:
+        axis = int(node.attribute("axis", 1))
+    else:
+        given = node.constant(axis_input)
+        axis = -2 if given is None else int(given.item())
+    if rows.axis in (axis % rank, rank - 1):
+        raise NotIndependent("it works along the rows")
+    return [rows]
 
 
 def along(default: int) -> Rule:

@@ -197,6 +197,33 @@ def scatter_elements(node: Node) -> list[Rows]:
     return [place]
 
 
+def scatter_nd(node: Node) -> list[Rows]:
+    """Along axes behind those that the indices name, with updates that have the same rows, or are the same
+    for all."""
+    data, indices, updates = node.rows
+    depth = node.shape(1)[-1]
+    if data is None or indices is not None or data.axis < depth:
+        raise NotIndependent("its indices may point at other rows")
+    place = data.moved(data.axis - depth + len(node.shape(1)) - 1)
+    if updates not in (None, place):
+        raise NotIndependent("its inputs carry their rows along different axes")
+    if updates is None:
+        node.forget_rows(2, place.axis, place, broadcasts=False)
+    return [data]
+
+
+def affine_grid(node: Node) -> list[Rows]:
+    """The number of rows stands in the grid's size, which is put together at run time."""
+    rows, size = node.only_rows(), node.constant(1)
+    assert size is not None
+    if rows.axis or rows.size(1) != 1:
+        raise NotIndependent("rows do not lie along its batch axis alone")
+    node.computed[1] = node.chain.add(
+        "Concat", node.count_rows(), node.chain.shape(size[1:].tolist()), axis=0
+    )
+    return [rows]
+
+
 def expand(node: Node) -> list[Rows]:
     """The target's size along the rows becomes 1, which leaves as many as there are."""
     rows = node.only_rows()
