@@ -29,7 +29,8 @@ class Liveness:
             roots = [self._root(name) for name in iter_reads(node) if name in made]
             self._last_use.update(dict.fromkeys(roots, i))
             self._places.update(dict.fromkeys(node.output, ipus[i]))
-            if find_operator(node.op_type).is_view or not any(roots):
+            operator = find_operator(node.op_type)
+            if operator.is_view or not (any(roots) or operator.is_random):
                 self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
         self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
         self._live: set[str] = set()

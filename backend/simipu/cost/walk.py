@@ -88,7 +88,8 @@ class Walk:
             self._hold((info.name for info in graph.output), ipus[-1] if ipus else 0)
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
-        return all(name in self._constants for name in node.input if name)
+        known = all(name in self._constants for name in node.input if name)
+        return known and not find_operator(node.op_type).is_random
 
     def _hold(self, names: Iterable[str], ipu: int) -> None:
         """What constants make is computed by the compiler and lies on the chip, if a run needs it."""
@@ -180,8 +181,9 @@ def operator_work(context: Context) -> Work:
 
     Raises CompileError when a tensor of it has no shape.
     """
-    cost = find_operator(context.node.op_type).cost
-    known = context.constants.issuperset(filter(None, context.node.input))
+    operator = find_operator(context.node.op_type)
+    cost = operator.cost
+    known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
     # A copy between IPUs is the placement's: the compiler does not undo it.
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
     return Work("view") if cost is None or not context.outputs or folded else cost(context)

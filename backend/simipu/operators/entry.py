@@ -63,6 +63,8 @@ class Operator:
     """What computes it, where ONNX Runtime has neither kernel nor definition."""
     refusal: str = ""
     """Why it cannot be compiled, if so."""
+    is_random: bool = False
+    """Whether its values differ from run to run, whatever it is given."""
     counts_data: bool = False
     """Whether it makes as many results as the data happen to hold."""
 

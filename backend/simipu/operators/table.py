@@ -16,9 +16,9 @@ from onnxgraph import Chain
 
 from simipu.operators import counts
 from simipu.operators.entry import Operator, Rounding
+from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
-from simipu.operators.formulas import products, reducing
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import Loop
 from simipu.operators.rules import computing as rows
@@ -43,6 +43,7 @@ _LOGICAL = Elementwise(Loop(9, 4), Loop(14, 4))
 _CONVERTED = Elementwise(Loop(4, 4), Loop(4, 4))
 
 
+_REGIONS = "its regions are numbered over the whole batch"
 _ONE_SHAPE = "its inputs are sizes, one for the whole batch"
 
 
@@ -64,6 +65,11 @@ def _leading(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
 
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
     return _family(names, rows=rows.reduce, cost=reducing.reduction, rounding=rounding, shaped_by=(1,))
+
+
+def _drawn(names: str, cost: Any) -> dict[str, Operator]:
+    reason = "its values are drawn for the whole batch"
+    return _family(names, whole_batch=reason, cost=cost, last_opset=21, is_random=True)
 
 
 def _counted(name: str, shaped_by: Sequence[int], **entry: Any) -> dict[str, Operator]:
@@ -96,7 +102,9 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("Where", Elementwise(Loop(5, 1), Loop(5, 1)), EXACT),
     **_elementwise("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor", _LOGICAL),
     **_elementwise("BitShift", _LOGICAL),
-    **_elementwise("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Shrink", ew.guess),
+    **_elementwise("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", Elementwise(Loop(6, 1), Loop(6, 1))),
+    # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
+    **_elementwise("Shrink", Elementwise(Loop(16, 1), Loop(20, 1))),
     **_elementwise("Cast", ew.cast),
     **_family("QuantizeLinear DequantizeLinear", rows=rows.quantize, cost=_CONVERTED),
     **_family(
@@ -125,13 +133,28 @@ _PRODUCTS: Mapping[str, Operator] = {
     ),
     **_leading("Conv", products.convolution, rounding=PRODUCT, count=counts.count_convolution),
     **_leading("ConvTranspose", products.convolution, count=counts.count_transposed_convolution),
-    **_leading("ConvInteger QLinearConv", ew.guess, count=counts.count_convolution),
-    **_family("DeformConv", rows=rows.deformable_convolution, count=counts.count_convolution),
-    **_family("MatMulInteger", rows=rows.integer_matmul, count=counts.count_matmul),
-    **_family("QLinearMatMul", rows=rows.quantized_matmul, count=counts.count_matmul),
-    **_family("Einsum", rows=rows.einsum, count=counts.count_einsum),
-    **_family("Attention", rows=rows.attention),
-    **_family("Det", rows=rows.determinant),
+    **_leading("ConvInteger", composite.WIDENED_CONVOLUTION, count=counts.count_convolution),
+    **_leading("QLinearConv", composite.WIDENED_SCALED_CONVOLUTION, count=counts.count_convolution),
+    **_family(
+        "DeformConv",
+        rows=rows.deformable_convolution,
+        cost=composite.deformed,
+        count=counts.count_convolution,
+    ),
+    **_family(
+        "MatMulInteger",
+        rows=rows.integer_matmul,
+        cost=composite.WIDENED_MATMUL,
+        count=counts.count_matmul,
+    ),
+    **_family(
+        "QLinearMatMul",
+        rows=rows.quantized_matmul,
+        cost=composite.WIDENED_SCALED_MATMUL,
+        count=counts.count_matmul,
+    ),
+    **_family("Einsum", rows=rows.einsum, cost=composite.einsum, count=counts.count_einsum),
+    **_family("Attention", rows=rows.attention, cost=composite.attention),
     **_family("GRU LSTM RNN", rows=rows.recurrent, cost=products.recurrent, count=counts.count_recurrent),
 }
 
@@ -142,7 +165,7 @@ _REDUCING: Mapping[str, Operator] = {
     **_reduced("ReduceProd", GROWING),
     **_family("ArgMax ArgMin", rows=rows.arg, cost=reducing.reduction),
     **_family("CumSum", rows=rows.cumulative, cost=reducing.reduction),
-    **_family("CumProd", rows=rows.cumulative),
+    **_family("CumProd", rows=rows.cumulative, cost=reducing.reduction),
     **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
     **_family("Hardmax LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
     **_leading("BatchNormalization InstanceNormalization LRN", reducing.norm),
@@ -160,7 +183,7 @@ _REDUCING: Mapping[str, Operator] = {
     **_leading("GlobalAveragePool", reducing.reduction, rounding=BOUNDED),
     **_leading("GlobalMaxPool", reducing.reduction, rounding=EXACT),
     **_leading("GlobalLpPool", reducing.reduction, last_opset=21),
-    **_family("TopK", rows=rows.along(-1), rounding=EXACT, shaped_by=(1,)),
+    **_family("TopK", rows=rows.along(-1), cost=composite.top_k, rounding=EXACT, shaped_by=(1,)),
 }
 
 _MOVING: Mapping[str, Operator] = {
@@ -193,34 +216,40 @@ _MOVING: Mapping[str, Operator] = {
     **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
     **_family("ScatterND", rows=places.scatter_nd, cost=moves.gather, rounding=EXACT),
     **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, last_opset=10),
-    **_family("TensorScatter", rows=rows.cache_update),
-    **_leading("Col2Im", ew.guess, shaped_by=(1, 2)),
-    **_family("GridSample", rows=rows.grid_sample),
-    **_family("RotaryEmbedding", rows=rows.rotary_embedding),
-    **_family("MaxUnpool", whole_batch="its indices number elements over the whole batch", shaped_by=(2,)),
+    **_family("TensorScatter", rows=rows.cache_update, cost=composite.written),
+    **_leading("Col2Im", composite.folded, shaped_by=(1, 2)),
+    **_family("GridSample", rows=rows.grid_sample, cost=composite.sampled),
+    **_family("RotaryEmbedding", rows=rows.rotary_embedding, cost=composite.rotary),
     **_family(
-        "MaxRoiPool RoiAlign",
-        whole_batch="its regions are numbered over the whole batch",
-        last_opset=21,
+        "MaxUnpool",
+        whole_batch="its indices number elements over the whole batch",
+        cost=moves.gather,
+        shaped_by=(2,),
     ),
-    **_family("AffineGrid", rows=places.affine_grid, shaped_by=(1,)),
-    **_family("OptionalGetElement", rows=rows.elementwise),
-    **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch"),
+    **_family("RoiAlign", whole_batch=_REGIONS, cost=composite.regions, last_opset=21),
+    **_family("AffineGrid", rows=places.affine_grid, cost=composite.affine_grid, shaped_by=(1,)),
+    **_family("OptionalGetElement", rows=rows.elementwise, cost=None),
+    **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch", cost=None),
     IPU_COPY: Operator(rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body),
 }
 
 _MAKING: Mapping[str, Operator] = {
-    **_family("BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, shaped_by=(0,)),
-    **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, shaped_by=(0, 1)),
-    **_family(
-        "RandomNormal RandomUniform RandomNormalLike RandomUniformLike Multinomial",
-        whole_batch="its values are drawn for the whole batch",
-        last_opset=21,
-    ),
-    **_family("DFT", rows=rows.fourier, shaped_by=(1, 2)),
-    **_leading("STFT", ew.guess, shaped_by=(1, 3)),
+    **_family("BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0,)),
+    **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0, 1)),
+    **_drawn("RandomUniform RandomUniformLike", Elementwise(Loop(3, 4), Loop(3, 2))),
+    **_drawn("RandomNormal RandomNormalLike", Elementwise(Loop(2, 4), Loop(2, 2))),
+    **_family("DFT", rows=rows.fourier, cost=composite.fourier, shaped_by=(1, 2)),
+    **_leading("STFT", composite.short_fourier, shaped_by=(1, 3)),
+}
+
+_GUESSED: Mapping[str, Operator] = {
+    **_family("Det", rows=rows.determinant),
+    **_family("MaxRoiPool", whole_batch=_REGIONS, last_opset=21),
+    **_drawn("Multinomial", ew.guess),
     **_family("TfIdfVectorizer", rows=rows.count_terms),
 }
+"""Neither PopART nor poplibs has anything like them, nor are they made of operators that those have; what
+they do depends on their values. A profile names them."""
 
 _BODIES: Mapping[str, Operator] = {
     **_family("If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)),
@@ -233,7 +262,7 @@ _TAKEN_APART: Mapping[str, Operator] = {
     **_family("CastLike", rows=rows.elementwise, cost=_CONVERTED, taken_apart=True),
     **_family("HardSwish Mish Swish", rows=rows.elementwise, cost=_SWISH, taken_apart=True),
     **_leading("GroupNormalization", reducing.norm, taken_apart=True),
-    **_family("Bernoulli", taken_apart=True, last_opset=21),
+    **_family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
     **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
     **_family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True),
 }
@@ -259,6 +288,7 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
         **_REDUCING,
         **_MOVING,
         **_MAKING,
+        **_GUESSED,
         **_BODIES,
         **_TAKEN_APART,
         **_REFUSED,

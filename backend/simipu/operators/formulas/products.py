@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from onnxgraph import Value
@@ -33,10 +33,13 @@ FIELD_PARTS = 4
 """Into which a field's height is taken to be split: each needs the kernel's rows beyond its own. Assumed;
 poplin's planner chooses it for each convolution (section 3.1)."""
 _GATES = 4
-"""Passes over all gates of a recurrent step: activations, products and sums of them (section 7)."""
+"""Passes over all gates of a recurrent step: activations, products and sums of them (section 7.1)."""
 _GATE_HALF, _GATE_FLOAT = Loop(5, 4), Loop(5, 2)
 _PARTS_OF_A_STEP = 2
 """Of a recurrent step's input, which is sliced out, and its output, which is written back."""
+
+
+Formula = Callable[[Context], Work]
 
 
 def matmul(context: Context) -> Work:
@@ -50,10 +53,15 @@ def matmul(context: Context) -> Work:
     n = max(1, right.shape[-1] if len(right.shape) > 1 else 1)
     rows = max(1, context.result.size // (groups * n))
     work = _cast_and_planned(
-        context, Product(groups, rows, max(1, left.shape[-1]), n, *_widths(context, left, right))
+        context, Product(groups, rows, max(1, left.shape[-1]), n, *find_widths(context, left, right))
     )
-    dynamic = [value for i, value in enumerate((left, right)) if not context.is_constant(i)]
-    if len(dynamic) < len((left, right)):
+    return with_dynamic_operands(context, work)
+
+
+def with_dynamic_operands(context: Context, work: Work) -> Work:
+    """What it takes to bring two activations into the layout of a plan; nothing where one is a weight."""
+    dynamic = [value for i, value in enumerate(context.operands) if not context.is_constant(i)]
+    if len(dynamic) < len(context.operands):
         return work
     broken = context.moved and not context.fused_attention
     atom = context.calibration.broken_atom_bytes if broken else WHOLE_ATOM_BYTES
@@ -70,7 +78,7 @@ def gemm(context: Context) -> Work:
     """Transposed operands cost nothing: they are weights, or are laid out so by who makes them."""
     left, right = context.operands
     rows, n = (max(1, size) for size in context.result.shape)
-    product = Product(1, rows, max(1, left.size // rows), n, *_widths(context, left, right))
+    product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
     return _with_bias(context, _cast_and_planned(context, product))
 
 
@@ -91,7 +99,7 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
     kernel = tuple(weights.shape[2:]) or (1,)
     taps = math.prod(kernel)
     k, n = max(1, source.shape[1] // groups), max(1, context.result.shape[1] // groups)
-    element, partial = _widths(context, source, weights)
+    element, partial = find_widths(context, source, weights)
     product = Product(
         groups,
         max(1, field.size // max(1, field.shape[1])),
@@ -169,7 +177,7 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
 def _cast_and_planned(context: Context, product: Product) -> Work:
     """The planned product; activations that are wider than fp8 weights are cast first (PopRT puts a Cast
     before each)."""
-    work = _planned(context, product)
+    work = planned(context, product)
     wide = [
         value
         for value in context.inputs[:2]
@@ -186,7 +194,8 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
     )
 
 
-def _planned(context: Context, product: Product) -> Work:
+def planned(context: Context, product: Product) -> Work:
+    """A product with operands that lie and are as its plan wants them."""
     plan = plan_product(product, context.target, context.plan_options, context.calibration)
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
@@ -229,7 +238,7 @@ def recurrent(context: Context) -> Work:
     directions, gate_rows, _ = weights.shape
     hidden = context.attribute("hidden_size", gate_rows // 4)
     columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
-    element, partial = _widths(context, source, weights)
+    element, partial = find_widths(context, source, weights)
     plans = [
         plan_product(
             Product(1, n, width + hidden, batch, element, partial, convolution=True),
@@ -258,7 +267,7 @@ def recurrent(context: Context) -> Work:
     )
 
 
-def _widths(context: Context, left: Value, right: Value) -> tuple[int, int]:
+def find_widths(context: Context, left: Value, right: Value) -> tuple[int, int]:
     """Bytes of an element, which is as narrow as the narrower operand, and of a partial sum: quarters have
     half partials only."""
     element = min(4, left.bytes_per_element, right.bytes_per_element)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from onnxgraph import Value
+
 from simipu.operators.formulas.vertices import POOL_POSITION, POOL_TAP
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
@@ -19,22 +21,29 @@ _POOL_VECTOR = 4
 def softmax(context: Context) -> Work:
     """The stable form that PopART always takes: the largest, the differences, their exponentials, their sum,
     the quotients."""
+    return softmax_of(context, context.source)
+
+
+def softmax_of(context: Context, value: Value) -> Work:
+    """The same of any tensor."""
     fitted = context.calibration
-    return _passes(context, "softmax", fitted.softmax_cycles, fitted.softmax_cycles_per_half, _SOFTMAX_STEPS)
+    start, per_half = fitted.softmax_cycles, fitted.softmax_cycles_per_half
+    return _passes(context, "softmax", value, start, per_half, _SOFTMAX_STEPS)
 
 
 def norm(context: Context) -> Work:
     """Sums and sums of squares, the inverse deviation, and four passes: less the mean, times the inverse,
     times gamma, plus beta."""
     fitted = context.calibration
-    return _passes(context, "norm", fitted.norm_cycles, fitted.norm_cycles_per_half, _NORM_STEPS)
+    start, per_half = fitted.norm_cycles, fitted.norm_cycles_per_half
+    return _passes(context, "norm", context.source, start, per_half, _NORM_STEPS)
 
 
-def _passes(context: Context, kind: str, start: int, per_half: float, steps: int) -> Work:
+def _passes(context: Context, kind: str, value: Value, start: int, per_half: float, steps: int) -> Work:
     """Floats take twice as long; the source is copied once and a result is made."""
-    width = context.source.bytes_per_element / HALF_BYTES
-    elements = context.per_tile(context.source.size)
-    temporary = 2 * context.bytes_per_tile(context.source)
+    width = value.bytes_per_element / HALF_BYTES
+    elements = context.per_tile(value.size)
+    temporary = 2 * context.bytes_per_tile(value)
     return context.spread(kind, start + elements * per_half * width, steps=steps, temporary=temporary)
 
 
