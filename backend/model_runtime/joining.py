@@ -35,9 +35,11 @@ def run_joined(
 ) -> Iterable[Outcome]:
     """What each of the requests gets, whose rows are joined into as few runs as hold them; whatever goes
     wrong is a request's outcome. `ready_ns`: see Session.run."""
-    if len(requests) == 1 or session.runs_alone:
+    if session.runs_alone:
         return [_run_one(session, request, ready_ns) for request in requests]
     try:
+        if len(requests) == 1:
+            return (session.run(requests[0].inputs, ready_ns),)
         outputs = session.run(_join(requests), ready_ns)
     except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
         return run_apart(session, requests, error)

@@ -209,12 +209,15 @@ class Session(CompiledModel):
         With queues it waits for rows first, as their timeout says.
         """
         engine, queues = self._bound(), self._queues
-        if self.is_stopped or (queues is not None and not queues.wait(engine.free_at_ns)):
+        free_at_ns = engine.free_at_ns
+        if self.is_stopped or (queues is not None and not queues.wait(free_at_ns)):
             return 0
         try:
             work = [(index, engine.pull(index), given) for index, _, given in self.plan]
-            rows = max(len(arrays[0]) if arrays else 0 for _, arrays, _ in work)
-            self._run(work, rows, None if queues is None else queues.ready_ns(), to_streams=True)
+            rows = len(work[0][1][0]) if work[0][1] else 0
+            # Asked where it counts only, that is when paced.
+            ready_ns = queues.ready_ns() if queues is not None and free_at_ns is not None else None
+            self._run(work, rows, ready_ns, to_streams=True)
         except (RunCancelledError, StoppedError):
             return 0
         return rows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,16 +162,20 @@ class Engine:
         """
         main = self._mains.get(index) or self._find_main(index)
         rows = main.check(values)
-        if to_streams:
-            for results in self._iterate(main, values, rows, ready_ns, at_once=1):
-                main.push(self._writes, results)
-            return []
+        pieces: Iterable[list[Array]]
         if self._clock is None and rows <= (main.batch_size or 1):
-            return main.compute(values, 0, rows)  # most runs by far are one batch: nothing to put together
-        pieces = list(self._iterate(main, values, rows, ready_ns, at_once=self.device_iterations))
-        return (
-            pieces[0] if len(pieces) == 1 else [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
-        )
+            results = main.compute(values, 0, rows)  # as most runs by far: nothing to wait for or to join
+            if not to_streams:
+                return results
+            pieces = [results]
+        else:
+            at_once = 1 if to_streams else self.device_iterations
+            pieces = self._iterate(main, values, rows, ready_ns, at_once)
+        if not to_streams:
+            return _concatenate(list(pieces))
+        for results in pieces:
+            main.push(self._writes, results)
+        return []
 
     def _find_main(self, index: int) -> _LoadedMain:
         if index not in self._mains:
@@ -356,6 +360,12 @@ class _LoadedMain:
             write = writes.get(stream.handle)
             if write is not None:
                 write(result)
+
+
+def _concatenate(pieces: list[list[Array]]) -> list[Array]:
+    if len(pieces) == 1:
+        return pieces[0]
+    return [np.concatenate(piece) for piece in zip(*pieces, strict=True)]
 
 
 def _pad(rows: Array, batch_size: int) -> Array:

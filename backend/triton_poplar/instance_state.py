@@ -119,7 +119,7 @@ class ModelInstanceState:
     def _accepts(self, request: Request) -> bool:
         """Whether a request is to be run; one that would have to be split where that changes its answer gets
         its error."""
-        if request.error is None:
+        if request.error is None and self.session.runs_alone:
             try:
                 self.session.check_rows(request.batch_size)
             except ModelRuntimeError as error:
