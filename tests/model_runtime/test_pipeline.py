@@ -168,7 +168,7 @@ def test_without_auto_reset_a_device_lost_in_the_second_try_fails_all_that_wait(
     pipeline = make_pipeline(started=False, timeout_ns=0, auto_reset=False)
     fail_on(pipeline, RunError("13"), 13)
     fail_on(pipeline, DeviceLostError("gone"), 14)
-    asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (1, 13), (2, 14), (1, 2))]
+    asks = [Ask(pipeline, rows, value) for rows, value in ((1, 1), (1, 13), (1, 14), (1, 5), (1, 2))]
     main = pipeline.session._engine._mains[5]
     joined, compute = [RunError("13")], main.compute
     main.compute = lambda *arguments: compute(*arguments) if not joined else raise_(joined.pop())
