@@ -429,3 +429,38 @@ def test_an_operator_that_onnx_runtime_lacks_is_computed_by_its_body(element: in
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     values = np.arange(4).astype(helper.tensor_dtype_to_np_dtype(element))
     np.testing.assert_array_equal(run(lower(model, Numerics()), values), -2 * values)
+
+
+@pytest.mark.parametrize(("reduction", "expected"), [("add", 0), ("none", -2047)])
+def test_a_scatter_that_adds_is_rounded_and_one_that_only_moves_is_not(reduction: str, expected: int) -> None:
+    """2048 + 1 is 2048 in half."""
+    nodes = [
+        helper.make_node("ScatterElements", ["x", "at", "one"], ["y"], reduction=reduction),
+        helper.make_node("Sub", ["y", "most"], ["z"]),
+    ]
+    weights = {"at": np.array([0]), "one": np.ones(1, np.float16), "most": np.full(1, 2048, np.float16)}
+    model = half_model(nodes, {"x": [1]}, "z", weights, [1])
+    assert run(lower(model, Numerics()), np.full(1, 2048, np.float16)) == expected
+
+
+def test_infinities_pass_through_what_only_moves_values() -> None:
+    nodes = [
+        helper.make_node("ReverseSequence", ["x", "lengths"], ["r"]),
+        helper.make_node("Loop", ["twice", "", "r"], ["y"], body=turned()),
+    ]
+    weights = {"lengths": np.array([2, 2]), "twice": np.array(2)}
+    x = np.array([[1, -np.inf], [np.inf, 2]], np.float16)
+    found = run(lower(half_model(nodes, {"x": [2, 2]}, "y", weights, [2, 2]), Numerics()), x)
+    np.testing.assert_array_equal(found, x[::-1])
+
+
+def turned() -> onnx.GraphProto:
+    """A body that transposes what it carries."""
+    types = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "h": TensorProto.FLOAT16}
+    inputs = [helper.make_tensor_value_info(n, t, [2, 2] if n == "h" else []) for n, t in types.items()]
+    outputs = [
+        helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("t", TensorProto.FLOAT16, [2, 2]),
+    ]
+    nodes = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Transpose", ["h"], ["t"])]
+    return helper.make_graph(nodes, "body", inputs, outputs)

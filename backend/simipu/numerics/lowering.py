@@ -174,7 +174,7 @@ class _Lowering:
         if node.op_type == "Cast":
             return self._lower_cast(node)
         results = [name for name in node.output if name in self.halves]
-        rounding = find_operator(node.op_type).rounding
+        rounding = find_operator(node.op_type).rounding_of(node)
         if rounding is Rounding.EXACT or not results or self.numerics is None:
             return [node]
         return self._lower_product(node) or self._round_results(node, results)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 import onnx
-from onnxgraph import Chain
+from onnxgraph import Chain, attribute
 
 from simipu.operators.counts import Count, count_elements
 from simipu.operators.formulas.elementwise import guess
@@ -23,7 +23,8 @@ class Rounding(Enum):
     """What becomes of an operator's results in half."""
 
     EXACT = auto()
-    """It only moves or chooses among values: halves in, halves out, nothing to round."""
+    """It only moves or chooses among values: halves in, halves out, nothing to round. Unless a node of it has
+    the attribute `reduction`, as a scatter may: then it adds or multiplies."""
     BOUNDED = auto()
     """Rounded, and never larger than the largest half. (The logarithm of 0 is an infinity, not an
     overflow.)"""
@@ -72,6 +73,11 @@ class Operator:
     def is_view(self) -> bool:
         """Whether it only renames memory, or is known at compile time."""
         return self.cost is None
+
+    def rounding_of(self, node: onnx.NodeProto) -> Rounding:
+        """Of that node."""
+        computes = attribute(node, "reduction", b"none") in (b"add", b"mul")
+        return Rounding.ROUNDED if self.rounding is Rounding.EXACT and computes else self.rounding
 
     @property
     def is_product(self) -> bool:

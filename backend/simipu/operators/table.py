@@ -165,9 +165,10 @@ _REDUCING: Mapping[str, Operator] = {
     **_reduced("ReduceProd", GROWING),
     **_family("ArgMax ArgMin", rows=rows.arg, cost=reducing.reduction),
     **_family("CumSum", rows=rows.cumulative, cost=reducing.reduction),
-    **_family("CumProd", rows=rows.cumulative, cost=reducing.reduction),
+    **_family("CumProd", rows=rows.cumulative, cost=reducing.reduction, rounding=GROWING),
     **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
-    **_family("Hardmax LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
+    **_family("Hardmax", rows=rows.softmax, cost=reducing.softmax, rounding=EXACT),
+    **_family("LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
     **_leading("BatchNormalization InstanceNormalization LRN", reducing.norm),
     **_family("LayerNormalization RMSNormalization", rows=rows.inner_axes, cost=reducing.norm),
     **_family("LpNormalization", rows=rows.along(-1), cost=reducing.norm),
@@ -206,17 +207,17 @@ _MOVING: Mapping[str, Operator] = {
     **_leading("DepthToSpace SpaceToDepth", moves.move, rounding=EXACT),
     **_family("Resize", rows=places.resize, cost=moves.move, shaped_by=(2, 3)),
     **_family("Upsample", rows=places.upsample, cost=moves.move, shaped_by=(1,), last_opset=9),
-    **_family("OneHot", rows=places.one_hot, cost=moves.move, shaped_by=(1,)),
-    **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move),
-    **_family("EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move),
+    **_family("OneHot", rows=places.one_hot, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move, rounding=EXACT),
+    **_family("EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT),
     **_family("Range", whole_batch=_ONE_SHAPE, cost=moves.move, shaped_by=(0, 1, 2)),
     **_family("Gather", rows=places.gather, cost=moves.gather, rounding=EXACT, reads_mapped_weights=True),
     **_family("GatherElements", rows=places.gather_elements, cost=moves.gather, rounding=EXACT),
     **_family("GatherND", rows=places.gather_nd, cost=moves.gather, rounding=EXACT),
     **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
     **_family("ScatterND", rows=places.scatter_nd, cost=moves.gather, rounding=EXACT),
-    **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, last_opset=10),
-    **_family("TensorScatter", rows=rows.cache_update, cost=composite.written),
+    **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT, last_opset=10),
+    **_family("TensorScatter", rows=rows.cache_update, cost=composite.written, rounding=EXACT),
     **_leading("Col2Im", composite.folded, shaped_by=(1, 2)),
     **_family("GridSample", rows=rows.grid_sample, cost=composite.sampled),
     **_family("RotaryEmbedding", rows=rows.rotary_embedding, cost=composite.rotary),
@@ -224,11 +225,12 @@ _MOVING: Mapping[str, Operator] = {
         "MaxUnpool",
         whole_batch="its indices number elements over the whole batch",
         cost=moves.gather,
+        rounding=EXACT,
         shaped_by=(2,),
     ),
     **_family("RoiAlign", whole_batch=_REGIONS, cost=composite.regions, last_opset=21),
     **_family("AffineGrid", rows=places.affine_grid, cost=composite.affine_grid, shaped_by=(1,)),
-    **_family("OptionalGetElement", rows=rows.elementwise, cost=None),
+    **_family("OptionalGetElement", rows=rows.elementwise, cost=None, rounding=EXACT),
     **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch", cost=None),
     IPU_COPY: Operator(rows=rows.elementwise, cost=moves.copy_between_ipus, rounding=EXACT, body=_copy_body),
 }
@@ -244,7 +246,7 @@ _MAKING: Mapping[str, Operator] = {
 
 _GUESSED: Mapping[str, Operator] = {
     **_family("Det", rows=rows.determinant),
-    **_family("MaxRoiPool", whole_batch=_REGIONS, last_opset=21),
+    **_family("MaxRoiPool", whole_batch=_REGIONS, rounding=EXACT, last_opset=21),
     **_drawn("Multinomial", ew.guess),
     **_family("TfIdfVectorizer", rows=rows.count_terms),
 }
@@ -253,8 +255,8 @@ they do depends on their values. A profile names them."""
 
 _BODIES: Mapping[str, Operator] = {
     **_family("If", whole_batch="a branch is chosen for the whole batch", rounding=EXACT, shaped_by=(0,)),
-    **_family("Loop", whole_batch="rows are not followed into its body", shaped_by=(0, 1)),
-    **_family("Scan", whole_batch="rows are not followed into its body"),
+    **_family("Loop", whole_batch="rows are not followed into its body", rounding=EXACT, shaped_by=(0, 1)),
+    **_family("Scan", whole_batch="rows are not followed into its body", rounding=EXACT),
 }
 """What they take is said of the nodes inside them; of themselves by `moving.control`."""
 
