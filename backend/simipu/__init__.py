@@ -1,5 +1,6 @@
-"""The simulated IPU: target, device, executable, engine, numerics, and what the chip would have taken
-(`simipu.cost`).
+"""The simulated IPU: target, device, executable, engine, and three walkers over a placed graph: what it
+computes (`numerics`), what the chip would have taken (`cost`), and where its rows go (`rows`), all by one
+table of operators (`operators`).
 
 Arithmetic is ONNX Runtime's. Nothing here reads PopEF files, or knows requests or Triton: of popef serve its
 rule for what a batch is, and its escaping of texts.

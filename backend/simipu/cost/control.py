@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import onnx
 from onnx import numpy_helper
-from onnxgraph import Value, iter_bodies
+from onnxgraph import Value, attribute, iter_bodies
 from onnxgraph.shapes import MOST_TRIPS, count_trips
 
 Known = Mapping[str, onnx.TensorProto]
@@ -42,9 +42,7 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     known = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant":
-            known.update(
-                (node.output[0], attribute.t) for attribute in node.attribute if attribute.name == "value"
-            )
+            known.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
     return {
         name: tensor
         for name, tensor in known.items()
@@ -72,10 +70,7 @@ def _value(name: str, known: Known) -> int | None:
 
 
 def _count_steps(node: onnx.NodeProto, values: Mapping[str, Value]) -> tuple[int, str]:
-    count = next(attribute.i for attribute in node.attribute if attribute.name == "num_scan_inputs")
-    axes = next(
-        (list(attribute.ints) for attribute in node.attribute if attribute.name == "scan_input_axes"), [0]
-    )
+    count, axes = attribute(node, "num_scan_inputs"), attribute(node, "scan_input_axes", [0])
     scanned = values.get(node.input[len(node.input) - count])
     if scanned is None:
         return 1, "the length of the scan is not known: one step is counted"
