@@ -20,7 +20,7 @@ from simipu.operators.formulas.vertices import (
     REARRANGE_START,
     Loop,
 )
-from simipu.operators.formulas.work import Context, Work
+from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
 _ADD_HALF, _ADD_FLOAT = Loop(3, 4), Loop(3, 2)
@@ -56,7 +56,7 @@ def in_turn(kind: str, *works: Work) -> Work:
 
 def passes(context: Context, kind: str, value: Value, count: int) -> Work:
     """So many additions or multiplications of the elements of a tensor, each in a step of its own."""
-    loop = _ADD_FLOAT if value.bytes_per_element > HALF_BYTES else _ADD_HALF
+    loop = _ADD_FLOAT if is_wide(value) else _ADD_HALF
     return context.spread(kind, count * context.pass_over(value, loop, BINARY_START), steps=count)
 
 
@@ -71,18 +71,16 @@ def attention(context: Context) -> Work:
     batch = query.shape[0]
     element, partial = products.find_widths(context, query, key)
     scores = Value((batch, heads, *lengths), query.bytes_per_element)
-    parts = [
-        products.planned(
-            context, Product(batch * heads, lengths[0], widths[0], lengths[1], element, partial)
-        ),
+    first = Product(batch * heads, lengths[0], widths[0], lengths[1], element, partial)
+    second = Product(batch * heads, lengths[0], lengths[1], widths[1], element, partial)
+    mask = context.spread("mask", context.pass_over(scores, BROADCAST.loop(scores)))
+    return in_turn(
+        "attention",
+        products.planned(context, first),
+        *([mask] if context.has(_MASK) else []),
         softmax_of(context, scores),
-        products.planned(
-            context, Product(batch * heads, lengths[0], lengths[1], widths[1], element, partial)
-        ),
-    ]
-    if context.has(_MASK):
-        parts.insert(1, context.spread("mask", context.pass_over(scores, BROADCAST.loop(scores))))
-    return in_turn("attention", *parts)
+        products.planned(context, second),
+    )
 
 
 def _find_heads(
@@ -208,7 +206,9 @@ def deformed(context: Context) -> Work:
     taps = math.prod(weights.shape[2:])
     positions = math.prod(context.result.shape[2:])
     samples = Value((source.shape[0], source.shape[1], taps, positions), source.bytes_per_element)
-    return in_turn("convolution", sample(context, samples), products.convolution(context))
+    # Its bias is behind its offsets.
+    inner = replace(context, inputs=[source, weights, *context.inputs[3:4]])
+    return in_turn("convolution", sample(context, samples), products.convolution(inner))
 
 
 def regions(context: Context) -> Work:
@@ -249,8 +249,8 @@ def fourier(context: Context) -> Work:
 
 def short_fourier(context: Context) -> Work:
     """The same for each frame."""
-    *_, frames, bins, _ = context.result.shape
-    batch, length = context.source.shape[:2]
+    batch, frames, bins, _ = context.result.shape
+    length = (context.inputs[0] or context.source).shape[1]
     frame = min(length, _PARTS * (bins - 1) if context.attribute("onesided", 1) else bins)
     return _transform(context, batch * frames, frame, bins * _PARTS)
 

@@ -139,15 +139,35 @@ def plan_product(product: Product, target: Target, options: PlanOptions, calibra
 @dataclass(frozen=True, slots=True)
 class _Ways:
     """All ways to split a product that are tried, side by side: an array has an element for each of them.
-    What is counted is of the busiest tile."""
+    What is counted is of the busiest tile, and of one serial part of one group where nothing else is said."""
 
     product: Product
     target: Target
+    groups: int
+    """One after the other where there are more than tiles."""
+    channels: int
+    """Input channels of a block: the AMP units take no fewer at a time."""
+    units: int
+    """Output channels of a block: one for each AMP unit."""
     row_split: Array
     k_split: Array
     n_split: Array
-    n_serial: Array
-    k_serial: Array
+    serial: Array
+    """Parts that follow one another, of k or of n."""
+    rows: Array
+    in_blocks: Array
+    out_blocks: Array
+    n: Array
+    """Output channels; what fills up the last block is not stored."""
+    positions: Array
+    """Of the input: the rows' with their halo."""
+    input_bytes: Array
+    padded_bytes: Array
+    """The input as it lies on the tile, its blocks of channels filled up."""
+    weight_bytes: Array
+    partial_bytes: Array
+    is_cast: Array
+    """Whether sums become narrower without being added up: then a pass of its own casts them."""
 
     @staticmethod
     def of(product: Product, target: Target) -> _Ways:
@@ -158,90 +178,37 @@ class _Ways:
         tiles = max(1, target.num_tiles // product.groups)
         k_split, n_split, n_serial, k_serial = _candidates(k_blocks, n_blocks, tiles)
         row_split = np.minimum(tiles // (k_split * n_split), product.rows)
-        return _Ways(product, target, row_split, k_split, n_split, n_serial, k_serial)
-
-    @property
-    def groups(self) -> int:
-        """One after the other where there are more than tiles."""
-        return math.ceil(self.product.groups / self.target.num_tiles)
-
-    @property
-    def channels(self) -> int:
-        """Input channels of a block: the AMP units take no fewer at a time."""
-        return self.target.channel_block_bytes // self.product.element_bytes
-
-    @property
-    def units(self) -> int:
-        """Output channels of a block: one for each AMP unit."""
-        return self.target.amp_units(self.product.element_bytes, self.product.partial_bytes)
-
-    @property
-    def rows(self) -> Array:
-        """Of the field."""
-        found: Array = np.ceil(self.product.rows / self.row_split)
-        return found
-
-    @property
-    def in_blocks(self) -> Array:
-        """Blocks of input channels in a serial part."""
-        found: Array = np.ceil(math.ceil(self.product.k / self.channels) / (self.k_split * self.k_serial))
-        return found
-
-    @property
-    def out_blocks(self) -> Array:
-        """Blocks of output channels in a serial part."""
-        found: Array = np.ceil(math.ceil(self.product.n / self.units) / (self.n_split * self.n_serial))
-        return found
-
-    @property
-    def n(self) -> Array:
-        """Output channels in a serial part; what fills up the last block is not stored."""
-        return np.minimum(self.out_blocks * self.units, self.product.n)
-
-    @property
-    def serial(self) -> Array:
-        """Parts that follow one another."""
-        return self.n_serial * self.k_serial
-
-    @property
-    def positions(self) -> Array:
-        """Of the input: the rows' with their halo."""
-        return self.rows * self.product.inputs_per_row
-
-    @property
-    def input_bytes(self) -> Array:
-        """Of the field that a serial part of a group reads."""
-        k = np.minimum(self.in_blocks * self.channels, self.product.k)
-        found: Array = self.positions * k * self.product.element_bytes
-        return found
-
-    @property
-    def padded_bytes(self) -> Array:
-        """The same as it lies on the tile, its blocks of channels filled up."""
-        return self.positions * self.in_blocks * self.channels * self.product.element_bytes
-
-    @property
-    def weight_bytes(self) -> Array:
-        """Of the weights of a serial part of a group."""
-        k = np.minimum(self.in_blocks * self.channels, self.product.k)
-        return k * self.n * self.product.taps * self.product.element_bytes
-
-    @property
-    def partial_bytes(self) -> Array:
-        """Of its sums."""
-        return self.rows * self.n * self.product.partial_bytes
+        rows = np.ceil(product.rows / row_split)
+        in_blocks = np.ceil(k_blocks / (k_split * k_serial))
+        out_blocks = np.ceil(n_blocks / (n_split * n_serial))
+        k, n = np.minimum(in_blocks * channels, product.k), np.minimum(out_blocks * units, product.n)
+        positions = rows * product.inputs_per_row
+        return _Ways(
+            product,
+            target,
+            groups=math.ceil(product.groups / target.num_tiles),
+            channels=channels,
+            units=units,
+            row_split=row_split,
+            k_split=k_split,
+            n_split=n_split,
+            serial=n_serial * k_serial,
+            rows=rows,
+            in_blocks=in_blocks,
+            out_blocks=out_blocks,
+            n=n,
+            positions=positions,
+            input_bytes=positions * k * product.element_bytes,
+            weight_bytes=k * n * product.taps * product.element_bytes,
+            padded_bytes=positions * in_blocks * channels * product.element_bytes,
+            partial_bytes=rows * n * product.partial_bytes,
+            is_cast=(k_split == 1) & (product.partial_bytes > product.element_bytes),
+        )
 
     @property
     def memory(self) -> Array:
         """What availableMemoryProportion limits."""
         return self.groups * (self.padded_bytes + self.weight_bytes + self.partial_bytes)
-
-    @property
-    def is_cast(self) -> Array:
-        """Whether sums become narrower without being added up: then a pass of its own casts them."""
-        narrower = self.product.partial_bytes > self.product.element_bytes
-        found: Array = (self.k_split == 1) & narrower
-        return found
 
     @property
     def steps(self) -> Array:
