@@ -79,7 +79,8 @@ class Constant:
 class Program:
     """One entry of the program flow.
 
-    `graph` is a serialised ONNX model in the types of the chip (half where it computes in half). A LOAD
+    `graph` is the placed graph, a serialised ONNX model in the types of the chip (half where it computes in
+    half). A LOAD
     program has none: it copies its streams into the device variables of the same tensor name, which the MAIN
     graph holds as initializers without data, as it does the executable's constants. `row_independent` says
     that it is proven to compute each row of the batch of that row alone, `row_dependence` why it is not,

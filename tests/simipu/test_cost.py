@@ -4,6 +4,7 @@ roughly."""
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,15 @@ def test_products_that_would_leave_the_amp_units_idle_take_other_vertices(
     product: Product, kind: str
 ) -> None:
     assert plan(product, C600).kind == kind
+
+
+def test_another_calibration_counts_for_who_passes_it_in_and_nobody_else() -> None:
+    model = networks.matmul(256, 256, 256)
+    before, other = estimate(model, C600), replace(CALIBRATION, planned_cycles=600, host_call_seconds=1.0)
+    changed = estimate(model, C600, calibration=other)
+    assert changed.cycles == before.cycles - 1000
+    assert changed.latency_seconds > 1 > before.latency_seconds
+    assert estimate(model, C600) == before
 
 
 def test_less_memory_never_makes_a_plan_faster() -> None:

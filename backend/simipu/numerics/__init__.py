@@ -1,5 +1,5 @@
-"""What the chip's types do to values, written as a graph that ONNX Runtime computes exactly so. No cycles
-here."""
+"""What the chip's types do to values: `lower` makes the computed graph of a placed one, which ONNX Runtime
+computes exactly so. No cycles here."""
 
 from simipu.numerics.lowering import Numerics, lower
 

@@ -1,4 +1,4 @@
-"""Walks a static graph from its inputs on and follows the rows; what comes out computes any number of
+"""Walks a placed graph from its inputs on and follows the rows; what comes out computes any number of
 them."""
 
 from __future__ import annotations
