@@ -195,13 +195,13 @@ def _iter_simulator_points(calibration: Calibration) -> Iterator[Point]:
             products = _products(row)
             if products and row[column]:
                 family = f"simulator {row['tool']}, {target.name}"
-                cycles = _simulated_cycles(products, row["tool"], target, calibration)
-                yield Point(family, row["name"], cycles, float(row[column]))
+                simulated = _simulated_cycles(products, row["tool"], target, calibration)
+                yield Point(family, row["name"], simulated, float(row[column]))
 
 
 def _simulated_cycles(products: list[Product], tool: str, target: Target, calibration: Calibration) -> float:
     plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
-    cycles: float = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
+    cycles = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
     if tool == "gemm":  # adds its result to a third operand
         cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
     return cycles
