@@ -31,6 +31,10 @@ from simipu.cost import CALIBRATION, Calibration, CostOptions
 from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
 from simipu.target import TARGETS, Target
 
+_BLOCK = 16
+"""Input channels of halves that an AMP unit takes at a time."""
+_NEAR = 0.25
+"""The error up to which a prediction counts as right."""
 _PLANNED_CYCLES = (700, 1_000, 1_150, 1_300, 1_450, 1_600, 1_800, 2_000)
 """Values tried for the constant that is fitted to all families at once."""
 
@@ -261,8 +265,8 @@ def _convolution(params: str, options: dict[str, str]) -> list[Product]:
     taps, rows = kernel_h * kernel_w, batch * out_h * out_w
     halo = 1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
     forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=True)
-    if source < 16 and kernel_h > 1:
-        packed = min(4 if source <= 4 else 2, kernel_h)
+    if source < _BLOCK and kernel_h > 1:
+        packed = min(4 if source <= _BLOCK // 4 else 2, kernel_h)
         forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
     strides = stride[0] * stride[1]
     in_rows = rows if taps == 1 else batch * height * width
@@ -300,7 +304,7 @@ def _loss(points: Iterable[Point]) -> float:
     for point in points:
         families.setdefault(point.family, []).append(abs(point.ratio - 1))
     return statistics.mean(
-        statistics.median(errors) + statistics.mean(error > 0.25 for error in errors)
+        statistics.median(errors) + statistics.mean(error > _NEAR for error in errors)
         for errors in families.values()
     )
 

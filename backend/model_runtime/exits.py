@@ -158,6 +158,6 @@ def _forget() -> None:
 # Where this is imported too late already no thread but this one is left to wait. Python has no public hook
 # between the end of the main thread and that of the others.
 with suppress(RuntimeError):
-    threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]
+    threading._register_atexit(_main_thread_ended)  # type: ignore[attr-defined]  # noqa: SLF001
 atexit.register(_stop_all)
 os.register_at_fork(after_in_child=_forget)

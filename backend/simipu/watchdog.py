@@ -33,7 +33,7 @@ class Watchdog:
     def __init__(self) -> None:
         self._reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         """As new: a fork has neither the thread nor the runs of its parent, but might have a lock that a
         thread held."""
         self._runs: dict[Ending, float] = {}
@@ -141,4 +141,4 @@ WATCHDOG = Watchdog()
 """The process's."""
 
 atexit.register(WATCHDOG.close)
-os.register_at_fork(after_in_child=WATCHDOG._reset)
+os.register_at_fork(after_in_child=WATCHDOG.reset)
