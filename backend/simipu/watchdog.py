@@ -31,7 +31,7 @@ class Watchdog:
     for the first run in each length of the limit."""
 
     def __init__(self) -> None:
-        self._reset()
+        self.reset()
 
     def reset(self) -> None:
         """As new: a fork has neither the thread nor the runs of its parent, but might have a lock that a
