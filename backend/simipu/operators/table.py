@@ -20,7 +20,7 @@ from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.elementwise import Elementwise
-from simipu.operators.formulas.vertices import Loop
+from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.rules import computing as rows
 from simipu.operators.rules import moving as places
 
@@ -33,14 +33,14 @@ EXACT, BOUNDED, GROWING, PRODUCT = (
     Rounding.GROWING,
     Rounding.PRODUCT,
 )
-_SIMPLE = Elementwise(Loop(3, 4), Loop(3, 2))
-_ADDED = Elementwise(Loop(3, 4), Loop(3, 2), broadcasts=True)
-_COMPARED = Elementwise(Loop(4, 4), Loop(3, 2))
-_TRIGONOMETRIC = Elementwise(Loop(25, 1), Loop(2300, 1))
-_SIGMOID = Elementwise(Loop(5, 4), Loop(11, 2))
-_SWISH = Elementwise(Loop(6, 4), Loop(11, 2))
-_LOGICAL = Elementwise(Loop(9, 4), Loop(14, 4))
-_CONVERTED = Elementwise(Loop(4, 4), Loop(4, 4))
+_SIMPLE = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
+_ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2), broadcasts=True)
+_COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
+_TRIGONOMETRIC = Elementwise(InnerLoop(25, 1), InnerLoop(2300, 1))
+_SIGMOID = Elementwise(InnerLoop(5, 4), InnerLoop(11, 2))
+_SWISH = Elementwise(InnerLoop(6, 4), InnerLoop(11, 2))
+_LOGICAL = Elementwise(InnerLoop(9, 4), InnerLoop(14, 4))
+_CONVERTED = Elementwise(InnerLoop(4, 4), InnerLoop(4, 4))
 
 
 _REGIONS = "its regions are numbered over the whole batch"
@@ -84,27 +84,29 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("Ceil Floor Max Min Round", _COMPARED, EXACT),
     **_elementwise("Celu Elu LeakyRelu PRelu Selu ThresholdedRelu", _COMPARED),
     **_elementwise("Div", ew.divide),
-    **_elementwise("Mod", Elementwise(Loop(21, 4), Loop(10, 2))),
-    **_elementwise("Reciprocal", Elementwise(Loop(15, 4), Loop(6, 2))),
-    **_elementwise("Sqrt", Elementwise(Loop(23, 4), Loop(10, 2)), BOUNDED),
-    **_elementwise("Exp", Elementwise(Loop(4, 4), Loop(6, 2)), GROWING),
-    **_elementwise("Log", Elementwise(Loop(6, 4), Loop(14, 2)), BOUNDED),
+    **_elementwise("Mod", Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))),
+    **_elementwise("Reciprocal", Elementwise(InnerLoop(15, 4), InnerLoop(6, 2))),
+    **_elementwise("Sqrt", Elementwise(InnerLoop(23, 4), InnerLoop(10, 2)), BOUNDED),
+    **_elementwise("Exp", Elementwise(InnerLoop(4, 4), InnerLoop(6, 2)), GROWING),
+    **_elementwise("Log", Elementwise(InnerLoop(6, 4), InnerLoop(14, 2)), BOUNDED),
     **_elementwise("Pow", ew.power, GROWING),
-    **_elementwise("Erf", Elementwise(Loop(13, 1), Loop(41, 1)), BOUNDED),
-    **_elementwise("Tanh", Elementwise(Loop(3, 4), Loop(11, 2)), BOUNDED),
+    **_elementwise("Erf", Elementwise(InnerLoop(13, 1), InnerLoop(41, 1)), BOUNDED),
+    **_elementwise("Tanh", Elementwise(InnerLoop(3, 4), InnerLoop(11, 2)), BOUNDED),
     **_elementwise("HardSigmoid Sigmoid", _SIGMOID, BOUNDED),
     **_elementwise("Softsign", _SWISH, BOUNDED),
     **_elementwise("Softplus", _SWISH),
-    **_elementwise("Gelu", Elementwise(Loop(8, 4), Loop(10, 2))),
+    **_elementwise("Gelu", Elementwise(InnerLoop(8, 4), InnerLoop(10, 2))),
     **_elementwise("Acos Asin Atan Cos Sin", _TRIGONOMETRIC, BOUNDED),
     **_elementwise("Cosh Sinh", _TRIGONOMETRIC, GROWING),
     **_elementwise("Acosh Asinh Atanh Tan", _TRIGONOMETRIC),
-    **_elementwise("Where", Elementwise(Loop(5, 1), Loop(5, 1)), EXACT),
+    **_elementwise("Where", Elementwise(InnerLoop(5, 1), InnerLoop(5, 1)), EXACT),
     **_elementwise("And Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor", _LOGICAL),
     **_elementwise("BitShift", _LOGICAL),
-    **_elementwise("BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", Elementwise(Loop(6, 1), Loop(6, 1))),
+    **_elementwise(
+        "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor", Elementwise(InnerLoop(6, 1), InnerLoop(6, 1))
+    ),
     # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
-    **_elementwise("Shrink", Elementwise(Loop(16, 1), Loop(20, 1))),
+    **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
     **_elementwise("Cast", ew.cast),
     **_family("QuantizeLinear DequantizeLinear", rows=rows.quantize, cost=_CONVERTED),
     **_family(
@@ -238,8 +240,8 @@ _MOVING: Mapping[str, Operator] = {
 _MAKING: Mapping[str, Operator] = {
     **_family("BlackmanWindow HammingWindow HannWindow", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0,)),
     **_family("MelWeightMatrix", whole_batch=_ONE_SHAPE, cost=None, shaped_by=(0, 1)),
-    **_drawn("RandomUniform RandomUniformLike", Elementwise(Loop(3, 4), Loop(3, 2))),
-    **_drawn("RandomNormal RandomNormalLike", Elementwise(Loop(2, 4), Loop(2, 2))),
+    **_drawn("RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))),
+    **_drawn("RandomNormal RandomNormalLike", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))),
     **_family("DFT", rows=rows.fourier, cost=composite.fourier, shaped_by=(1, 2)),
     **_leading("STFT", composite.short_fourier, shaped_by=(1, 3)),
 }

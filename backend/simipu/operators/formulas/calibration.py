@@ -46,7 +46,7 @@ class Calibration:
     """Of each stage of a reduction, beside its elements. Fitted on poplibs' simulator: 1,466 to 1,882 for one
     stage, 2,446 to 3,357 for two (section 5.1)."""
     pool_start_cycles: int = 600
-    """Of a pool, beside its positions. Fitted on the simulator (section 5.4)."""
+    """Of a pool, beside its positions. Chosen: no time of inference alone is published (section 5.4)."""
     guess_cycles_per_element: float = 6.0
     """Of a worker, of an operator without a formula: dearer than the common ones, so that the estimate errs
     on the safe side. Chosen."""

@@ -18,17 +18,17 @@ from simipu.operators.formulas.vertices import (
     BINARY_START,
     REARRANGE_CYCLES_PER_BYTE,
     REARRANGE_START,
-    Loop,
+    InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
-_ADD_HALF, _ADD_FLOAT = Loop(3, 4), Loop(3, 2)
+_ADD_HALF, _ADD_FLOAT = InnerLoop(3, 4), InnerLoop(3, 2)
 _CORNERS = 4
 """Of a picture's grid around a point, whose values are weighed and added up."""
 _SAMPLING_PASSES = 8
 """Over the samples: the point's place in both axes, its corner's weights, and a sum of four products."""
-_COMPARE_AND_SWAP = Loop(25, 1)
+_COMPARE_AND_SWAP = InnerLoop(25, 1)
 """Of two values with their indices (section 6.3)."""
 _INDEX_BYTES = 4
 _PARTS = 2
@@ -163,7 +163,9 @@ def widened(product: products.Formula, left: int, right: int) -> products.Formul
         inner = replace(context, node=node, inputs=values, half_partials=False)
         # Popops' casts: 9 cycles for four to halves, and floats to whole numbers no faster (section 4).
         casts = [*filter(None, values), context.result]
-        cast = context.spread("cast", sum(context.pass_over(value, Loop(9, 4)) for value in casts), steps=3)
+        cast = context.spread(
+            "cast", sum(context.pass_over(value, InnerLoop(9, 4)) for value in casts), steps=3
+        )
         return in_turn("matmul", cast, product(inner))
 
     return formula

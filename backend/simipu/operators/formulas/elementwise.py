@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
-from simipu.operators.formulas.vertices import BINARY_START, BROADCAST_START, UNARY_START, Loop
+from simipu.operators.formulas.vertices import BINARY_START, BROADCAST_START, UNARY_START, InnerLoop
 from simipu.operators.formulas.work import Context, Work, is_wide
 
 QUARTER_VECTOR = 8
@@ -18,8 +18,8 @@ QUARTER_VECTOR = 8
 class Elementwise:
     """One pass over the elements, two operands at a time: the inner loop for halves, and that for floats."""
 
-    half: Loop
-    single: Loop
+    half: InnerLoop
+    single: InnerLoop
     broadcasts: bool = False
     """Whether popops has a faster vertex for an operand that is a vector or a scalar."""
 
@@ -29,7 +29,7 @@ class Elementwise:
             return BROADCAST.spread(context, BROADCAST_START)
         return self.spread(context)
 
-    def loop(self, value: Value) -> Loop:
+    def loop(self, value: Value) -> InnerLoop:
         """By the width of a tensor."""
         return self.single if is_wide(value) else self.half
 
@@ -41,10 +41,10 @@ class Elementwise:
         return context.spread("elementwise", passes * cycles)
 
 
-BROADCAST = Elementwise(Loop(2, 4), Loop(2, 2))
+BROADCAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
 """Adding or multiplying a vector or a scalar."""
-_DIVISION = Elementwise(Loop(21, 4), Loop(10, 2))
-_CAST = Elementwise(Loop(4, 4), Loop(4, 4))
+_DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
+_CAST = Elementwise(InnerLoop(4, 4), InnerLoop(4, 4))
 
 
 def is_broadcast(context: Context) -> bool:
@@ -61,7 +61,7 @@ def divide(context: Context) -> Work:
 
 def power(context: Context) -> Work:
     """Any exponent: poplibs has no faster way for one that is known."""
-    loop = Loop(context.calibration.pow_cycles, 1)
+    loop = InnerLoop(context.calibration.pow_cycles, 1)
     return Elementwise(loop, loop)(context)
 
 
@@ -80,13 +80,13 @@ def cast(context: Context) -> Work:
 
 def quarter_cast_cycles(value: Value, context: Context) -> float:
     """Of narrowing halves to fp8, or widening them."""
-    return context.pass_over(value, Loop(context.calibration.fp8_cast_cycles, QUARTER_VECTOR))
+    return context.pass_over(value, InnerLoop(context.calibration.fp8_cast_cycles, QUARTER_VECTOR))
 
 
 def guess(context: Context) -> Work:
     """Of an operator without a formula, said to be one: dear passes over the largest operand and the result,
     which both change their place."""
-    loop = Loop(context.calibration.guess_cycles_per_element, 1)
+    loop = InnerLoop(context.calibration.guess_cycles_per_element, 1)
     compute = context.pass_over(context.source, loop) + context.pass_over(context.result, loop)
     moved = context.bytes_per_tile(context.source) + context.bytes_per_tile(context.result)
     return replace(

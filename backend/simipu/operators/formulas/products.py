@@ -17,7 +17,7 @@ from simipu.operators.formulas.vertices import (
     SERIAL_SLICE,
     SLIC,
     VMAC,
-    Loop,
+    InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
@@ -33,8 +33,9 @@ FIELD_PARTS = 4
 """Into which a field's height is taken to be split: each needs the kernel's rows beyond its own. Assumed;
 poplin's planner chooses it for each convolution (section 3.1)."""
 _GATES = 4
-"""Passes over all gates of a recurrent step: activations, products and sums of them (section 7.1)."""
-_GATE_HALF, _GATE_FLOAT = Loop(5, 4), Loop(5, 2)
+"""Passes over all gates of a recurrent step: activations, products and sums of them. Assumed (section
+7.1)."""
+_GATE_HALF, _GATE_FLOAT = InnerLoop(5, 4), InnerLoop(5, 2)
 _PARTS_OF_A_STEP = 2
 """Of a recurrent step's input, which is sliced out, and its output, which is written back."""
 

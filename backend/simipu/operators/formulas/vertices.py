@@ -1,7 +1,8 @@
 """The vertices of poplibs whose cycles the cost model counts: one literal each, with its formula.
 
 Every number is one of poplibs' cycle estimators (graphcore/poplibs at 7eac0f26; docs/ipu-performance.md names
-file and section). Cycles of a worker become cycles of a tile times the number of workers, which take turns.
+file and section) but for two of `Slic`, which are chosen. Cycles of a worker become cycles of a tile times
+the number of workers, which take turns.
 """
 
 from __future__ import annotations
@@ -178,12 +179,13 @@ class Slic:
     """Groups of few channels in blocks of 16: four kernel positions of a row at a time (section 3.4)."""
 
     start: int = 150
+    """Chosen."""
     load: int = 50
     """Of a block's weights for such a sub-kernel."""
     run: int = 25
     """Of a worker for each row of the field."""
     zeroed: int = 8
-    """Of an output position: its partial sums are set to zero, and cast when they are done."""
+    """Of an output position: its partial sums are set to zero, and cast when they are done. Chosen."""
     taps: int = 4
 
     def cycles(
@@ -205,7 +207,7 @@ REARRANGE_CYCLES_PER_BYTE = {8: 0.44, 4: 3.1, 2: 5.15}
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class InnerLoop:
     """The inner loop of a worker: cycles for a vector of so many elements (popops' and popnn's estimators,
     section 4)."""
 

@@ -13,7 +13,7 @@ from onnxgraph import Value, attribute
 from simipu.errors import CompileError
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.plan import PlanOptions
-from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, Loop
+from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, InnerLoop
 from simipu.target import HALF_BYTES, Target
 
 
@@ -99,7 +99,7 @@ class Context:
         """Cycles in which a tile receives so many bytes."""
         return num_bytes / self.target.exchange_bytes_per_cycle
 
-    def pass_over(self, value: Value, loop: Loop, start: int = UNARY_START) -> float:
+    def pass_over(self, value: Value, loop: InnerLoop, start: int = UNARY_START) -> float:
         """Cycles of a vertex over the elements of a tile: a start of each worker, then its loop."""
         loops = math.ceil(self.per_tile(value.size) / self.target.workers_per_tile / loop.vector)
         return SPREAD_START + self.target.workers_per_tile * (start + loops * loop.cycles)
