@@ -4,11 +4,25 @@ Import name, API and options are those of the real PopRT; what it compiles for i
 `simipu`.
 """
 
-from poprt import compiler, converter, frontend
+from poprt import compiler, converter, frontend, passes
 from poprt.compiler import Compiler
 from poprt.converter import Converter
 from poprt.options import CompilerOptions
+from poprt.passes import Pass, PassManager, get_pass, get_registered_passes
 
 __version__ = "0.1.0"
 
-__all__ = ["Compiler", "CompilerOptions", "Converter", "__version__", "compiler", "converter", "frontend"]
+__all__ = [
+    "Compiler",
+    "CompilerOptions",
+    "Converter",
+    "Pass",
+    "PassManager",
+    "__version__",
+    "compiler",
+    "converter",
+    "frontend",
+    "get_pass",
+    "get_registered_passes",
+    "passes",
+]

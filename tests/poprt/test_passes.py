@@ -3,6 +3,7 @@
 import dataclasses
 
 import onnx
+import poprt
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, passes, pipeline
@@ -172,6 +173,29 @@ def test_traversal_visits_bodies_and_says_which_graph_is_the_main_one():
     model.graph.CopyFrom(Pass().traverse_graph(model.graph, transform))
     assert sorted(seen) == [("Abs", False), ("If", True), ("Neg", False)]
     assert {body.g.node[0].doc_string for body in model.graph.node[0].attribute} == {"seen"}
+
+
+def test_a_pass_written_as_the_real_tools_users_write_them_runs(registry):
+    @poprt.passes.register("replace_neg_with_abs")
+    class ReplaceNegWithAbs(poprt.Pass):
+        """No argument, and a run that puts back what traversal made."""
+
+        def __init__(self):
+            super().__init__()
+
+        def run_transform(self, graph, is_main_graph):
+            for node in graph.node:
+                node.op_type = "Abs"
+            return graph
+
+        def run(self, onnx_model):
+            onnx_model.graph.CopyFrom(self.traverse_graph(onnx_model.graph, self.run_transform))
+            return onnx_model
+
+    model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {})
+    changed = poprt.PassManager(["replace_neg_with_abs"]).run(model)
+    assert [node.op_type for node in changed.graph.node] == ["Abs"]
+    assert "replace_neg_with_abs" in poprt.get_registered_passes()
 
 
 def test_passes_are_sorted_by_what_comes_before_and_what_is_needed(registry):

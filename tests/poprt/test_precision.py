@@ -275,3 +275,21 @@ def test_a_model_that_is_in_half_already_is_taken_as_it_is(network):
         again = Converter(precision=precision).convert(half)
         assert [node.op_type for node in again.graph.node] == [node.op_type for node in half.graph.node]
         assert {tensor.data_type for tensor in again.graph.initializer} == {TensorProto.FLOAT16}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])
+def test_names_that_conversion_would_give_may_be_taken(precision):
+    """Each of them by a tensor that is something else."""
+    ids, x, f16 = TensorProto.INT64, TensorProto.FLOAT, ("x/float", "w/fp8", "x/fp8", "x/fp8/half")
+    nodes = [helper.make_node("Abs", ["ids"], ["ids/int64"]), helper.make_node("MatMul", ["x", "w"], ["p"])]
+    names = ["p", *f16]
+    nodes += [helper.make_node("Neg", [names[i]], [names[i + 1]]) for i in range(len(f16))]
+    nodes.append(helper.make_node("Mod", ["x", names[-1]], ["m"], fmod=1))
+    inputs = {"ids": (ids, [4]), "x": (x, [4, 4])}
+    outputs = {"ids/int64": (ids, [4]), "m": (x, [4, 4]), "p": (x, [4, 4])}
+    model = make_model(nodes, inputs, outputs, {"w": np.eye(4, dtype=np.float32)})
+    converted = Converter(precision=precision, fp16_skip_op_types="Mod").convert(model)
+    made = [name for node in converted.graph.node for name in node.output]
+    made += [value.name for value in (*converted.graph.input, *converted.graph.initializer)]
+    assert len(made) == len(set(made))
+    assert Compiler.compile(converted, None, CompilerOptions(ipu_version="ipu21")).cycles > 0

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnxgraph import find_makers
 
 Array = npt.NDArray[Any]
 _TABLE_AXES = 2
@@ -139,7 +140,7 @@ def _are_shares(values: Array) -> bool:
 def find_classes(model: onnx.ModelProto) -> frozenset[str]:
     """Outputs whose last axis looks like classes: a softmax's, or two axes of a last linear layer."""
     graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output}
+    makers = find_makers(graph)
     found = set()
     for value in graph.output:
         sizes = [dim.dim_value for dim in value.type.tensor_type.shape.dim]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
-from onnxgraph import Value, graph_values, infer_shapes
+from onnxgraph import Value, find_makers, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
 
 from poprt.calibration.comparison import LIMIT, Comparer, Comparison, find_classes
@@ -129,7 +129,7 @@ def find_partings(half: Side, whole: Side, feeds: Feeds) -> list[Parting]:
     """The nodes of the main graph whose results differ by more than `LIMIT` while nothing that they take
     does, in order."""
     seen = _compare_tensors(half, whole, feeds)
-    makers = {name: node for node in half.model.graph.node for name in node.output}
+    makers = find_makers(half.model.graph)
     users: dict[str, list[onnx.NodeProto]] = {}
     for node in half.model.graph.node:
         for name in node.input:

@@ -395,7 +395,7 @@ class FloatToFp8(Pass):
             raise CompileError(
                 f"fp8_skip_op_names: the model has no Conv, Gemm or MatMul {unknown[0]!r} with a weight"
             )
-        narrow = _Narrowing(self._params)
+        narrow = _Narrowing(self._params, frozenset(iter_defined(graph)))
         nodes: list[onnx.NodeProto] = []
         for i, node in enumerate(graph.node):
             index = None if node.name in self._skip_op_names else products.get(i)
@@ -419,8 +419,8 @@ def _weight_index(node: onnx.NodeProto, weights: Collection[str]) -> int | None:
 class _Narrowing:
     """Makes each 8-bit tensor once."""
 
-    def __init__(self, params: Fp8Params) -> None:
-        self._params = params
+    def __init__(self, params: Fp8Params, taken: frozenset[str]) -> None:
+        self._params, self._taken = params, taken
         self._done: set[str] = set()
         self.tensors: list[TensorProto] = []
 
@@ -429,11 +429,12 @@ class _Narrowing:
     ) -> list[onnx.NodeProto]:
         """The nodes that widen a weight of 8 bits again: the product takes the 8 bits, and its scale."""
         name, quarter, scale = node.input[index], self._params.weight_format, self._params.weight_scale
-        node.input[index] = wide = f"{name}/fp8/half"
+        narrow, wide = self._name(name)
+        node.input[index] = wide
         if wide in self._done:
             return []
         self._done.add(wide)
-        tensor = _renamed(weights[name], f"{name}/fp8")
+        tensor = _renamed(weights[name], narrow)
         change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
         self.tensors.append(tensor)
         return [make_cast(tensor.name, wide, TensorProto.FLOAT16, scale=scale)]
@@ -441,8 +442,8 @@ class _Narrowing:
     def activation(self, node: onnx.NodeProto, index: int) -> list[onnx.NodeProto]:
         """The nodes that narrow an activation."""
         name, quarter, scale = node.input[index], self._params.input_format, self._params.input_scale
-        narrow = f"{name}/fp8"
-        node.input[index] = wide = f"{narrow}/half"
+        narrow, wide = self._name(name)
+        node.input[index] = wide
         if wide in self._done:
             return []
         self._done.add(wide)
@@ -450,3 +451,8 @@ class _Narrowing:
             make_cast(name, narrow, quarter.data_type, scale=scale),
             make_cast(narrow, wide, TensorProto.FLOAT16, scale=scale),
         ]
+
+    def _name(self, name: str) -> tuple[str, str]:
+        """The names of an operand in 8 bits, and of what it is widened to."""
+        narrow = fresh_name(f"{name}/fp8", self._taken)
+        return narrow, fresh_name(f"{narrow}/half", self._taken)
