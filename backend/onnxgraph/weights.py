@@ -8,7 +8,7 @@ rooms above say (`register_change`).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ OUTLINED_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _TOKEN = secrets.token_hex(16)
 """Marks what this process has outlined: no model that comes from elsewhere can have this process read a
 file."""
+_CODED_TYPES = (TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
+"""Read as codes: numpy has no such types."""
 _MOST_BESIDE_DATA = 1 << 16
 """Bytes that a tensor without data has at the most: its name and description, above all."""
 
@@ -66,6 +68,7 @@ def outline(tensor: TensorProto, file: Path, offset: int) -> None:
             "location": str(file),
             "offset": str(offset),
             "stored": str(tensor.data_type),
+            "shape": ",".join(map(str, tensor.dims)),
             "changes": "",
             "token": _TOKEN,
         },
@@ -79,23 +82,31 @@ def is_outlined(tensor: TensorProto) -> bool:
 
 
 def read_array(tensor: TensorProto) -> Array:
-    """The values of a tensor; a view of the file where it is outlined and nothing has changed it.
-
-    Of 8-bit floats that are outlined: the codes, as numpy has no such type."""
+    """The values of a tensor, of 8-bit floats the codes; a view of the file where it is outlined and nothing
+    has changed it."""
     if not is_outlined(tensor):
-        return numpy_helper.to_array(tensor)
+        return _read_codes(tensor) if tensor.data_type in _CODED_TYPES else numpy_helper.to_array(tensor)
     told = _describe(tensor)
     stored = helper.tensor_dtype_to_np_dtype(int(told["stored"]))
-    values: Array = np.memmap(told["location"], stored, "r", int(told["offset"]), tuple(tensor.dims))
+    shape = tuple(map(int, filter(None, told["shape"].split(","))))
+    values: Array = np.memmap(told["location"], stored, "r", int(told["offset"]), shape)
     for change in _listed(told):
         name, *arguments = change.split(":")
         values = _CHANGES[name].make(values, *map(int, arguments))
     return np.asarray(values)
 
 
-def change_values(tensor: TensorProto, name: str, data_type: int, *arguments: int) -> None:
+def _read_codes(tensor: TensorProto) -> Array:
+    raw = tensor.raw_data if tensor.HasField("raw_data") else bytes(tensor.int32_data)
+    return np.frombuffer(raw, np.uint8).reshape(tensor.dims)
+
+
+def change_values(
+    tensor: TensorProto, name: str, data_type: int, *arguments: int, shape: Sequence[int] | None = None
+) -> None:
     """Put the values of `tensor`, in place, through the registered change `name`, which makes `data_type` of
-    them: at once, or of outlined values when they are read. A tensor without data takes the type only."""
+    them, and `shape` where it is another: at once, or of outlined values when they are read. A tensor without
+    data takes type and shape only."""
     if is_outlined(tensor):
         told = _describe(tensor)
         changes = _listed(told)
@@ -107,6 +118,8 @@ def change_values(tensor: TensorProto, name: str, data_type: int, *arguments: in
     elif has_data(tensor):
         _hold(tensor, _CHANGES[name].make(numpy_helper.to_array(tensor), *arguments), data_type)
     tensor.data_type = data_type
+    if shape is not None:
+        tensor.dims[:] = shape
 
 
 def _describe(tensor: TensorProto) -> dict[str, str]:

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import without_weights
 from onnxgraph.tensors import count_bytes
-from onnxgraph.weights import is_outlined, read_array
+from onnxgraph.weights import read_array
 from simipu import Constant
 from simipu.numerics.quarter import QUARTERS
 
@@ -40,17 +40,7 @@ def take_weights(
         )
         stub.external_data.add(key="location", value="device")
         light.graph.initializer.append(stub)
-    return light, {
-        name: _codes(tensor) if tensor.data_type in QUARTERS else read_array(tensor)
-        for name, tensor in taken.items()
-    }
-
-
-def _codes(tensor: TensorProto) -> npt.NDArray[np.uint8]:
-    """The bytes of an 8-bit weight: numpy has no such type."""
-    if is_outlined(tensor):
-        return read_array(tensor)
-    return np.frombuffer(tensor.raw_data, np.uint8).reshape(tensor.dims)
+    return light, {name: read_array(tensor) for name, tensor in taken.items()}
 
 
 def make_constant(name: str, value: npt.NDArray[Any]) -> Constant:

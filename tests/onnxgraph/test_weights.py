@@ -81,6 +81,29 @@ def test_changes_follow_one_another(stored, changes):
     assert changes == ["narrow", "scale"]
 
 
+@pytest.mark.parametrize("outlined", [False, True])
+def test_a_change_may_give_another_shape(stored, outlined):
+    register_change("turn")(lambda values: values.T)
+    tensor = stored() if outlined else numpy_helper.from_array(VALUES, "w")
+    change_values(tensor, "turn", F, shape=(3, 2))
+    change_values(tensor, "narrow", F16)
+    assert list(tensor.dims) == [3, 2]
+    np.testing.assert_array_equal(read_array(tensor), VALUES.T.astype(np.float16))
+    inline(tensor)
+    np.testing.assert_array_equal(numpy_helper.to_array(tensor), VALUES.T.astype(np.float16))
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_8_bit_floats_are_read_as_their_codes(raw):
+    codes = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT8E4M3FNUZ, dims=[2, 3])
+    if raw:
+        tensor.raw_data = codes.tobytes()
+    else:
+        tensor.int32_data.extend(codes.ravel().tolist())
+    np.testing.assert_array_equal(read_array(tensor), codes)
+
+
 def test_a_change_and_what_takes_it_back_leave_the_mapping(stored, changes):
     tensor = stored(VALUES.astype(np.float16))
     change_values(tensor, "widen", F)
