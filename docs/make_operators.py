@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
-from poprt import operators
+from poprt import ipu_operators
 from poprt.passes.precision import has_half
 from simipu.operators import OPERATORS, Operator, Rounding
 from simipu.operators.formulas.elementwise import guess
@@ -38,7 +38,7 @@ when it is compiled (`--only_ipu_operators` makes that an error).
   too. *Bounded*: its results cannot be too large for half. *Stays in float*: the standard has no half
   variant.
 - **the IPU's compiler**: PopART with PopRT's passes. The facts and where they are from are in
-  `backend/poprt/operators.py`.
+  `backend/poprt/ipu_operators.py`.
 
 Of the {all} operators {here} run here, of which the IPU's compiler can take {both}.
 
@@ -66,7 +66,7 @@ def make_table() -> str:
         newest=NEWEST_OPSET,
         all=len(rows),
         here=sum(here.startswith("yes") for _, _, here, *_ in rows),
-        both=sum(here.startswith("yes") and operators.is_implemented(name) for name, _, here, *_ in rows),
+        both=sum(here.startswith("yes") and ipu_operators.is_implemented(name) for name, _, here, *_ in rows),
     )
     return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
@@ -76,8 +76,8 @@ def _cells(schema: onnx.defs.OpSchema) -> tuple[str, str, str, str, str]:
     here = _describe_here(schema, operator)
     ipu = (
         "yes"
-        if name in operators.REGISTERED
-        else operators.REWRITTEN.get(name, operators.PARTLY.get(name, "no"))
+        if name in ipu_operators.REGISTERED
+        else ipu_operators.REWRITTEN.get(name, ipu_operators.PARTLY.get(name, "no"))
     )
     if operator.refusal:
         return here, "", "", "", ipu

@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 from .errors import FormatError, UnsupportedError
+from .payloads import ViewStream
 from .rules import Rule
 from .source import CHUNK_BYTES
-from .streams import ViewStream
 
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 """zlib's own window-bits code for telling the two apart by their header."""

@@ -14,9 +14,9 @@ from .describe import describe_blob
 from .dtypes import storage_dtype
 from .enums import BlobType
 from .errors import LimitError, Limits, UnsupportedError
+from .payloads import open_inflated, open_view
 from .scan import Blob, iter_blobs
 from .source import Source, open_source, read_stream
-from .streams import open_inflated, open_view
 from .types import FeedDataInfo, Metadata, TensorDataInfo, TensorInfo
 from .values import Number, Text
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from poprt.locks import make_scratch_folder
 from poprt.terminal import cell
 from rich.console import Console
-from simipu import Executable, SimIpuError
+from simipu import SimIpuError, SimulatedExecutable
 
 import popef
 from commands.errors import RecipeError
@@ -257,7 +257,7 @@ def needs_build(recipe: Recipe) -> bool:
     try:
         with popef.Reader() as reader:
             reader.parseFile(executable)
-            Executable.deserialize(reader.executables()[0].executable())
+            SimulatedExecutable.deserialize(reader.executables()[0].executable())
     except (popef.PopefError, SimIpuError, IndexError):
         return True
     return False

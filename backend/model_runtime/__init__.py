@@ -8,9 +8,9 @@ from model_runtime.descriptions import DataDesc, InputDesc, OutputDesc
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig, DeviceWaitStrategy
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
-from model_runtime.pipeline import Pipeline
 from model_runtime.predicates import AnchorCallbackPolicy, AnchorCallbackPredicate
 from model_runtime.queues import InputQueue, InputRingBuffer, OutputQueue, OutputSlot, QueueManager
+from model_runtime.request_flow import RequestFlow
 from model_runtime.runner import (
     ConstTensorMemoryView,
     InputMemory,
@@ -50,9 +50,9 @@ __all__ = [
     "OutputMemoryView",
     "OutputQueue",
     "OutputSlot",
-    "Pipeline",
     "PopefPaths",
     "QueueManager",
+    "RequestFlow",
     "Session",
     "SessionConfig",
     "StoppedError",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from simipu import Direction, Executable, Program, ProgramKind, Stream
+from simipu import Direction, Program, ProgramKind, SimulatedExecutable, Stream
 from simipu.engine import iteration_timing
 
 import popef
@@ -29,7 +29,7 @@ class CompiledModel:
     Raises ModelRuntimeError when they do not fit together.
     """
 
-    def __init__(self, model: popef.Model, executable: Executable) -> None:
+    def __init__(self, model: popef.Model, executable: SimulatedExecutable) -> None:
         metadata = model.metadata
         _check_target(metadata, executable)
         mains = _main_programs(metadata, executable)
@@ -80,7 +80,7 @@ class CompiledModel:
         return popef.user_anchors(self.popef_model.metadata, popef.TensorType.OUTPUT)
 
 
-def find_stream(executable: Executable, anchor: popef.Anchor) -> Stream:
+def find_stream(executable: SimulatedExecutable, anchor: popef.Anchor) -> Stream:
     """The stream of an anchor; ModelRuntimeError where the executable has none."""
     for program in executable.programs:
         for stream in program.streams:
@@ -100,7 +100,7 @@ def _make_plan(metadata: popef.Metadata, mains: list[Program]) -> Plan:
     return plan
 
 
-def _main_programs(metadata: popef.Metadata, executable: Executable) -> list[Program]:
+def _main_programs(metadata: popef.Metadata, executable: SimulatedExecutable) -> list[Program]:
     mains = [executable.program(index) for index in metadata.programFlow().main()]
     wrong = [program.name for program in mains if program.kind is not ProgramKind.MAIN]
     if wrong:
@@ -110,7 +110,7 @@ def _main_programs(metadata: popef.Metadata, executable: Executable) -> list[Pro
     return mains
 
 
-def _check_target(metadata: popef.Metadata, executable: Executable) -> None:
+def _check_target(metadata: popef.Metadata, executable: SimulatedExecutable) -> None:
     wanted = model_target(metadata)
     if wanted.ipu_version != executable.target.ipu_version:
         raise ModelRuntimeError(
@@ -119,7 +119,7 @@ def _check_target(metadata: popef.Metadata, executable: Executable) -> None:
         )
 
 
-def _check_anchors(metadata: popef.Metadata, executable: Executable, mains: list[Program]) -> None:
+def _check_anchors(metadata: popef.Metadata, executable: SimulatedExecutable, mains: list[Program]) -> None:
     """Every user anchor must be a stream of the executable, in shape and type; every main stream an
     anchor."""
     streams = {(stream.handle, stream.direction): stream for program in mains for stream in program.streams}

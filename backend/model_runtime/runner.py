@@ -21,8 +21,8 @@ from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.exits import end_quietly, endless_wait
-from model_runtime.pipeline import Pipeline
 from model_runtime.queues import Array, OutputSlot, Place
+from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
 
 NO_BATCHING_DIM = 0xFFFFFFFF
@@ -199,7 +199,7 @@ class ModelRunner:
         self._inputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserInputAnchors()}
         self._outputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserOutputAnchors()}
         self._batched = bool(self._session.batch_size)
-        self._pipeline = Pipeline(
+        self._pipeline = RequestFlow(
             self._session,
             timeout_ns=config.flush_after_ns(),
             num_buffers=config.ring_buffer_size_multiplier,
@@ -329,7 +329,7 @@ class ModelRunner:
         }
 
 
-def _abandon(pipeline: Pipeline, owner_pid: int) -> None:
+def _abandon(pipeline: RequestFlow, owner_pid: int) -> None:
     """A finalizer. In a fork the session is the parent's: its thread is not there, its engine's process not
     ours to end."""
     if os.getpid() == owner_pid:

@@ -1,7 +1,7 @@
 """Session: a model bound to a device, its weights loaded, its programs ready to run.
 
 Every run of main programs is here, whoever has the rows: a caller, handlers or queues. What is known of a
-model before it runs is compiled.py's, what its streams are connected to streams.py's.
+model before it runs is compiled.py's, what its streams are connected to connections.py's.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from enum import IntEnum
 from os import PathLike
 
 import numpy as np
-from simipu import DeviceLostError, Engine, Executable, GraphOptions, RunCancelledError
+from simipu import DeviceLostError, Engine, GraphOptions, RunCancelledError, SimulatedExecutable
 
 import popef
 from model_runtime.compiled import CompiledModel
+from model_runtime.connections import Connections, Handler, deliver
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.exits import attend
 from model_runtime.predicates import AnchorCallbackPredicate
 from model_runtime.queues import Array, QueueManager, TimeoutCallback
-from model_runtime.streams import Handler, Streams, deliver
 
 Path = str | PathLike[str]
 Observer = Callable[[int, int, int, int], None]
@@ -62,7 +62,7 @@ class SessionConfig:
     )
     isolated: bool = False
     paced: bool = False
-    executable: Executable | None = None
+    executable: SimulatedExecutable | None = None
     join_dependent_rows: bool = False
     auto_reset: bool = True
 
@@ -82,7 +82,7 @@ class Session(CompiledModel):
         super().__init__(
             model,
             config.executable
-            or Executable.deserialize(
+            or SimulatedExecutable.deserialize(
                 model.executable.executable(), check_package_hash=config.check_package_hash
             ),
         )
@@ -98,7 +98,7 @@ class Session(CompiledModel):
         """Called after each run of the main programs, in the thread that ran them, with its start and end (on
         the clock of time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see
         Engine.lateness_ns)."""
-        self._streams = Streams(model.metadata, self.executable, bool(self.batch_size))
+        self._streams = Connections(model.metadata, self.executable, bool(self.batch_size))
         self._queues: QueueManager | None = None
         self._device: Device | None = None
         self._engine: Engine | None = None

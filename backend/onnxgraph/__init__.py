@@ -20,6 +20,14 @@ from onnxgraph.edit import (
     without_weights,
 )
 from onnxgraph.errors import GraphError, GraphTooLargeError
+from onnxgraph.inference import (
+    Value,
+    collect_values,
+    graph_values,
+    infer_shapes,
+    register_shapes,
+    remember_inferences,
+)
 from onnxgraph.nodes import (
     attribute,
     find_makers,
@@ -32,14 +40,6 @@ from onnxgraph.nodes import (
     iter_nodes,
     iter_reads,
     used_names,
-)
-from onnxgraph.shapes import (
-    Value,
-    collect_values,
-    graph_values,
-    infer_shapes,
-    register_shapes,
-    remember_inferences,
 )
 
 __all__ = [

@@ -18,7 +18,16 @@ from google.protobuf.message import DecodeError
 from onnx import helper
 from onnxgraph import GraphError, check_graph, fresh_name, iter_defined, set_shape
 from onnxgraph.external import bring_all_in
-from simipu import CompileError, Direction, Executable, LoadError, Program, ProgramKind, Stream, Target
+from simipu import (
+    CompileError,
+    Direction,
+    LoadError,
+    Program,
+    ProgramKind,
+    SimulatedExecutable,
+    Stream,
+    Target,
+)
 from simipu.cost import Estimate
 from simipu.numerics import Numerics
 
@@ -36,7 +45,7 @@ def adopt_graph(
     streams: Sequence[Stream],
     aliases: Mapping[str, str],
     numerics: Numerics | None = None,
-) -> Executable:
+) -> SimulatedExecutable:
     """An executable called `name` whose MAIN program, the one in `programs`, computes the ONNX graph in the
     file `path`.
 
@@ -65,7 +74,7 @@ def adopt_graph(
     _check_outputs(model.graph, streams, path)
     main, _ = make_main(-1, model, streams, _estimate(model, target, path))
     made = tuple(_make_program(main, index, kind) for index, kind in programs.items())
-    return Executable(name, target, made, numerics=numerics or Numerics())
+    return SimulatedExecutable(name, target, made, numerics=numerics or Numerics())
 
 
 def _estimate(model: onnx.ModelProto, target: Target, path: Path) -> Estimate | None:

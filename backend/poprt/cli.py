@@ -21,13 +21,13 @@ from popef.console import UsageError, print_line, run
 from popef.staging import Staging
 from poprt.arguments import read_shape
 from poprt.calibration import read_calibration_data
+from poprt.capacity import check_weights
 from poprt.compiler import Compiler
 from poprt.compiling import cost_options
 from poprt.converter import Converter
 from poprt.executable import Executable
 from poprt.frontend import get_frontend
 from poprt.locks import make_scratch_folder
-from poprt.memory import check_weights
 from poprt.options import PRECISIONS, CompilerOptions
 from poprt.passes import get_registered_passes
 from poprt.passes.shapes import describe_shape

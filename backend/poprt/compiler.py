@@ -16,13 +16,13 @@ from simipu import CompileError
 from simipu.target import find_target
 
 from poprt import pipeline
+from poprt.capacity import check_weights
 from poprt.compiling import Calibration, compile_model
+from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.frontend import OnnxFrontend
-from poprt.memory import check_weights
 from poprt.options import CompilerOptions
 from poprt.passes import PassManager
-from poprt.weights import LEAST_CONSTANT_BYTES, take_weights
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 

@@ -32,14 +32,13 @@ from simipu.numerics.quarter import QUARTERS
 from simipu.target import Target
 
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
+from poprt.constants import LEAST_CONSTANT_BYTES, make_constant, take_weights
 from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
 from poprt.passes.precision import FloatToHalf
 from poprt.pipeline import Step, estimate
-from poprt.programs import make_main
-from poprt.streams import LOAD_PROGRAM, MAIN_PROGRAM, make_streams, weight_stream
-from poprt.weights import LEAST_CONSTANT_BYTES, make_constant, take_weights
+from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
 
 _LEAST_NODES_TO_TRY = 50_000
 """Smaller graphs in float are ready in time (20,000 nodes take 5 to 19 s); those in half the calibration run
@@ -133,7 +132,7 @@ def _build(
         ProgramKind.LOAD,
         tuple(weight_stream(name, value) for name, value in streamed.items()),
     )
-    executable = simipu.Executable(
+    executable = simipu.SimulatedExecutable(
         _hash_name(main.graph, weights, options),
         target,
         (load, main),

@@ -13,14 +13,14 @@ import simipu
 import popef
 from poprt.calibration import Findings
 from poprt.metadata import tensor_info
-from poprt.streams import MAIN_PROGRAM
+from poprt.programs import MAIN_PROGRAM
 
 
 @dataclass(frozen=True, slots=True)
 class Executable:
     """A compiled model: the payload, what PopEF says of it, and the weights that are streamed at load."""
 
-    executable: simipu.Executable
+    executable: simipu.SimulatedExecutable
     metadata: popef.Metadata
     weights: dict[str, npt.NDArray[Any]]
     opaque_blobs: dict[str, bytes]

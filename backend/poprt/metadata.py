@@ -10,10 +10,10 @@ from simipu import Direction
 
 import popef
 from poprt.options import CompilerOptions
-from poprt.streams import LOAD_PROGRAM, MAIN_PROGRAM
+from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM
 
 
-def make_metadata(executable: simipu.Executable, options: CompilerOptions) -> popef.Metadata:
+def make_metadata(executable: simipu.SimulatedExecutable, options: CompilerOptions) -> popef.Metadata:
     """The metadata of an executable of one replica with a LOAD and a MAIN program."""
     anchors = [
         popef.Anchor(

@@ -1,4 +1,5 @@
-"""From a graph and its estimate to the program that an executable holds: one way for all who make one.
+"""From a graph and its estimate to the program that an executable holds, with its streams: one way for all
+who make one.
 
 An executable holds the graph as it is before lowering: merged 8-bit operands and copies between IPUs change
 time and memory, which the estimate has, and no value.
@@ -10,11 +11,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx
-from simipu import CompileError, Program, ProgramKind, Stream
+from simipu import CompileError, Direction, Program, ProgramKind, Stream
 from simipu.cost import Estimate
 from simipu.rows import take_rows
+
+LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
+"""PopART's program indices: WeightsFromHost and Program."""
 
 
 def make_main(
@@ -59,3 +64,21 @@ def _serialize(model: onnx.ModelProto) -> bytes:
             "the graph is larger than the 2 GiB that protobuf allows; compile with --compiler_options "
             "constant_weights=False"
         ) from error
+
+
+def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
+    """Those of a static graph's inputs and outputs, under the handles that PopART gives them."""
+    inputs = [_stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE) for value in graph.input]
+    outputs = [_stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST) for value in graph.output]
+    return (*inputs, *outputs)
+
+
+def _stream(value: onnx.ValueInfoProto, handle: str, direction: Direction) -> Stream:
+    tensor = value.type.tensor_type
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return Stream(handle, value.name, direction, dtype, tuple(dim.dim_value for dim in tensor.shape.dim))
+
+
+def weight_stream(name: str, value: npt.NDArray[Any]) -> Stream:
+    """That of a weight which the host sends once."""
+    return Stream(f"h2d_{name}", name, Direction.HOST_TO_DEVICE, value.dtype, value.shape)

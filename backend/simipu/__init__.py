@@ -25,7 +25,7 @@ from simipu.errors import (
     RunTimeoutError,
     SimIpuError,
 )
-from simipu.executable import Constant, Executable, Program, ProgramKind, package_hash
+from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable, package_hash
 from simipu.streams import Direction, Stream
 from simipu.target import TARGETS, Target
 
@@ -39,7 +39,6 @@ __all__ = [
     "DeviceLostError",
     "Direction",
     "Engine",
-    "Executable",
     "ForeignExecutableError",
     "GraphOptions",
     "LoadError",
@@ -53,6 +52,7 @@ __all__ = [
     "RunMemoryError",
     "RunTimeoutError",
     "SimIpuError",
+    "SimulatedExecutable",
     "Stream",
     "Target",
     "package_hash",

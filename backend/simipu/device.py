@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simipu.errors import LoadError
-from simipu.executable import Executable
+from simipu.executable import SimulatedExecutable
 from simipu.target import Target
 
 
@@ -16,7 +16,7 @@ class Device:
     target: Target
     id: int = 0
 
-    def check_fits(self, executable: Executable, replication_factor: int = 1) -> None:
+    def check_fits(self, executable: SimulatedExecutable, replication_factor: int = 1) -> None:
         """Raise LoadError unless `executable` was compiled for this kind of chip, with these tiles, and this
         many of them.
 

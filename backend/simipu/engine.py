@@ -19,7 +19,7 @@ from simipu.computed import ComputedGraph, GraphOptions
 from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
-from simipu.executable import Executable, Program, ProgramKind
+from simipu.executable import Program, ProgramKind, SimulatedExecutable
 from simipu.isolation import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target
@@ -48,7 +48,7 @@ class Engine:
 
     def __init__(
         self,
-        executable: Executable,
+        executable: SimulatedExecutable,
         device: Device,
         *,
         replication_factor: int = 1,

@@ -1,7 +1,7 @@
 """What the compiler hands to the engine, and its one serialised form.
 
-`Executable.serialize` and `Executable.deserialize` are the only doors to the payload of a poplarExecutable
-blob:
+`SimulatedExecutable.serialize` and `SimulatedExecutable.deserialize` are the only doors to the payload of a
+poplarExecutable blob:
 
     0        8  "simipu" and the format version, two decimal digits
     8        8  size of the message, little endian
@@ -109,7 +109,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Executable:
+class SimulatedExecutable:
     """A compiled model: programs, the target they were planned for, and how they were compiled."""
 
     name: str
@@ -168,7 +168,7 @@ class Executable:
         yield bytes(size - end)
 
     @staticmethod
-    def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> Executable:
+    def deserialize(payload: bytes | memoryview, *, check_package_hash: bool = True) -> SimulatedExecutable:
         """Read what `serialize` wrote; the constants are views of `payload`.
 
         Raises ForeignExecutableError for a payload of another maker, LoadError for one of another version or
@@ -191,7 +191,7 @@ class Executable:
                 "again with this version, or set check_package_hash to false to load it all the same"
             )
         constants = view[_align(start) :]
-        return Executable(
+        return SimulatedExecutable(
             name=message.name,
             target=find_target(message.target.name, message.target.num_ipus),
             programs=tuple(_decode_program(program) for program in message.programs),

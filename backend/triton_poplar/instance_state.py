@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, QueueManager, Session, StoppedError
+from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, RequestFlow, Session, StoppedError
 from model_runtime.joining import run_joined
 from model_runtime.pvti import Graph, Trace
 from simipu.errors import SimIpuError
@@ -51,7 +51,7 @@ class ModelInstanceState:
         )
         self.session.observer = self.statistics.add_run if self.trace is None else self._trace_run
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
-        self._pipeline = Pipeline(self.session, timeout_ns=model_state.parameters.timeout_ns)
+        self._pipeline = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
             self._pipeline.start(f"session {name}")
 

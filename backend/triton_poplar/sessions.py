@@ -9,10 +9,10 @@ from model_runtime import DeviceManager, Session, SessionConfig, host_sync_timeo
 from model_runtime.compiled import DIRECTIONS
 from model_runtime.devices import model_target
 from simipu import (
-    Executable,
     ForeignExecutableError,
     GraphOptions,
     ProgramKind,
+    SimulatedExecutable,
     Stream,
 )
 from simipu.memory import usable_memory_bytes
@@ -80,9 +80,9 @@ def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:
     )
 
 
-def _find_executable(state: ModelState, model: popef.Model) -> Executable:
+def _find_executable(state: ModelState, model: popef.Model) -> SimulatedExecutable:
     try:
-        return Executable.deserialize(
+        return SimulatedExecutable.deserialize(
             model.executable.executable(), check_package_hash=state.parameters.check_package_hash
         )
     except ForeignExecutableError as error:
@@ -99,7 +99,7 @@ def _find_executable(state: ModelState, model: popef.Model) -> Executable:
     return _adopt(state, state.graph_file, model)
 
 
-def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Executable:
+def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> SimulatedExecutable:
     """The executable of a graph that stands in for the model's one main program."""
     metadata = model.metadata
     flow = metadata.programFlow()
@@ -132,7 +132,7 @@ def _streams(metadata: popef.Metadata) -> list[Stream]:
     ]
 
 
-def _check_machine(state: ModelState, executable: Executable) -> None:
+def _check_machine(state: ModelState, executable: SimulatedExecutable) -> None:
     """Raise ModelConfigError where the backend's options describe other chips than the executable was
     compiled for."""
     options, target = state.backend.options, executable.target

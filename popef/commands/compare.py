@@ -14,7 +14,7 @@ from ..enums import BlobType, enumerant
 from ..reader import ExecutableReader, Reader, TensorReader
 from ..scan import Blob
 from ..source import CHUNK_BYTES
-from ..streams import open_view
+from ..payloads import open_view
 from ..types import Executable, Metadata, TensorDataInfo
 
 Key = tuple[BlobType, str, int]

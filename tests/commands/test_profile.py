@@ -22,7 +22,7 @@ from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.profiling.profile import Profile
 from sample_models import make_model, steps_model
-from simipu import Executable
+from simipu import SimulatedExecutable
 from simipu.engine import iteration_timing
 from simipu.target import TARGETS
 
@@ -283,7 +283,7 @@ def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
     assert timing.latency == pytest.approx(
         max(found.seconds_per_batch, found.compute_seconds + found.host_seconds)
     )
-    restored = Executable.deserialize(compiled.executable.serialize())
+    restored = SimulatedExecutable.deserialize(compiled.executable.serialize())
     assert restored.program(main.index) == main
 
 

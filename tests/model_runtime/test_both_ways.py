@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, SessionConfig, StoppedError
+from model_runtime import ModelRuntimeError, OutputSlot, RequestFlow, Session, SessionConfig, StoppedError
 from model_runtime.joining import run_joined
 from sample_models import gather_model
 from simipu import DeviceLostError, RunError
@@ -59,7 +59,7 @@ class ByQueues:
 
     def __init__(self, session):
         self.session = session
-        self.pipeline = Pipeline(session, timeout_ns=None)
+        self.pipeline = RequestFlow(session, timeout_ns=None)
         self.started = False
 
     def ask(self, requests):

@@ -14,7 +14,7 @@ from exit_scripts import SCRIPTS, Zygote, run_script
 from model_runtime import (
     ModelRunner,
     ModelRunnerConfig,
-    Pipeline,
+    RequestFlow,
     Session,
     SessionConfig,
     StoppedError,
@@ -149,7 +149,7 @@ def test_isolated_sessions_that_are_dropped_leave_no_process(linear_file):
 def test_a_cancelled_run_of_a_child_is_over_at_once_and_no_child_takes_its_place(loop_file):
     before = count_children()
     session = Session(loop_file, SessionConfig(isolated=True))
-    pipeline = Pipeline(session, timeout_ns=None)
+    pipeline = RequestFlow(session, timeout_ns=None)
     answers = []
     with pipeline.queues.lock:
         pipeline.enqueue_request({"turns": np.array([10**9], np.int64)}, 1)

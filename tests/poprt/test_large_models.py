@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter, opening
+from poprt.capacity import check_weights
 from poprt.frontend import get_frontend
-from poprt.memory import check_weights
 from poprt.passes.folding import ConstantFolding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError

@@ -13,7 +13,7 @@ from poprt import Compiler, CompilerOptions, Converter
 from poprt.calibration import read_calibration_data
 from poprt.pipeline import estimate
 from sample_models import make_model
-from simipu import CompileError, Device, Engine, Executable, GraphOptions, LoadError
+from simipu import CompileError, Device, Engine, GraphOptions, LoadError, SimulatedExecutable
 from simipu.numerics import Numerics
 from simipu.target import TARGETS
 
@@ -176,7 +176,7 @@ def test_the_executable_carries_what_the_options_say_of_half():
     options = CompilerOptions(partials_type="float", engine_options={"debug.nanOverflowException": "true"})
     executable = Compiler.compile(converted, None, options).executable
     assert executable.numerics == Numerics(half_partials=False, nan_on_overflow=True)
-    assert Executable.deserialize(executable.serialize()) == executable
+    assert SimulatedExecutable.deserialize(executable.serialize()) == executable
     with pytest.raises(
         CompileError, match=r"debug\.nanOverflowException: expected true or false, found 'maybe'"
     ):
@@ -200,7 +200,7 @@ def test_an_executable_of_an_older_format_is_refused(linear, compile_popef):
     payload = bytearray(executable.executables()[0].executable())
     payload[6:8] = b"02"
     with pytest.raises(LoadError, match="format version 02, this simulator reads 04"):
-        Executable.deserialize(bytes(payload))
+        SimulatedExecutable.deserialize(bytes(payload))
 
 
 def deep_products(batch: int) -> onnx.ModelProto:

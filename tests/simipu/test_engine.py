@@ -7,7 +7,17 @@ import pytest
 import simipu
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
-from simipu import Device, Direction, Engine, Executable, LoadError, Program, ProgramKind, RunError, Stream
+from simipu import (
+    Device,
+    Direction,
+    Engine,
+    LoadError,
+    Program,
+    ProgramKind,
+    RunError,
+    SimulatedExecutable,
+    Stream,
+)
 from simipu.target import TARGETS, find_target
 
 
@@ -28,28 +38,28 @@ def connect(engine, x):
 
 def test_an_executable_survives_serialisation(linear):
     executable = compile_executable(linear)
-    assert Executable.deserialize(executable.serialize()) == executable
+    assert SimulatedExecutable.deserialize(executable.serialize()) == executable
     assert executable.serialize() == compile_executable(linear).serialize()
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x00", b"machine code", bytes(1000), b"\xff" * 100])
 def test_foreign_payloads_are_refused_with_a_reason(payload):
     with pytest.raises(LoadError, match="poprt"):
-        Executable.deserialize(payload)
+        SimulatedExecutable.deserialize(payload)
 
 
 def test_another_package_hash_is_refused_unless_the_check_is_off(linear):
     other = dataclasses.replace(compile_executable(linear), package_hash="0123456789")
     with pytest.raises(LoadError, match=r"package hash \(0123456789\) differs from poplar hash"):
-        Executable.deserialize(other.serialize())
-    assert Executable.deserialize(other.serialize(), check_package_hash=False) == other
+        SimulatedExecutable.deserialize(other.serialize())
+    assert SimulatedExecutable.deserialize(other.serialize(), check_package_hash=False) == other
 
 
 def test_every_truncation_of_an_executable_is_refused(linear):
     payload = compile_executable(linear).serialize()
     for size in range(0, len(payload), 7):
         try:
-            Executable.deserialize(payload[:size])
+            SimulatedExecutable.deserialize(payload[:size])
         except LoadError:
             continue
         pytest.fail(f"the first {size} bytes of {len(payload)} passed")
@@ -138,7 +148,7 @@ def test_what_onnx_runtime_has_no_kernel_for_runs_on_the_onnx_reference(caplog):
         Stream("anchor_d2h_y", "y", Direction.DEVICE_TO_HOST, float32, (2, 3)),
     )
     program = Program(5, "main", ProgramKind.MAIN, streams, model.SerializeToString())
-    executable = Executable("bfloat16", TARGETS["ipu2"], (program,))
+    executable = SimulatedExecutable("bfloat16", TARGETS["ipu2"], (program,))
     engine = Engine(executable, Device(executable.target))
     collected = {}
     engine.connect_input("h2d_x", lambda most: -np.ones((2, 3), np.float32))

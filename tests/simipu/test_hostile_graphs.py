@@ -20,11 +20,11 @@ from simipu import (
     Constant,
     Device,
     Engine,
-    Executable,
     GraphOptions,
     LoadError,
     RunError,
     RunTimeoutError,
+    SimulatedExecutable,
     computed,
 )
 from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
@@ -41,7 +41,7 @@ def load():
 
     def build(model, isolated=False, constants=(), *, paced=False, cycles=1000, **options):
         executable = hostile.make_executable(model, constants, cycles=cycles)
-        executable = Executable.deserialize(executable.serialize())
+        executable = SimulatedExecutable.deserialize(executable.serialize())
         graph_options = GraphOptions(num_threads=1, **options)
         engine = Engine(
             executable, Device(executable.target), graph_options=graph_options, isolated=isolated, paced=paced
@@ -201,7 +201,7 @@ def test_streams_are_checked(field, value, message):
     changed = dataclasses.replace(main, streams=(stream, main.streams[1]))
     payload = dataclasses.replace(executable, programs=(changed,)).serialize()
     with pytest.raises(LoadError, match=message):
-        Executable.deserialize(payload)
+        SimulatedExecutable.deserialize(payload)
 
 
 def test_data_of_another_size_than_the_shape_is_refused():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from poprt import Compiler, Converter
 from sample_models import linear_model
-from simipu import Device, Engine, Executable, LoadError
+from simipu import Device, Engine, LoadError, SimulatedExecutable
 from simipu.clock import DeviceClock
 from simipu.target import TARGETS
 from simipu.watchdog import Watchdog
@@ -325,7 +325,7 @@ def test_constants_are_views_of_the_file(tmp_path):
     path.write_bytes(executable.serialize())
     with path.open("rb") as file:
         mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    (constant,) = Executable.deserialize(mapped).constants
+    (constant,) = SimulatedExecutable.deserialize(mapped).constants
     assert constant.data.obj is mapped.obj
     array = constant.array()
     assert not array.flags.owndata
@@ -341,7 +341,7 @@ def test_a_constant_beyond_the_end_is_refused():
     with pytest.raises(
         LoadError, match="constant 'w' of the executable needs 6144 bytes, but 6143 are there"
     ):
-        Executable.deserialize(payload[:-1])
+        SimulatedExecutable.deserialize(payload[:-1])
 
 
 def test_weights_are_not_copied_without_prepacking():

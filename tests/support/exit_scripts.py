@@ -51,7 +51,7 @@ def start(target, *arguments, daemon=False):
     threading.Thread(target=target, args=arguments, daemon=daemon).start()
 
 def endless_request(session):
-    pipeline = Pipeline(session, timeout_ns=None)
+    pipeline = RequestFlow(session, timeout_ns=None)
     pipeline.start()
     with pipeline.queues.lock:
         pipeline.enqueue_request({"turns": np.array([10**9], np.int64)}, 1)
@@ -218,8 +218,8 @@ SCRIPTS = {
     "session alive": Script("session = open_session(LINEAR); session.run(four)"),
     "session dropped": Script("open_session(LINEAR).run(four)"),
     "session never bound": Script("session = Session(LINEAR, SessionConfig(policy=LaunchPolicy.Deferred))"),
-    "pipeline alive": Script("pipeline = Pipeline(open_session(LINEAR), timeout_ns=0); pipeline.start()"),
-    "pipeline never started": Script("pipeline = Pipeline(open_session(LINEAR), timeout_ns=0)"),
+    "pipeline alive": Script("pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0); pipeline.start()"),
+    "pipeline never started": Script("pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0)"),
     "isolated, idle": Script("session = open_session(LINEAR, isolated=True); session.run(four)"),
     "isolated, dropped": Script("open_session(LINEAR, isolated=True).run(four)"),
     "isolated, in flight": Script("pipeline = endless_request(open_session(LOOP, isolated=True))"),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from simipu import TARGETS, Constant, Direction, Executable, Program, ProgramKind, Stream
+from simipu import TARGETS, Constant, Direction, Program, ProgramKind, SimulatedExecutable, Stream
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])
@@ -29,7 +29,7 @@ def make_executable(
     *,
     cycles: int = 1000,
     shape: tuple[int, ...] = (4,),
-) -> Executable:
+) -> SimulatedExecutable:
     """An executable whose only program computes `model`."""
     graph = model if isinstance(model, bytes) else model.SerializeToString()
     streams = (
@@ -37,7 +37,7 @@ def make_executable(
         Stream("anchor_d2h_y", "y", Direction.DEVICE_TO_HOST, np.dtype(np.float32), shape),
     )
     main = Program(5, "main", ProgramKind.MAIN, streams, graph, cycles=cycles)
-    return Executable("hostile", TARGETS["ipu2"], (main,), constants=tuple(constants))
+    return SimulatedExecutable("hostile", TARGETS["ipu2"], (main,), constants=tuple(constants))
 
 
 def whole(values: Sequence[int] | int, name: str) -> TensorProto:

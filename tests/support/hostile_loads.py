@@ -25,7 +25,7 @@ from payload_fuzzing import damage
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import linear_model, write_executable
-from simipu import Executable
+from simipu import SimulatedExecutable
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 SOUND = Served("sound", "x", "FP32", 4, "z")
@@ -69,7 +69,7 @@ def write_repository(repository: Path) -> None:
 class _Payload:
     """Stands for a sound executable where its PopEF file is written."""
 
-    sound: Executable
+    sound: SimulatedExecutable
     payload: bytes
 
     @property

@@ -15,9 +15,9 @@ from google.protobuf.message import DecodeError
 from message_mutations import mutate_message
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.compiler import Executable as Compiled
+from poprt.executable import Executable as Compiled
 from sample_models import gather_model, linear_model
-from simipu import Device, Direction, Engine, Executable, GraphOptions, Program, SimIpuError, Stream
+from simipu import Device, Direction, Engine, GraphOptions, Program, SimIpuError, SimulatedExecutable, Stream
 from simipu import executable_pb2 as pb
 
 OPTIONS = GraphOptions(num_threads=1, limit_seconds=1.0, ready_seconds=5.0, memory_bytes=256 << 20)
@@ -114,7 +114,7 @@ def check_payload(payload: bytes, *, isolated: bool = False) -> str:
     raised."""
     engine = None
     try:
-        executable = Executable.deserialize(payload)
+        executable = SimulatedExecutable.deserialize(payload)
         engine = Engine(executable, Device(executable.target), graph_options=OPTIONS, isolated=isolated)
         for program in executable.programs:
             for stream in program.streams:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from simipu import Direction, Executable, Program, ProgramKind, Stream
+from simipu import Direction, Program, ProgramKind, SimulatedExecutable, Stream
 from simipu.target import TARGETS
 
 import popef
@@ -149,10 +149,10 @@ def write_handmade(path: Path, model: onnx.ModelProto) -> None:
         for value in values
     )
     program = Program(5, "main_program", ProgramKind.MAIN, streams, model.SerializeToString())
-    write_executable(path, Executable("handmade", TARGETS["ipu2"], (program,)))
+    write_executable(path, SimulatedExecutable("handmade", TARGETS["ipu2"], (program,)))
 
 
-def write_executable(path: Path, executable: Executable) -> None:
+def write_executable(path: Path, executable: SimulatedExecutable) -> None:
     """A PopEF file of an executable of one program, as it is."""
     (program,) = executable.programs
     kinds = {

@@ -20,12 +20,12 @@ from poprt.frontend import OnnxFrontend
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.passes.shapes import describe_shape
-from simipu import CompileError, Executable
+from simipu import CompileError, SimulatedExecutable
 from simipu.computed import read_graph
 from simipu.cost import CostOptions
 from simipu.numerics.quarter import QUARTERS
 
-from commands.profile.weights import strip_weights
+from commands.profile.weightless import strip_weights
 
 DEFAULT_TARGET = "ipu21"
 
@@ -112,13 +112,13 @@ class PopefSource:
     target: str = field(init=False)
     precision: str = field(init=False)
     options: CostOptions = field(init=False)
-    _executable: Executable = field(init=False, repr=False)
+    _executable: SimulatedExecutable = field(init=False, repr=False)
     _main: int = field(init=False)
     _model: onnx.ModelProto = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         found = read_model(self.path)
-        self._executable = Executable.deserialize(found.executable.executable())
+        self._executable = SimulatedExecutable.deserialize(found.executable.executable())
         mains = list(found.metadata.programFlow().main())
         if len(mains) != 1:
             raise CompileError(

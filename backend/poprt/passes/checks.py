@@ -15,7 +15,7 @@ from simipu.errors import CompileMemoryError
 from simipu.operators import OPERATORS, names_where
 
 from poprt.branches import advise_to_fix, raise_for_branch
-from poprt.operators import describe_missing
+from poprt.ipu_operators import describe_missing
 from poprt.origins import describe_inputs, find_inputs
 from poprt.passes.base import Pass, Stage, register
 

@@ -19,7 +19,7 @@ import onnx
 from onnx import TypeProto, helper
 from onnxgraph import Value, attribute, fresh_name, graph_values, iter_defined, iter_reads, register_shapes
 from onnxgraph.edit import replace_nodes, set_attribute
-from onnxgraph.shapes import declare_others
+from onnxgraph.inference import declare_others
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.cost.placed import IPU_ATTRIBUTE, find_ipus, place_inputs

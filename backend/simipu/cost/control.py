@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import numpy_helper
 from onnxgraph import Value, attribute, iter_bodies
-from onnxgraph.shapes import MOST_TRIPS, count_trips
+from onnxgraph.inference import MOST_TRIPS, count_trips
 
 Known = Mapping[str, onnx.TensorProto]
 """Small constants by name, which may hold a trip count."""

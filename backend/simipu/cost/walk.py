@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import onnx
 from onnxgraph import Value, graph_values, iter_reads
-from onnxgraph.shapes import MOST_TRIPS
+from onnxgraph.inference import MOST_TRIPS
 
 from simipu.cost.control import Bodies, find_bodies, known_constants
 from simipu.cost.liveness import Liveness

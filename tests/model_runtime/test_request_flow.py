@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_runtime import ModelRuntimeError, OutputSlot, Pipeline, Session, SessionConfig, StoppedError
+from model_runtime import ModelRuntimeError, OutputSlot, RequestFlow, Session, SessionConfig, StoppedError
 from sample_models import loop_model, write_handmade
 from simipu import DeviceLostError, RunError, RunTimeoutError
 
@@ -23,7 +23,7 @@ def make_pipeline(linear, compile_popef):
         session.runLoadPrograms()
         runs = []
         session.observer = lambda start, end, rows, lateness: runs.append(rows)
-        pipeline = Pipeline(session, **{"timeout_ns": 0, **options})
+        pipeline = RequestFlow(session, **{"timeout_ns": 0, **options})
         pipeline.runs = runs
         made.append(pipeline)
         if started:

@@ -44,7 +44,7 @@ class _Request:
         self.done(None)
 
 
-class Pipeline:
+class RequestFlow:
     """The requests of one session.
 
     `timeout_ns` is how long an incomplete run waits for more rows (0: for ever, None: not at all). A lost

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from simipu import Engine, Executable, Stream
+from simipu import Engine, SimulatedExecutable, Stream
 from simipu.engine import ReadCallback, WriteCallback
 
 import popef
@@ -21,10 +21,10 @@ Handler = Callable[[popef.Anchor], Callable[[Array], None]]
 """Makes what fills, or takes, the arrays of an anchor."""
 
 
-class Streams:
+class Connections:
     """The callbacks of a model's streams. They outlive the engine: another that is attached gets them all."""
 
-    def __init__(self, metadata: popef.Metadata, executable: Executable, batched: bool) -> None:
+    def __init__(self, metadata: popef.Metadata, executable: SimulatedExecutable, batched: bool) -> None:
         self._metadata = metadata
         self._executable = executable
         self._batched = batched
