@@ -11,10 +11,10 @@ import numpy as np
 
 from ..describe import tree
 from ..enums import BlobType, enumerant
+from ..payloads import open_view
 from ..reader import ExecutableReader, Reader, TensorReader
 from ..scan import Blob
 from ..source import CHUNK_BYTES
-from ..payloads import open_view
 from ..types import Executable, Metadata, TensorDataInfo
 
 Key = tuple[BlobType, str, int]

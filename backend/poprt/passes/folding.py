@@ -20,15 +20,13 @@ from onnxgraph.edit import forget_values, keep_opsets
 from onnxgraph.weights import has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
+from simipu.operators import find_operator
 
 from poprt.branches import raise_for_branch
 from poprt.origins import OF_SHAPES
 from poprt.passes.base import Pass, Stage, register
 
 TIMEOUT_SECONDS = 1_800
-_LEAVES = frozenset({"MatMul", "Gemm", "Gather"})
-"""Operators whose weights the optimiser leaves as they are, as long as the other operand depends on the
-inputs."""
 _REFUSED = "ONNX Runtime cannot load the model: "
 _WHERE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
 """What ONNX Runtime puts before its reasons: a code, and the name of a temporary file."""
@@ -151,7 +149,7 @@ def _weights_left(graph: onnx.GraphProto) -> set[str]:
     for node in graph.node:
         if node.op_type not in OF_SHAPES and dynamic.intersection(node.input):
             dynamic.update(node.output)
-        if node.op_type not in _LEAVES or not dynamic.intersection(node.input):
+        if not find_operator(node.op_type).reads_mapped_weights or not dynamic.intersection(node.input):
             wanted.update(node.input)
         for subgraph in iter_bodies(node):
             wanted |= used_names(subgraph)
