@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from commands.cli import main
-from commands.profile import report, weights
+from commands.profile import report, weightless
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.source import Source, open_source
 from onnx import TensorProto, helper
@@ -292,7 +292,7 @@ def test_a_paced_executable_takes_the_time_of_its_profile(onnx_file, options):
 def test_a_compiled_model_profiles_to_the_cycles_of_its_onnx(
     onnx_file, tmp_path, monkeypatch, large_bytes, precision
 ):
-    monkeypatch.setattr(weights, "LARGE_BYTES", large_bytes)
+    monkeypatch.setattr(weightless, "LARGE_BYTES", large_bytes)
     options = CompilerOptions(ipu_version="ipu21", partials_type="float")
     compiled = Compiler.compile(
         Converter(batch_size=4, precision=precision).convert(network()), None, options

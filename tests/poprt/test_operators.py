@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from poprt import Compiler, CompilerOptions, Converter, operators
+from poprt import Compiler, CompilerOptions, Converter, ipu_operators
 from poprt.cli import main
 from sample_models import make_model
 from simipu import CompileError
@@ -37,7 +37,7 @@ def model_of(operator: str) -> onnx.ModelProto:
 
 
 def warnings_of(caplog, model: onnx.ModelProto, **options) -> list[str]:
-    """What the compiler warns of concerning operators."""
+    """What the compiler warns of concerning ipu_operators."""
     caplog.clear()
     with caplog.at_level(logging.WARNING, "poprt"):
         Compiler.compile(model, None, CompilerOptions(**options))
@@ -94,7 +94,7 @@ def test_one_warning_counts_them_all_those_in_bodies_too():
     graph = make_model(
         nodes, inputs, {"y": SMALL, "z": SMALL}, {"zero": np.int64(0), "one": np.int64(1)}
     ).graph
-    assert operators.describe_missing(graph) == (
+    assert ipu_operators.describe_missing(graph) == (
         "Hardmax (node 'first' and 1 more), Xor (node 'inner' and 1 more), NonZero (node 'find' and 1 more), "
         "Range (node 'count_up' and 1 more)"
     )
@@ -168,9 +168,9 @@ def test_plain_networks_are_not_warned_of(make, precision, caplog):
 
 def test_the_tables_name_operators_of_the_standard_once():
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain}
-    assert known >= operators.REGISTERED | set(operators.REWRITTEN) | set(operators.PARTLY)
-    assert not operators.REGISTERED & set(operators.REWRITTEN)
-    assert not set(operators.PARTLY) & (operators.REGISTERED | set(operators.REWRITTEN))
+    assert known >= ipu_operators.REGISTERED | set(ipu_operators.REWRITTEN) | set(ipu_operators.PARTLY)
+    assert not ipu_operators.REGISTERED & set(ipu_operators.REWRITTEN)
+    assert not set(ipu_operators.PARTLY) & (ipu_operators.REGISTERED | set(ipu_operators.REWRITTEN))
 
 
 def test_an_operator_that_onnx_runtime_takes_apart_is_folded_after_that():

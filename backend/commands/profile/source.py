@@ -12,7 +12,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from model_runtime.session import read_model
 from onnx import TensorProto
-from onnxgraph import attribute, without_weights
+from onnxgraph import attribute, set_shape, without_weights
+from onnxgraph.edit import forget_values
 from onnxgraph.weights import has_data
 from poprt.compiling import cost_options
 from poprt.converter import Converter
@@ -156,7 +157,7 @@ class PopefSource:
             _set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
         for value in model.graph.output:
             value.type.tensor_type.ClearField("shape")
-        del model.graph.value_info[:]
+        forget_values(model.graph)
         return model
 
 
@@ -166,9 +167,7 @@ def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
         raise CompileError(
             f"input {value.name!r} has shape {describe_shape(value)}, its stream {tuple(shape)}"
         )
-    del dims[:]
-    for size in shape:
-        dims.add(dim_value=size)
+    set_shape(value, shape)
 
 
 def _popef_name(path: Path) -> str:

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import collect_values, infer_shapes, register_shapes, remember_inferences, shapes
+from onnxgraph import collect_values, infer_shapes, inference, register_shapes, remember_inferences
 
 F = TensorProto.FLOAT
 DOMAIN = "test.onnxgraph"
@@ -29,7 +29,7 @@ def neg(source, result):
 @pytest.fixture
 def doubled(monkeypatch):
     """An operator whose result has twice the rows."""
-    monkeypatch.setattr(shapes, "_RULES", dict(shapes._RULES))
+    monkeypatch.setattr(inference, "_RULES", dict(inference._RULES))
 
     @register_shapes(DOMAIN, "Double")
     def double(node, taken):
