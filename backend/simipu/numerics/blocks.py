@@ -29,13 +29,18 @@ def multiply_blocks(
     A Scan has one body for all blocks: no graph grows with its channels. `ranks` are the operands'.
     """
     blocks, (rows, columns) = math.ceil(k / block), ranks
+    # A Scan takes equal parts only; the chip, too, fills up the last block, and zeros change no sum.
     left = pad_end(chain, left, rows, rows - 1, blocks * block - k)
     right = pad_end(chain, right, columns, columns - 2, blocks * block - k)
+    # The number of rows may be open until the graph is run, so that zeros of the result's shape are made of
+    # the operands' sizes; leading axes broadcast.
     start = add_zeros(
         chain, [(left, 0, rows - 1), 1], [(right, 0, columns - 2), 1, (right, columns - 1, columns)]
     )
     lefts = chain.add("Reshape", left, chain.shape([*[0] * (rows - 1), blocks, block]))
     rights = chain.add("Reshape", right, chain.shape([*[0] * (columns - 2), blocks, block, -1]))
+    # The block's own products are added up in float by MatMul; only what is stored is rounded, as in the
+    # accumulator of the AMP unit.
     body = Chain(f"{chain.prefix}/block")
     names = [f"{body.prefix}/{name}" for name in ("sum", "left", "right")]
     total = round_sum(body, body.add("Add", names[0], body.add("MatMul", *names[1:])))

@@ -87,6 +87,7 @@ class Convolution:
 
     def count_sums(self, block: int) -> int:
         """Sums of an output that are rounded."""
+        # The SLIC vertex adds four neighbouring positions of a kernel row before it stores.
         if self.is_slic:
             return math.prod(self.kernel[:-1]) * math.ceil(self.kernel[-1] / SLIC_TAPS)
         packed = self.pack_rows(self.packed_rows(block))
@@ -94,6 +95,8 @@ class Convolution:
 
     def packed_rows(self, block: int) -> int:
         """Kernel rows that are taken for channels."""
+        # Poplin packs to keep the AMP units busy: only where channels alone do not fill a block, and never
+        # across groups, whose channels are other convolutions'.
         if self.is_grouped or self.channels >= block:
             return 1
         return min(next(rows for rows in PACKED_ROWS if rows * self.channels <= block), self.kernel[0])
@@ -103,6 +106,8 @@ class Convolution:
         if rows == 1:
             return self
         height, dilation = math.ceil(self.kernel[0] / rows), self.dilations[0]
+        # Copy r of the field starts r rows further down, so that all copies end together (rows - 1) rows
+        # before the end; rows of zeros that fill up the last part of the kernel lengthen the field again.
         seen = (height * rows - self.kernel[0] - (rows - 1)) * dilation
         return replace(
             self,
@@ -115,6 +120,8 @@ class Convolution:
     def padding(self, node: onnx.NodeProto, source: Sequence[int]) -> tuple[list[int], list[int]]:
         """Positions added before and after each spatial axis of a field of those sizes."""
         rank, mode = len(self.kernel), attribute(node, "auto_pad", b"NOTSET").decode()
+        # By ONNX's rule, SAME is the padding with which the result has ceil(size / stride) positions; an odd
+        # one goes behind (UPPER) or before (LOWER).
         if mode not in ("SAME_UPPER", "SAME_LOWER"):
             pads = attribute(node, "pads", [0] * 2 * rank) if mode == "NOTSET" else [0] * 2 * rank
             return list(pads[:rank]), list(pads[rank:])
@@ -141,6 +148,7 @@ class Convolution:
     def _find_windows(self, taps: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         counts = [*self.kernel[:-1], math.ceil(self.kernel[-1] / taps)]
         steps = [*self.dilations[:-1], self.dilations[-1] * taps]
+        # In row-major order, the order in which the vertex goes through the kernel and so of the sums.
         starts = np.indices(counts).reshape(len(counts), -1).T * steps
         return starts, starts + (np.array(self.result) - 1) * self.strides + 1
 
@@ -178,6 +186,7 @@ def convolve(
     field, filters = node.input[0], node.input[1]
     if any(before) or any(after):
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
+    # Padding is done once for all windows: a padded position adds zeros to a sum, as it does on the chip.
     if conv.is_slic:
         return _sum_rows(chain, conv, field, filters, round_sum)
     if conv.groups == conv.taps == 1:
@@ -195,6 +204,7 @@ def _multiply_positions(
     """A convolution whose kernel is one position is a matrix product: a block takes fewer nodes than as one
     of kernels."""
     sizes, strides = conv.result, conv.strides
+    # With one position a stride only leaves positions out: so they are, before anything is multiplied.
     if math.prod(strides) > 1:
         ends = [(size - 1) * step + 1 for size, step in zip(sizes, strides, strict=True)]
         axes = chain.shape(range(2, conv.rank))
@@ -305,6 +315,7 @@ def _sum_rows(chain: Chain, conv: Convolution, field: str, filters: str, round_s
     missing = -conv.kernel[-1] % taps
     field = pad_end(chain, field, conv.rank, conv.rank - 1, missing * conv.dilations[-1])
     filters = pad_end(chain, filters, conv.rank, conv.rank - 1, missing)
+    # One Conv multiplies all groups for the positions of a part of a row: in float inside, rounded outside.
     windows = conv.row_windows(taps)
     shape = [conv.outputs, conv.channels, len(windows), taps]
     parts = chain.add("Reshape", filters, chain.shape(shape))

@@ -62,9 +62,8 @@ def lower(
     `inferred` is what `infer_shapes` says of the model, where that is known already.
 
     Graph inputs and outputs keep their names and types. A model without such tensors and operators comes back
-    as it is.
-    Narrow initializers without data (constants and device variables) become fp32 ones: whoever feeds them
-    widens them. Raises LoadError for a model older than opset 11.
+    as it is. Narrow initializers without data (constants and device variables) become fp32 ones: whoever
+    feeds them widens them. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
     has_bodies = any(find_operator(node.op_type).body for node in iter_nodes(model.graph))
@@ -75,6 +74,7 @@ def lower(
         raise LoadError(
             f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
         )
+    # The placed graph stays: it is what is costed, what files hold, and what the emulation is compared with.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     lowering.lower_graph(lowered.graph)
@@ -107,6 +107,7 @@ class _Lowering:
         return bool(self.halves or self.quarters)
 
     def _collect(self, graph: onnx.GraphProto) -> None:
+        # Names of bodies and of the graphs around them are one set: ONNX wants them to differ.
         for value in (*graph.input, *graph.output, *graph.value_info):
             tensor = value.type.tensor_type
             self._add(value.name, tensor.elem_type)
@@ -136,6 +137,8 @@ class _Lowering:
 
     def lower_graph(self, graph: onnx.GraphProto) -> None:
         """The main graph, whose inputs and outputs keep their types."""
+        # Callers bring and get halves; inside all is float, under names of its own. The Cast of an output
+        # loses nothing: what made it has rounded it to half already.
         wide_inputs = {v.name: f"{v.name}/wide" for v in graph.input if v.name in self.halves}
         wide_outputs = {v.name: f"{v.name}/wide" for v in graph.output if v.name in self.halves}
         renames = {**wide_inputs, **wide_outputs}
@@ -152,6 +155,7 @@ class _Lowering:
         self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
 
     def _lower_subgraph(self, graph: onnx.GraphProto) -> None:
+        # Nobody outside sees a body's inputs and outputs: they become float where they are.
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
@@ -169,6 +173,7 @@ class _Lowering:
                 _widen_tensor(each.t)
             if each.name == "dtype" and each.i == TensorProto.FLOAT16:
                 each.i = TensorProto.FLOAT
+        # Bodies round inside: an If's or a Loop's own results are rounded by whatever made them there.
         for subgraph in iter_bodies(node):
             self._lower_subgraph(subgraph)
         if node.op_type == "Cast":
@@ -191,6 +196,8 @@ class _Lowering:
         partials."""
         if not find_operator(node.op_type).is_product or self.numerics is None:
             return []
+        # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
+        # ConvVertexType.cpp).
         in_quarters = self.from_quarters.issuperset(node.input[:2])
         if not (in_quarters or self.numerics.half_partials):
             return []
@@ -229,7 +236,8 @@ class _Lowering:
             )
             return chain.nodes
         if source in self.quarters:
-            # Computed 8-bit values are at their scale already, see above; weights are widened without one.
+            # Computed 8-bit values are at their scale already: `round_to_quarter` gives values, not codes. Of
+            # weights the codes were decoded, at scale 0.
             if source not in self.weights or not scale:
                 return [_identity(node)]
             chain.add_as(result, "Mul", source, chain.constant(2.0**scale))
@@ -237,12 +245,15 @@ class _Lowering:
         if result in self.halves:
             if source in self.halves:
                 return [_identity(node)]
+            # From whole numbers, truths or wider floats: by way of float, which may be too large for half.
             source = chain.add("Cast", source, to=TensorProto.FLOAT)
             if self.numerics is None:
                 chain.add_as(result, "Identity", source)
             else:
                 self._round(chain, source, "Cast", result)
             return chain.nodes
+        # Halves are floats already; to anything else ONNX Runtime casts from float as the chip does from
+        # half.
         to_float = attribute(node, "to") == TensorProto.FLOAT and source in self.halves
         return [_identity(node)] if to_float else [node]
 
@@ -281,6 +292,7 @@ def _widen_tensor(tensor: onnx.TensorProto) -> None:
     if quarter is None and tensor.data_type != TensorProto.FLOAT16:
         return
     if tensor.data_location == TensorProto.EXTERNAL:
+        # A weight without data: who feeds it brings floats, see `lower`.
         tensor.data_type = TensorProto.FLOAT
         return
     if quarter is None:

@@ -40,6 +40,7 @@ class Operands:
             if None in (*self.left[1:], *self.right, *self.result[2:]):
                 return False
             return Convolution.of(node, self.right).count_sums(self.block) > 1
+        # A vector times a vector is the dot product vertex's, and one block has nothing to round in between.
         k = self.depth(node)
         is_matrix_product = min(len(self.left), len(self.right)) > 1
         return is_matrix_product and k is not None and k > self.block
@@ -59,6 +60,7 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
         total = convolve(chain, node, (left, right, result), operands.block, operands.round)
         return _add_bias(chain, total, node, len(result))
     names = [node.input[0], node.input[1]]
+    # A Gemm also transposes and scales: it does the one before the sums and the other, `_scale`, after them.
     if node.op_type == "Gemm":
         names = [
             chain.add("Transpose", name, perm=[1, 0]) if attribute(node, transposed, 0) else name
