@@ -17,7 +17,7 @@ from simipu.target import find_target
 
 from poprt import pipeline
 from poprt.capacity import check_weights
-from poprt.compiling import Calibration, compile_model
+from poprt.compiling import CalibrationRun, compile_model
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.frontend import OnnxFrontend
@@ -61,7 +61,7 @@ class Compiler:
         target = find_target(options.ipu_version or "ipu2", options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = take_weights(loaded, LEAST_CONSTANT_BYTES if options.constant_weights else 0)
-        calibration = Calibration(float_model, outputs, calibration_data)
+        calibration = CalibrationRun(float_model, outputs, calibration_data)
         with remember_inferences():
             passes = pipeline.preparation(pipeline.PreparationOptions(outputs, options.only_ipu_operators))
             light = PassManager(passes).run(light, on_step)

@@ -48,7 +48,7 @@ _log = logging.getLogger("poprt")
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CalibrationRun:
     """What the calibration run needs beside the model in half."""
 
     float_model: onnx.ModelProto | None
@@ -88,7 +88,7 @@ def compile_model(
     target: Target,
     options: CompilerOptions,
     batch_axis: int,
-    calibration: Calibration,
+    calibration: CalibrationRun,
     on_step: Callable[[str], None],
 ) -> Executable:
     """The executable of a graph that the passes of `pipeline.preparation` have been through; `given` has the
