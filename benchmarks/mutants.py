@@ -4,8 +4,9 @@
 
 The code is changed in a copy, by the operators of cosmic-ray; of the room's tests those run that come through
 the line that was changed, the quickest first. A change that no test fails at has survived: it is printed, and
-either a test is missing, or the change changes nothing that a user could see. Annotations and text are left
-alone.
+either a test is missing, or the change changes nothing that a user could see. What no test could tell is left
+alone: annotations and text, aliases of types, whether a dataclass is frozen or has slots, imports for types
+only, and how long a wait is.
 """
 
 from __future__ import annotations
@@ -74,10 +75,15 @@ def main() -> None:
         chosen = _choose(copy / ROOMS[options.room], options.count, options.seed)
         survivors = 0
         for number, mutant in enumerate(chosen, 1):
-            change, noticed = _try(copy, mutant, reached.get((mutant.file, mutant.line), []), options.seconds)
+            tests_of_line = reached.get((mutant.file, mutant.line), [])
+            change, noticed = _try(copy, mutant, tests_of_line, options.seconds)
             survivors += not noticed
             place = f"{mutant.file.relative_to(copy)}:{mutant.line}"
-            print(f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}", flush=True)
+            untested = "" if tests_of_line else ", which no test comes through"
+            print(
+                f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}{untested}",
+                flush=True,
+            )
             if not noticed:
                 print(change, flush=True)
     noticed_share = 1 - survivors / max(1, len(chosen))
@@ -94,8 +100,9 @@ def _copy_checkout(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = None) -> bool:
-    """Whether all passed. The code of the copy comes before that which is installed."""
+def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = None) -> str | None:
+    """What pytest says where a test fails, None where all pass. The code of the copy comes before that which
+    is installed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not server"]
     path = os.pathsep.join([str(folder / "backend"), str(folder)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -104,20 +111,22 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
             [*command, *arguments],
             cwd=folder,
             env=environment,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             timeout=seconds,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+    except subprocess.TimeoutExpired as late:
+        return str(late)
+    return done.stdout if done.returncode else None
 
 
 def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Path, int], list[str]]:
     """The tests that come through each line, those that come through few lines first."""
     arguments = [f"--cov={folder / ROOMS[room]}", "--cov-context=test", "--cov-report=", *tests]
-    if not _run_tests(folder, arguments):
-        raise SystemExit(f"the tests of {room} fail without a change: mend them first")
+    if (failure := _run_tests(folder, arguments)) is not None:
+        raise SystemExit(f"{failure}\nthe tests of {room} fail without a change: mend them first")
     data = coverage.CoverageData(str(folder / ".coverage"))
     data.read()
     found: dict[tuple[Path, int], list[str]] = {}
@@ -161,13 +170,49 @@ def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
 
 
 def _idle_lines(text: str) -> list[tuple[Position, Position]]:
-    """Where annotations are, which nobody computes."""
-    found = []
-    for node in ast.walk(ast.parse(text)):
-        for each in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if isinstance(each, ast.expr) and each.end_lineno is not None and each.end_col_offset is not None:
-                found.append(((each.lineno, each.col_offset), (each.end_lineno, each.end_col_offset)))
-    return found
+    """Where a change changes nothing that a test could tell."""
+    tree = ast.parse(text)
+    found = [expression for node in ast.walk(tree) for expression in _iter_idle(node)]
+    # Public aliases of types have names like classes; nobody computes with what they stand for.
+    found += [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and _names_type(node.targets[0])
+    ]
+    return [
+        ((each.lineno, each.col_offset), (each.end_lineno, each.end_col_offset))
+        for each in found
+        if each.end_lineno is not None and each.end_col_offset is not None
+    ]
+
+
+def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
+    for each in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+        if isinstance(each, ast.expr):
+            yield each
+    if isinstance(node, ast.ClassDef):
+        # Nobody assigns to what is frozen, and slots save memory: both are for readers and for mypy.
+        for keyword in (
+            each for call in node.decorator_list if isinstance(call, ast.Call) for each in call.keywords
+        ):
+            if keyword.arg in ("frozen", "slots"):
+                yield keyword.value
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        yield node.test
+    if isinstance(node, ast.Call):
+        yield from _iter_waits(node)
+
+
+def _iter_waits(call: ast.Call) -> Iterator[ast.expr]:
+    """Literal seconds of a pause or of a limit: no test asserts a time."""
+    pauses = call.args if isinstance(call.func, ast.Attribute) and call.func.attr == "sleep" else []
+    for each in (*pauses, *(keyword.value for keyword in call.keywords if keyword.arg == "timeout")):
+        if isinstance(each, ast.Constant):
+            yield each
+
+
+def _names_type(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and target.id.lstrip("_")[:1].isupper() and not target.id.isupper()
 
 
 def _try(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str, bool]:
@@ -179,7 +224,7 @@ def _try(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> 
         lines = difflib.unified_diff(text.splitlines(), changed.splitlines(), n=0, lineterm="")
         shown = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
         chosen = tests[:MOST_TESTS]
-        return shown, bool(chosen) and not _run_tests(folder, chosen, seconds)
+        return shown, bool(chosen) and _run_tests(folder, chosen, seconds) is not None
     finally:
         mutant.file.write_text(text)
 
