@@ -3,7 +3,6 @@ vain."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,24 +15,14 @@ USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --
 
 
 @pytest.fixture
-def start(tmp_path, monkeypatch):
+def start(repository, write_program, monkeypatch):
     """Start a server whose program is this shell script; the ServerError that it ends in."""
-    triton = tmp_path / "wheel" / "tritonserver"
-    stub = triton / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}"
-    for folder in (triton / "bin", triton / "backends" / "python", stub, tmp_path / "models" / "mine" / "1"):
-        folder.mkdir(parents=True)
-    (stub / "triton_python_backend_stub").touch()
-    for name in (server.LIBRARY, server.UTILITIES):
-        (triton / "backends" / "python" / name).touch()
-    monkeypatch.setattr(server, "find_triton", lambda: triton)
     monkeypatch.setattr(server, "END_SECONDS", 0.2)
     monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0.2)
 
     def begin(script: str, log: Path | None = None) -> ServerError:
-        program = triton / "bin" / "tritonserver"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-        with pytest.raises(ServerError) as caught, TritonServer(tmp_path / "models", log=log):
+        write_program(f"#!/bin/sh\n{script}\n")
+        with pytest.raises(ServerError) as caught, TritonServer(repository, log=log):
             pass
         return caught.value
 

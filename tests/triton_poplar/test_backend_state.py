@@ -4,11 +4,16 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import pytest
+from sdk_files import rewrite
 from triton_poplar.backend_state import BackendState, environment_variable, find_options, read_command_line
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
+from triton_poplar.request import Request
+
+import popef
 
 
 def test_both_spellings_of_the_flag_are_read_and_the_last_counts():
@@ -121,20 +126,14 @@ def test_a_machine_that_does_not_fit_is_a_load_error(open_instance, option, reas
         open_instance(option)
 
 
-def test_real_executables_are_served_with_their_graph(linear, compile_popef, open_model, tmp_path):
-    """A file as an SDK writes it: machine code, TensorFlow's names, two replicas of a batch of 4 halves."""
-    import onnx
-    from triton_poplar.request import Request
-
-    import popef
-
-    folder = tmp_path / "real" / "1"
-    folder.mkdir(parents=True)
+def write_real(folder, replicas):
+    """A file as an SDK writes it: machine code, TensorFlow's names, replicas of a batch of 4 halves."""
 
     def anchor(name, kind, width):
-        info = popef.TensorInfo(shape=(2, 4, width), dataType=popef.DataType.F16)
+        shape = (replicas, 4, width) if replicas else (4, width)
+        info = popef.TensorInfo(shape=shape, dataType=popef.DataType.F16)
         return popef.Anchor(
-            name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=True, programs=[1]
+            name=name, handle=name, tensorInfo=info, type=kind, isPerReplica=bool(replicas), programs=[1]
         )
 
     anchors = [
@@ -143,8 +142,8 @@ def test_real_executables_are_served_with_their_graph(linear, compile_popef, ope
         anchor("outfeed_2.1", popef.TensorType.OUTPUT, 4),
     ]
     metadata = popef.Metadata(
-        replicationFactor=2,
-        numIpus=2,
+        replicationFactor=replicas,
+        numIpus=max(1, replicas),
         seedHandle="__seed_stream",
         anchors=anchors,
         executable="UNHASHED_EXECUTABLE",
@@ -152,24 +151,29 @@ def test_real_executables_are_served_with_their_graph(linear, compile_popef, ope
         programFlow=popef.ProgramFlow(load=[0], main=[1], save=[2]),
         engineOptions=[popef.Option(name="debug.nanOverflowException", value="true")],
     )
-    with popef.Writer(folder / "executable.popef") as writer:
-        with writer.createExecutable("UNHASHED_EXECUTABLE") as blob:
-            blob.write(b"\x7fELF machine code of a chip")
-        writer.writeMetadata(metadata)
-    onnx.save(linear, folder / "model.onnx")
+    folder.mkdir(parents=True)
+    rewrite(folder / "executable.popef", metadata, b"\x7fELF machine code of a chip")
     (folder / "name_map.json").write_text('{"infeed_1.0": "x", "outfeed_2.0": "y", "outfeed_2.1": "z"}')
+
+
+# A file that counts no replica has one.
+@pytest.mark.parametrize("replicas", [2, 0])
+def test_real_executables_are_served_with_their_graph(linear, tmp_path, replicas):
+    folder = tmp_path / "real" / "1"
+    write_real(folder, replicas)
+    onnx.save(linear, folder / "model.onnx")
     config = {"name": "real", "max_batch_size": 100}
     with pytest.raises(ModelConfigError, match=r"UNHASHED_EXECUTABLE.*parameter sim_graph_path"):
         ModelInstanceState(ModelState(config, folder), "real_0")
     config["parameters"] = {"sim_graph_path": {"string_value": "model.onnx"}}
     state = ModelState(config, folder)
-    assert state.total_batch_size == 8
+    capacity = 4 * max(1, replicas)
+    assert state.total_batch_size == capacity
     instance = ModelInstanceState(state, "real_0")
     assert instance.session.executable.numerics.nan_on_overflow
     x = np.arange(44, dtype=np.float16).reshape(11, 4)
     request = Request(state, {"x": x}, ["z"])
     instance.execute([request])
     np.testing.assert_array_equal(request.outputs()["z"], 2 * x)
-    assert instance.statistics.batches == 2
-    assert instance.statistics.batches * instance.statistics.capacity - instance.statistics.rows == 5
+    assert (instance.statistics.batches, instance.statistics.capacity) == (-(-11 // capacity), capacity)
     instance.close()

@@ -84,7 +84,7 @@ ROW = np.ones((2, 4), np.float32)
     ("inputs", "requested", "reason"),
     [
         ({}, (), "lacks input 'x'; model 'linear' takes x"),
-        ({"x": ROW, "q": ROW}, (), "has unknown input 'q'"),
+        ({"x": ROW, "r": ROW, "q": ROW}, (), "has unknown input 'q'"),
         ({"x": ROW.astype(np.float64)}, (), r"expected float32 of shape \['batch', 4\], found float64"),
         ({"x": ROW[:, :3]}, (), r"found float32 of shape \[2, 3\]"),
         ({"x": ROW[0]}, (), r"found float32 of shape \[4\]"),
