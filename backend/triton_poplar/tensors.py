@@ -43,7 +43,7 @@ class Tensor:
     dtype: np.dtype[Any]
     triton_type: str
     shape: tuple[int, ...]
-    batch_axis: int = 0
+    batch_axis: int
 
     def dims(self, batch: int) -> list[int]:
         """The dims of a configuration whose requests hold the batch (max_batch_size 0), of that size; -1 for
@@ -83,9 +83,7 @@ def read_name_map(file: Path | None, anchors: Sequence[popef.Anchor]) -> dict[st
     return names
 
 
-def make_tensor(
-    anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int = 0
-) -> Tensor:
+def make_tensor(anchor: popef.Anchor, friendly: str, row_shape: tuple[int, ...], batch_axis: int) -> Tensor:
     """The tensor of an anchor; ModelConfigError for a type that Triton lacks."""
     info = anchor.tensorInfo()
     triton_type = TRITON_TYPES.get(info.dataType())

@@ -97,8 +97,9 @@ def test_misuse_is_named():
         queues.inputQueue("q")
     with pytest.raises(ModelRuntimeError, match="queue 'x' is empty"):
         queues.inputQueue("x").read(1)
+    queues.outputQueue("y").enqueue(None, 1)
     with pytest.raises(ModelRuntimeError, match="no place for 2 rows"):
-        queues.outputQueue("y").write(rows(2))
+        queues.outputQueue("y").write(rows(3))
     with pytest.raises(ModelRuntimeError, match="the array has 3 rows, the request 2"):
         queues.outputQueue("y").enqueue(rows(3), 2)
 

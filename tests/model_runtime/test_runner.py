@@ -123,6 +123,9 @@ def test_defaults_are_the_real_ones():
 def test_the_shortest_timeout_counts():
     assert ModelRunnerConfig(timeout_ns=0).flush_after_ns() == 0
     assert ModelRunnerConfig(timeout_ns=5).flush_after_ns() == 5
+    assert ModelRunnerConfig(timeout_ns=1).flush_after_ns() == 1
+    # The largest number, which scripts of the real library give to mean it, is for ever too.
+    assert ModelRunnerConfig(timeout_ns=2**63 - 1).flush_after_ns() == 0
     assert ModelRunnerConfig(timeout_ns=5, batch_size_timeout_ns=3).flush_after_ns() == 5
     assert (
         ModelRunnerConfig(
@@ -280,6 +283,67 @@ def test_devices_are_made_by_number_version_and_model(file, open_model):
         manager.getDevice(1, {"ipuVersion": "ipu9"})
     with pytest.raises(ModelRuntimeError, match="tiles_per_ipu must be 1 to 1472"):
         manager.createIpuModelDevice(1, "ipu2", 2000)
+
+
+def test_a_machine_of_three_ipus_gives_two_and_one_and_takes_them_back():
+    machine = DeviceManager(num_ipus=3)
+    assert machine.getNumDevices() == 3
+    held = [machine.getDevice(2), machine.getDevice(1)]
+    with pytest.raises(
+        ModelRuntimeError, match=r"1 of ipu2 wanted, the simulated machine has 3, of which 3 are attached"
+    ):
+        machine.getDevice(1)
+    assert held[0].id() != held[1].id()
+    held.pop(0)
+    assert machine.getDevice(2).numIpus() == 2
+
+
+def test_a_device_of_a_number_must_be_one_of_the_machines():
+    machine = DeviceManager(num_ipus=2)
+    for number in (-1, 2):
+        with pytest.raises(ModelRuntimeError, match=rf"there is no device {number}; there are 0 to 1$"):
+            machine.getSpecificDevice(number)
+    held = [machine.getSpecificDevice(number) for number in (0, 1)]
+    assert [device.id() for device in held] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("wait", "seconds", "pause"),
+    [
+        (DeviceWaitConfig(), 0.0, 1.0),
+        (DeviceWaitConfig(DeviceWaitStrategy.NO_WAIT, timeout=9), 0.0, 1.0),
+        (DeviceWaitConfig(DeviceWaitStrategy.WAIT_FOREVER, timeout=9), float("inf"), 1.0),
+        (DeviceWaitConfig(DeviceWaitStrategy.WAIT_WITH_TIMEOUT, timedelta(minutes=2), 0), 120.0, 0.001),
+        (DeviceWaitConfig(timeout=7, sleepTime=timedelta(seconds=2)), 7.0, 2.0),
+    ],
+)
+def test_a_wait_for_a_device_is_in_seconds_or_a_timedelta(wait, seconds, pause):
+    assert (wait.seconds(), wait.sleep_seconds()) == (seconds, pause)
+
+
+def test_a_simulated_device_has_from_one_tile_to_all_of_the_chip(file, open_model):
+    manager = DeviceManager()
+    for tiles in (1, 1472):
+        assert manager.createIpuModelDevice(1, "ipu2", tiles).device().target.tiles_per_ipu == tiles
+    assert manager.createIpuModelDevice(1).device().target.tiles_per_ipu == 1472
+    assert manager.createIpuModelDevice(2, 21).device().target.ipu_version == 21
+    assert manager.createIpuModelDevice(open_model(file), None, 5).device().target.tiles_per_ipu == 5
+    assert manager.createIpuModelDevice(open_model(file), 6, 5).device().target.tiles_per_ipu == 5
+    assert manager.createSmallIpuModelDevice(open_model(file)).device().target.tiles_per_ipu == 4
+    for tiles in (0, 1473):
+        with pytest.raises(ModelRuntimeError, match=f"must be 1 to 1472 for ipu2, found {tiles}"):
+            manager.createIpuModelDevice(1, "ipu2", tiles)
+    assert manager.createIpuModelDevice(1).id() != manager.createIpuModelDevice(1).id()
+
+
+def test_a_device_unloads_the_session_that_it_has(file):
+    device = DeviceManager().getDevice(1)
+    device.unloadFromDevice()
+    with ModelRunner(file, ModelRunnerConfig(replica_to_device={0: device})) as runner:
+        device.unloadFromDevice()
+        with pytest.raises(ModelRuntimeError, match="bound to no device"):
+            runner.session.device  # noqa: B018
+        device.unloadFromDevice()
 
 
 def test_a_runner_takes_the_device_it_is_given(file):

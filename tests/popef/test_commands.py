@@ -1,4 +1,4 @@
-"""The commands popef_dump and popef, run as users run them."""
+"""The commands popef_dump and popef: what they print and write, and their status."""
 
 from __future__ import annotations
 
@@ -6,25 +6,43 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import popef
+import popef.commands.cli
+import popef.commands.dump
 
 
-def run(module: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"popef.commands.{module}", *map(str, arguments)]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=os.environ | environment,
-        errors="replace",
-    )
+@dataclass(frozen=True)
+class Done:
+    """What a command left."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in this process: an interpreter for each takes longer than the tests."""
+
+    def call(module: str, *arguments: object) -> Done:
+        main = {"cli": popef.commands.cli, "dump": popef.commands.dump}[module].main
+        try:
+            status = main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return Done(status, *capfd.readouterr())
+
+    return call
 
 
 @pytest.fixture
@@ -40,25 +58,25 @@ def damaged(path: Path, name: str, size: int) -> Path:
     return file
 
 
-def test_metadata_only_leaves_out_the_other_blobs(path: Path) -> None:
+def test_metadata_only_leaves_out_the_other_blobs(run: Run, path: Path) -> None:
     text = run("dump", "-m", path).stdout
     assert "Read Metadata" in text
     assert "Read Executable" not in text
 
 
-def test_json_names_every_blob(path: Path) -> None:
+def test_json_names_every_blob(run: Run, path: Path) -> None:
     done = run("dump", "--json", path)
     assert done.returncode == 0, done.stderr
     kinds = [blob["header"]["type"] for blob in json.loads(done.stdout)["blobs"]]
     assert kinds == ["metadata", "poplarExecutable", "opaque", "dataTensor", "dataFeed"]
 
 
-def test_all_shows_the_values(path: Path) -> None:
+def test_all_shows_the_values(run: Run, path: Path) -> None:
     assert '"first": [0, 1, 2, 3, 4, 5]' in run("dump", "--all", path).stdout
     assert '"first"' not in run("dump", path).stdout
 
 
-def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(path: Path) -> None:
+def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(run: Run, path: Path) -> None:
     text = run("dump", "--words", path).stdout
     with popef.Reader() as reader:
         reader.parseFile(path)
@@ -73,7 +91,7 @@ def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(path:
     assert "!!" not in text
 
 
-def test_words_follows_pointers_that_no_known_field_names(tmp_path: Path) -> None:
+def test_words_follows_pointers_that_no_known_field_names(run: Run, tmp_path: Path) -> None:
     """A structure with two data words and three pointers more than this package knows."""
     from tests.popef.test_rules import blob, message, text
 
@@ -89,7 +107,9 @@ def test_words_follows_pointers_that_no_known_field_names(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [10, 60, 200, 500])
-def test_words_of_a_damaged_file_shows_what_is_there_and_what_is_wrong(path: Path, size: int) -> None:
+def test_words_of_a_damaged_file_shows_what_is_there_and_what_is_wrong(
+    run: Run, path: Path, size: int
+) -> None:
     done = run("dump", "--words", damaged(path, "cut.popef", size))
     assert done.returncode == 1
     assert done.stdout.startswith("blob 0")
@@ -98,7 +118,7 @@ def test_words_of_a_damaged_file_shows_what_is_there_and_what_is_wrong(path: Pat
 
 
 @pytest.mark.parametrize("module", ["dump", "cli"])
-def test_failures_are_one_line_and_a_status(module: str, tmp_path: Path) -> None:
+def test_failures_are_one_line_and_a_status(run: Run, module: str, tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes(b"not PopEF at all")
     command = ["extract"] if module == "cli" else []
     for arguments, status in (([tmp_path / "none"], 1), ([tmp_path / "bad"], 1), ([tmp_path], 1), ([], 2)):
@@ -108,7 +128,7 @@ def test_failures_are_one_line_and_a_status(module: str, tmp_path: Path) -> None
         assert status == 2 or len(done.stderr.splitlines()) == 1
 
 
-def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "red.popef"
     with popef.Writer(file) as writer:
         with writer.createExecutable("\x1b[31mred\n") as blob:
@@ -125,7 +145,7 @@ def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path: Path) -
         )
 
 
-def test_verify_gives_a_line_for_each_finding_and_a_status(path: Path) -> None:
+def test_verify_gives_a_line_for_each_finding_and_a_status(run: Run, path: Path) -> None:
     assert run("cli", "verify", path).returncode == 0
     done = run("cli", "verify", damaged(path, "cut.popef", -5))
     assert done.returncode == 1
@@ -139,7 +159,7 @@ def test_verify_gives_a_line_for_each_finding_and_a_status(path: Path) -> None:
     assert [finding["rule"] for finding in json.loads(done.stdout)["findings"]] == ["metadata-executable"]
 
 
-def test_extract_writes_arrays_executables_and_metadata(path: Path, tmp_path: Path) -> None:
+def test_extract_writes_arrays_executables_and_metadata(run: Run, path: Path, tmp_path: Path) -> None:
     done = run("cli", "extract", path, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     written = sorted(os.listdir(tmp_path / "out"))
@@ -156,14 +176,14 @@ def test_extract_writes_arrays_executables_and_metadata(path: Path, tmp_path: Pa
     assert run("cli", "extract", path, "-o", tmp_path / "out", "--overwrite").returncode == 0
 
 
-def test_extract_chooses_and_writes_to_stdout(path: Path) -> None:
+def test_extract_chooses_and_writes_to_stdout(run: Run, path: Path) -> None:
     assert run("cli", "extract", path, "--type", "opaque", "-o", "-").stdout == "private"
     assert run("cli", "extract", path, "--blob", 2, "--raw", "-o", "-").stdout == "private"
     assert run("cli", "extract", path, "-o", "-").returncode == 1
     assert run("cli", "extract", path, "--name", "nobody").returncode == 1
 
 
-def test_extracted_names_stay_inside_the_folder(tmp_path: Path) -> None:
+def test_extracted_names_stay_inside_the_folder(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "evil.popef"
     with popef.Writer(file) as writer:
         for name in ("../../up", "/etc/passwd", "..", "", "x" * 300, "a\0b", ".hidden"):
@@ -175,7 +195,7 @@ def test_extracted_names_stay_inside_the_folder(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["evil.popef", "out"]
 
 
-def test_compress_and_decompress_change_nothing_that_diff_sees(path: Path, tmp_path: Path) -> None:
+def test_compress_and_decompress_change_nothing_that_diff_sees(run: Run, path: Path, tmp_path: Path) -> None:
     assert run("cli", "decompress", path).returncode == 0
     plain = tmp_path / "small_decompressed.popef"
     assert plain.stat().st_size > path.stat().st_size
@@ -185,7 +205,7 @@ def test_compress_and_decompress_change_nothing_that_diff_sees(path: Path, tmp_p
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_diff_names_fields_payloads_and_missing_blobs(tmp_path: Path) -> None:
+def test_diff_names_fields_payloads_and_missing_blobs(run: Run, tmp_path: Path) -> None:
     def write(name: str, ipus: int, values: list[float], extra: bool, code: bytes) -> Path:
         info = popef.TensorInfo(shape=(3,))
         anchors = [popef.Anchor(name="w", tensorInfo=info)] + [popef.Anchor(name="x")] * extra
@@ -213,7 +233,7 @@ def test_diff_names_fields_payloads_and_missing_blobs(tmp_path: Path) -> None:
     assert run("cli", "diff", first, first).returncode == 0
 
 
-def test_merge_and_split_are_each_others_inverse(tmp_path: Path, small_file: bytes) -> None:
+def test_merge_and_split_are_each_others_inverse(run: Run, tmp_path: Path, small_file: bytes) -> None:
     other = tmp_path / "other.popef"
     with popef.Writer(other) as writer:
         writer.writeMetadata(popef.Metadata(executable="second"))
@@ -237,7 +257,7 @@ def test_merge_and_split_are_each_others_inverse(tmp_path: Path, small_file: byt
     assert not (tmp_path / "twice.popef").exists()
 
 
-def test_the_environment_says_what_is_logged_and_where(path: Path, tmp_path: Path) -> None:
+def test_the_environment_says_what_is_logged_and_where(run: Run, path: Path, tmp_path: Path) -> None:
     code = f"import popef; popef.Reader().parseFile({str(path)!r})"
 
     def python(**environment: str) -> subprocess.CompletedProcess[str]:

@@ -113,6 +113,11 @@ def test_unequal_batches_are_refused(compile_popef, tmp_path):
     inputs = {"a": np.ones((2, 2), np.float32), "b": np.ones((3, 2), np.float32)}
     assert "input 'b' has batch size 3, expected 2" in str(Request(state, inputs, ()).error)
 
+    config["input"] = []
+    with pytest.raises(ModelConfigError, match=r"config.pbtxt lacks input 'a'; the model needs a, b"):
+        ModelState(config, tmp_path / "add/1").validate()
+    assert "lacks input 'a'; " in str(Request(state, {}, ()).error)
+
 
 def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_path):
     compile_popef(gather_model(), name="gather/1/executable.popef", batch=8)
@@ -156,6 +161,10 @@ def test_a_request_that_the_arithmetic_refuses_fails_alone(compile_popef, tmp_pa
             r"batch, 4 or -1",
         ),
         ({"input": [entry("x", [4, 4])]}, "dims do not include the batch dimension"),
+        (
+            {"input": [{**entry("x", [1]), "reshape": {"shape": []}}]},
+            r"dims \[\], the PopEF file has \[4\] \(anchor 'x'; dims do not include the batch",
+        ),
         (
             {"input": [entry("x", [-1])]},
             r"dims \[-1\], the PopEF file has \[4\] .*; shapes are fixed when compiling; dims do not",
@@ -374,6 +383,21 @@ def test_a_wait_for_tests_lasts_a_day_at_most(folder):
         state.execution_delay_seconds(2)
 
 
+@pytest.mark.parametrize("handed", [[], ["handed over"]])
+def test_a_wait_for_tests_comes_once_for_each_call_and_instance(folder, monkeypatch, handed):
+    """In the calling thread, before any of the call's requests."""
+    waits = []
+    parameters = {"execute_delay_ms": "1500", "creation_delay_sec": "3"}
+    state = ModelState(make_config(parameters=parameters), folder)
+    monkeypatch.setattr("time.sleep", waits.append)
+    instance = ModelInstanceState(state, "linear_0", (lambda _: None) if handed else None)
+    assert waits == [3]
+    requests = [Request(state, {"x": ROW}, ()) for _ in range(2)]
+    (instance.submit if handed else instance.execute)(requests)
+    instance.close()
+    assert waits == [3, 1.5]
+
+
 def test_anchors_whose_names_no_request_can_have_are_refused(folder, open_model):
     path = folder / "executable.popef"
     model = open_model(path)
@@ -389,11 +413,14 @@ def test_anchors_whose_names_no_request_can_have_are_refused(folder, open_model)
         ModelState(make_config(), folder)
 
 
-@pytest.mark.parametrize("text", ["1", "true", "TRUE", "True"])
-def test_flags_are_spelled_as_users_spell_them(text):
-    assert parse_parameters(
-        {"parameters": {"synchronous_execution": {"string_value": text}}}
-    ).synchronous_execution
+@pytest.mark.parametrize(
+    ("texts", "value"), [("1 true TRUE True", True), ("0 false FALSE False", False)], ids=["on", "off"]
+)
+def test_flags_are_spelled_as_users_spell_them(texts, value):
+    for text in texts.split():
+        given = {name: {"string_value": text} for name in ("synchronous_execution", "sim_prepack")}
+        found = parse_parameters({"parameters": given})
+        assert (found.synchronous_execution, found.sim_prepack) == (value, value)
 
 
 def test_the_documentation_holds_the_tables_of_parameters_and_metrics():
