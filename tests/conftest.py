@@ -1,4 +1,4 @@
-"""What several rooms' tests share: a compiled model."""
+"""What several rooms' tests share: a compiled model, and no limit of time for an example."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import onnx
 import pytest
+from hypothesis import settings
 from poprt import Compiler, CompilerOptions, Converter
 from sample_models import linear_model
 
 import popef
 
 Build = Callable[..., Path]
+
+# No test asserts a time: hypothesis by itself gives each example 200 ms, which a busy machine exceeds.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
