@@ -27,6 +27,9 @@ from popef.arguments import Parser, find_version, whole_number
 from popef.console import UsageError, print_line, run
 from popef.text import escape
 
+LOOK_SECONDS = 0.5
+"""Between two looks whether the server runs still."""
+
 Command = Callable[[argparse.Namespace], int]
 
 
@@ -56,7 +59,7 @@ def _serve(options: argparse.Namespace) -> int:
         )
         try:
             while server.poll() is None:
-                time.sleep(0.5)
+                time.sleep(LOOK_SECONDS)
             print(
                 f"poplar-triton: error: tritonserver ended by itself, status {server.poll()}", file=sys.stderr
             )

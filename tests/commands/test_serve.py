@@ -1,0 +1,209 @@
+"""`poplar-triton serve`, `demo`, `build` and `install`: what they print and hand on, and their status."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import model_runtime
+import pytest
+from commands import cli, doctor
+from commands.demo import runner
+from commands.errors import RecipeError
+
+PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    """One on which all is there; its signals are as they were afterwards."""
+    monkeypatch.setattr(doctor, "require", lambda: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Ctrl-C as soon as the command waits for nothing but that."""
+
+    def sleep(seconds: float) -> None:
+        if seconds == cli.LOOK_SECONDS:
+            raise KeyboardInterrupt
+        slept(seconds)
+
+    slept = time.sleep
+    monkeypatch.setattr(time, "sleep", sleep)
+
+
+def serve(repository: Path, *arguments: str) -> int:
+    return cli.main(["serve", str(repository), *PORTS, *arguments])
+
+
+def test_serve_says_where_and_what_and_stops_in_order_at_an_interrupt(repository, play, interrupt, capsys):
+    for name in ("mine", "a_bad_one", "others"):
+        (repository / name).mkdir(exist_ok=True)
+        (repository / name / "config.pbtxt").touch()
+    failed = [{"name": "a_bad_one", "state": "UNAVAILABLE", "reason": "why"}]
+    called = play(index=("200 OK", json.dumps(failed)))
+    assert serve(repository, "--", "--log-verbose=0") == 0
+    arguments = called()["arguments"]
+    assert arguments[-1] == "--log-verbose=0"
+    http, grpc, metrics = (argument.partition("=")[2] for argument in arguments[3:6])
+    out, err = capsys.readouterr()
+    assert err == "poplar-triton: model 'a_bad_one' is not served: why\n"
+    assert out.splitlines() == [
+        "",
+        f"HTTP     http://127.0.0.1:{http}",
+        f"gRPC     127.0.0.1:{grpc}",
+        f"metrics  http://127.0.0.1:{metrics}/metrics",
+        f"Try: curl -s http://127.0.0.1:{http}/v2/models/mine",
+        "Ctrl-C stops the server.",
+        "",
+        "stopping",
+    ]
+    # A second Ctrl-C must not cut the stopping short.
+    assert signal.getsignal(signal.SIGINT) == signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+def test_the_example_of_a_call_names_any_model_where_none_has_a_configuration(
+    repository, play, interrupt, capsys
+):
+    play(index=("403 Forbidden", ""))
+    assert serve(repository) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[4].endswith("/v2/models/MODEL")
+    assert err.startswith("poplar-triton: warning: tritonserver does not say which models it serves (")
+    assert err.endswith("); see its output\n")
+
+
+def test_a_server_that_ends_badly_after_an_interrupt_is_an_error(repository, play, interrupt, capsys):
+    play(status=7)
+    assert serve(repository) == 1
+    assert capsys.readouterr().err == "poplar-triton: error: tritonserver ended with status 7\n"
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_server_that_ends_by_itself_is_an_error(repository, play, capsys, status):
+    play(ends=True, status=status)
+    assert serve(repository) == 1
+    assert capsys.readouterr().err == f"poplar-triton: error: tritonserver ended by itself, status {status}\n"
+
+
+def test_before_the_server_is_ready_an_interrupt_is_status_130(repository, play, monkeypatch, capsys):
+    play(listens="--grpc-port")
+    monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    assert serve(repository) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_ports_are_those_of_the_options(monkeypatch, repository):
+    made = []
+    monkeypatch.setattr(cli, "TritonServer", lambda *arguments, **options: made.append((arguments, options)))
+    parser = cli._parser()
+    for words, ports in (
+        (["serve"], (8000, 8001, 8002)),
+        (["demo"], (0, 0, 0)),
+        (["demo", "--grpc-port", "65535"], (0, 65535, 0)),
+    ):
+        options = parser.parse_args([words[0], str(repository), *words[1:]])
+        options.triton_options = []
+        cli._server(options, log=None)
+        _, given = made.pop()
+        assert (given["http_port"], given["grpc_port"], given["metrics_port"]) == ports
+
+
+@pytest.mark.parametrize("option", ["--http-port=1", "--grpc-port", "--metrics-port=9"])
+def test_ports_after_the_two_dashes_are_a_wrong_call(repository, option, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["serve", str(repository), "--", option])
+    assert end.value.code == 2
+    name = option.partition("=")[0]
+    assert f"{name}: expected before the --, found after it" in capsys.readouterr().err
+
+
+@pytest.fixture
+def examples(repository, monkeypatch):
+    """A repository with an example, shown by `run`, whose arguments come back."""
+    (repository / "magika" / "1").mkdir(parents=True)
+    (repository / "magika" / "labels.txt").write_text("python")
+    shown = SimpleNamespace(equal=True, arguments=())
+
+    def run(*arguments, **options):
+        shown.arguments, shown.options = arguments, options
+        return shown.equal
+
+    monkeypatch.setattr(runner, "run", run)
+    return shown
+
+
+@pytest.mark.parametrize(("equal", "status", "expected"), [(True, 0, 0), (False, 0, 1), (True, 7, 1)])
+def test_a_demo_is_fine_when_all_is_equal_and_the_server_ended_well(
+    repository, play, examples, equal, status, expected
+):
+    called = play(status=status)
+    examples.equal = equal
+    assert cli.main(["demo", str(repository)]) == expected
+    http, grpc = (argument.partition("=")[2] for argument in called()["arguments"][3:5])
+    assert examples.arguments[:3] == (f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", repository)
+    assert (repository.parent / ".cache" / "demo-tritonserver.log").is_file(), "the output is kept"
+
+
+def test_a_demo_without_an_example_is_an_error(repository, capsys):
+    assert cli.main(["demo", str(repository)]) == 1
+    assert capsys.readouterr().err.endswith("expected one of the example models, found none\n")
+
+
+def test_the_modelled_time_of_rows_is_that_of_whole_runs(monkeypatch, tmp_path):
+    opened = []
+
+    def session(path):
+        opened.append(path)
+        return SimpleNamespace(rows_per_run=4, seconds=0.5)
+
+    monkeypatch.setattr(model_runtime, "Session", session)
+    seconds = cli._ipu_seconds(tmp_path)
+    assert [seconds("m", rows) for rows in (1, 4, 5, 8, 9)] == [0.5, 0.5, 1.0, 1.0, 1.5]
+    assert opened == [tmp_path / "m" / "1" / "executable.popef"]
+
+
+def test_build_hands_its_options_on(repository, monkeypatch, capsys):
+    assert cli.main(["build", str(repository)]) == 1
+    assert (
+        "expected model folders with a recipe.json, found none; nothing to build" in capsys.readouterr().err
+    )
+    asked = []
+    monkeypatch.setattr(cli, "read_recipes", lambda _: ["one"])
+    monkeypatch.setattr(cli, "build", lambda *arguments, **options: asked.append((arguments, options)))
+    assert cli.main(["build", str(repository)]) == 0
+    assert cli.main(["build", str(repository), "--only", "a", "b", "--force"]) == 0
+    for (arguments, options), force, only in zip(asked, (False, True), (None, ["a", "b"]), strict=True):
+        assert arguments == (repository,)
+        assert (options["force"], options["only"]) == (force, only)
+
+
+def test_a_failed_build_shows_what_its_program_said_before_the_reason(repository, monkeypatch, capsys):
+    def fail(*_, **__):
+        raise RecipeError("mine: pip failed: no network", ["first", "second"])
+
+    monkeypatch.setattr(cli, "read_recipes", lambda _: ["one"])
+    monkeypatch.setattr(cli, "build", fail)
+    assert cli.main(["build", str(repository)]) == 1
+    assert capsys.readouterr().err == "first\nsecond\npoplar-triton: error: mine: pip failed: no network\n"
+
+
+def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
+    (tmp_path / "python").mkdir()
+    assert cli.main(["install", str(tmp_path)]) == 1
+    assert "holds no python/libtriton_python.so; name the backend directory" in capsys.readouterr().err
+    assert not (tmp_path / "poplar").exists()
+    (tmp_path / "python" / "libtriton_python.so").touch()
+    for _ in range(2):  # it replaces an earlier one
+        assert cli.main(["install", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"wrote {tmp_path / 'poplar' / 'model.py'}\n"
+        assert "class TritonPythonModel" in (tmp_path / "poplar" / "model.py").read_text()
+        (tmp_path / "poplar" / "model.py").write_text("an earlier one")
