@@ -1,6 +1,7 @@
 """Requests handed over to the session thread: each answered once, in order, with what waits bounded."""
 
 import dataclasses
+import json
 import threading
 import time
 
@@ -183,13 +184,17 @@ def test_instances_are_numbered_through_their_groups(linear, compile_popef, tmp_
     assert state.instance_count == 4
 
 
-def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path):
-    import json
-
+@pytest.mark.parametrize("is_asynchronous", [True, False])
+def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path, is_asynchronous):
     monkeypatch.setenv("PVTI_OPTIONS", json.dumps({"enable": "true", "directory": str(tmp_path / "traces")}))
     instance, answers = make_instance()
-    instance.submit([request(instance, 4)])
-    answers.wait(1)
+    if is_asynchronous:
+        instance.submit([request(instance, 4)])
+        answers.wait(1)
+    else:
+        # Without anybody to answer to, as synchronous instances are.
+        instance._respond = None
+        instance.execute([request(instance, 3), request(instance, 1)])
     assert instance.get_graph("batch size", "rows") is not None
     instance.close()
     (file,) = (tmp_path / "traces").iterdir()
@@ -199,10 +204,12 @@ def test_calls_and_runs_are_traced(make_instance, monkeypatch, tmp_path):
     assert [run["args"]["rows"] for run in runs] == [4]
     modelled = runs[0]["args"]["IPU and host seconds (modelled)"]
     assert modelled == instance.session.modelled_seconds > runs[0]["args"]["IPU seconds (modelled)"] > 0
-    assert {event["name"] for event in events if event["ph"] == "C"} >= {
-        "linear batch size (rows)",
-        "linear execution (ms)",
-    }
+    values = {event["name"]: event["args"]["linear_0"] for event in events if event["ph"] == "C"}
+    assert values["linear batch size (rows)"] == 4
+    assert values["linear execution (ms)"] == pytest.approx(instance.statistics.execution_ns / 1e6)
+    # Calls to `submit` overlap: a thread's slices do not.
+    calls = [event["args"] for event in events if event["name"] == "execute"]
+    assert calls == ([] if is_asynchronous else [{"requests": 2, "rows": 4}])
 
 
 def test_without_tracing_there_are_no_graphs(make_instance):

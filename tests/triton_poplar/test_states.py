@@ -1,6 +1,7 @@
 """Models, requests and instances without Triton: what agrees is served, what does not is refused by name."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -8,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from sample_models import gather_model, linear_model, make_model
+from simipu.memory import usable_memory_bytes
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
 from triton_poplar.parameters import BACKEND_OPTIONS, describe_parameters, parse_parameters
 from triton_poplar.request import Request
+from triton_poplar.sessions import open_session
 from triton_poplar.statistics import describe_metrics
 
 import popef
@@ -432,18 +435,29 @@ def test_the_documentation_holds_the_tables_of_parameters_and_metrics():
     assert describe_metrics() in (docs / "metrics.md").read_text()
 
 
-def test_limits_reach_the_graph(folder):
-    """Each with its own error."""
-    from triton_poplar.sessions import open_session
-
-    state = ModelState(make_config(parameters={"sim_memory_mib": "64", "sim_load_sec": "7"}), folder)
-    options = open_session(state)._config.graph_options
-    assert (options.memory_bytes, options.ready_seconds) == (64 << 20, 7)
+@pytest.mark.parametrize(
+    ("parameter", "value", "read", "default", "expected"),
+    [
+        ("sim_memory_mib", "64", lambda c: c.graph_options.memory_bytes, usable_memory_bytes(), 64 << 20),
+        ("sim_load_sec", "7", lambda c: c.graph_options.ready_seconds, 300, 7),
+        ("sim_prepack", "false", lambda c: c.graph_options.prepack, True, False),
+        ("sim_numerics", "fast", lambda c: c.graph_options.exact, True, False),
+        ("sim_threads", "3", lambda c: c.graph_options.num_threads, len(os.sched_getaffinity(0)), 3),
+        ("sim_isolation", "process", lambda c: c.isolated, False, True),
+        ("sim_timing", "paced", lambda c: c.paced, False, True),
+        ("check_package_hash", "0", lambda c: c.check_package_hash, True, False),
+        ("join_dependent_rows", "1", lambda c: c.join_dependent_rows, False, True),
+    ],
+)
+def test_parameters_reach_the_session(folder, parameter, value, read, default, expected):
+    """The memory that is free changes from look to look."""
+    for parameters, wanted in (({}, default), ({parameter: value}, expected)):
+        session = open_session(ModelState(make_config(parameters=parameters), folder))
+        assert read(session._config) == (wanted if wanted == expected else pytest.approx(wanted, rel=0.5))
+        session.unloadFromDevice()
 
 
 def test_instances_share_the_cores(folder):
-    import os
-
     cores = len(os.sched_getaffinity(0))
     groups = [{"kind": "KIND_CPU"}, {"kind": "KIND_CPU", "count": cores}]
     assert ModelState(make_config(instance_group=groups), folder).num_threads == 1
