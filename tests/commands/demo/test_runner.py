@@ -4,6 +4,7 @@ server."""
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,3 +118,74 @@ def test_a_server_that_is_not_there_fails_with_its_models_named(repository):
     nowhere = "127.0.0.1:9"
     assert not runner.run(nowhere, nowhere, repository, console, ipu_seconds=lambda model, rows: 0.0)
     assert screen.getvalue().count("cannot be shown") == 4
+
+
+def test_the_first_answer_is_not_timed_and_of_the_others_the_median_counts(monkeypatch):
+    clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 22.0])
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: next(clock))
+    asked = []
+    outputs, seconds = runner.timed(lambda case: asked.append(case) or len(asked), Case("", {}, ()))
+    assert (outputs, seconds, len(asked)) == (1, 2.0, 1 + runner.TIMED)
+
+
+class ManySubjects:
+    """An example of so many rows in one case."""
+
+    model = "many"
+
+    def __init__(self, rows):
+        self._rows = rows
+
+    def cases(self):
+        names = tuple(map(str, range(self._rows)))
+        return [Case("rows", {"x": np.ones((self._rows, 1), np.float32)}, names)]
+
+    def decide(self, outputs):
+        return []
+
+    def describe(self, outputs, case):
+        return [f"answer {name}" for name in case.subjects]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown", "more"), [(6, 6, ""), (7, 5, "... and 2 more"), (9, 5, "... and 4 more")]
+)
+def test_of_many_answers_the_first_are_shown(monkeypatch, rows, shown, more):
+    monkeypatch.setattr(runner, "TIMED", 1)
+    outputs = {"y": np.ones((rows, 1), np.float32)}
+    server = SimpleNamespace(ask_http=lambda case: outputs, ask_grpc=lambda case: outputs)
+    reference = SimpleNamespace(run=lambda case: outputs)
+    example = ManySubjects(rows)
+    verdict = runner.verdict_for(half=False)
+    (row,) = runner._iter_rows(example, server, reference, verdict, example.cases()[0], lambda *_: 1.5e-6)
+    title, answer, count, http, grpc, modelled = row
+    lines = answer.splitlines()
+    assert lines[:shown] == [f"answer {index}" for index in range(shown)]
+    assert lines[shown:] == ([more] if more else [])
+    assert (title, count, modelled) == ("rows", str(rows), "2 us")
+    assert http.endswith(" ms")
+    assert grpc.endswith(" ms")
+    assert verdict.failures is None
+
+
+def test_the_worst_error_is_kept_with_what_was_allowed_there():
+    verdict = runner.verdict_for(half=True)
+    for error, size in ((0.01, 10.0), (0.005, 100.0), (0.02, 1.0)):
+        verdict.compare("here", "y", np.array([size + error]), np.array([size]))
+    assert verdict.worst == pytest.approx(0.02)
+    assert verdict.allowed_there == pytest.approx(0.02)
+    verdict.compare("here", "y", np.array([np.nan]), np.array([1.0]))
+    verdict.compare("here", "y", np.array([5.0]), np.array([1.0]))
+    assert np.isnan(verdict.worst), "nothing is worse"
+
+
+def test_a_server_says_the_names_and_types_of_its_tensors():
+    metadata = {
+        "inputs": [{"name": "x", "datatype": "FP32"}],
+        "outputs": [{"name": "y", "datatype": "FP16"}, {"name": "z", "datatype": "INT32"}],
+    }
+    http = SimpleNamespace(get_model_metadata=lambda model: metadata)
+    server = runner.ask_metadata("m", http, None)
+    assert (server.inputs, server.outputs) == ({"x": "FP32"}, {"y": "FP16", "z": "INT32"})
+    assert server.half
+    assert not runner.Server("m", {"x": "FP16"}, {"y": "FP32"}, None, None).half
