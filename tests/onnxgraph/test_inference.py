@@ -115,3 +115,91 @@ def test_only_the_values_that_shapes_depend_on_travel(inferences):
     inferred = infer_shapes(model_of(nodes, weights=[large, sizes]))
     assert [bool(tensor.raw_data) for tensor in inferred.graph.initializer] == [False, True]
     assert collect_values(model_of(nodes, weights=[large, sizes]))["y"].shape == (3, 2)
+
+
+def loop(trips="trips", state=None, grows=False):
+    """A Loop whose body is told no shape: a state that it negates, or adds rows to, and what is stacked."""
+    made = helper.make_node("Concat", ["h", "h"], ["r"], axis=0) if grows else neg("h", "r")
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), made, helper.make_node("Abs", ["r"], ["s"])],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("h", F, state),
+        ],
+        [
+            helper.make_tensor_value_info("d", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("r", F, None),
+            helper.make_tensor_value_info("s", F, None),
+        ],
+    )
+    return helper.make_node("Loop", [trips, "", "x"], ["y", "all"], body=body)
+
+
+def trips(count):
+    return numpy_helper.from_array(np.array(count), "trips")
+
+
+@pytest.mark.parametrize(("count", "stacked"), [(5, (5, 2, 3)), (0, (0, 2, 3)), (-4, (0, 2, 3))])
+def test_what_goes_round_a_loop_keeps_its_shape_and_what_it_stacks_has_one_for_each_trip(count, stacked):
+    values = collect_values(model_of([loop()], weights=[trips(count)]))
+    assert values["y"].shape == (2, 3)
+    assert values["all"].shape == stacked
+
+
+def test_of_a_loop_without_a_known_end_only_the_state_has_a_shape():
+    for weights in ([trips(2**63 - 1)], []):
+        values = collect_values(model_of([loop("trips" if weights else "")], weights=weights))
+        assert values["y"].shape == (2, 3)
+        assert "all" not in values
+
+
+def test_a_state_that_grows_has_no_shape():
+    assert "y" not in collect_values(model_of([loop(grows=True)], weights=[trips(5)]))
+
+
+def test_loops_that_follow_one_another_are_followed():
+    first, second = loop(), loop()
+    first.output[:] = ["m", "more"]
+    second.input[2] = "m"
+    last = [first, second, helper.make_node("Concat", ["all", "more"], ["z"], axis=0)]
+    values = collect_values(model_of(last, weights=[trips(3)]))
+    assert values["y"].shape == values["m"].shape == (2, 3)
+    assert values["z"].shape == (6, 2, 3)
+
+
+def test_a_loop_that_says_its_own_shapes_is_believed():
+    values = collect_values(model_of([loop(state=(2, 3))], shape=("n", 3), weights=[trips(4)]))
+    assert values["y"].shape == (2, 3)
+    assert values["all"].shape == (4, 2, 3)
+
+
+def test_only_as_many_inferences_are_kept_as_are_asked_for_soon(inferences):
+    models = [model_of([neg("x", "y")], shape=(rows, 2)) for rows in (1, 2, 3)]
+    with remember_inferences():
+        for model in (*models, models[2], models[1], models[0], models[0]):
+            infer_shapes(model)
+    assert len(inferences) == 4, "the first is gone when the third comes, and is kept again"
+
+
+def test_a_value_has_a_size_and_bytes_of_the_chips_types():
+    """The chip has no 64 bits; what is of no type, or text, counts as 32."""
+    widths = {
+        TensorProto.DOUBLE: 4,
+        TensorProto.INT64: 4,
+        TensorProto.FLOAT16: 2,
+        TensorProto.BFLOAT16: 2,
+        TensorProto.INT8: 1,
+        TensorProto.FLOAT8E5M2: 1,
+        TensorProto.STRING: 4,
+        TensorProto.UNDEFINED: 4,
+    }
+    for data_type, width in widths.items():
+        value = inference.value_of(TensorProto(data_type=data_type, dims=[3, 5]))
+        assert (value.shape, value.size, value.bytes) == ((3, 5), 15, 15 * width)
+
+
+def test_a_rule_for_the_standards_own_operators_is_a_mistake():
+    with pytest.raises(AssertionError, match="ONNX infers"):
+        register_shapes("ai.onnx", "Neg")(lambda node, taken: [])

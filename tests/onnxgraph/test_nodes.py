@@ -4,6 +4,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnxgraph import (
+    attribute,
     find_makers,
     find_makers_anywhere,
     find_opset,
@@ -109,3 +110,11 @@ def test_the_opset_is_the_standards_under_either_spelling():
     assert find_opset(model, 11) == 11
     model.opset_import.add(domain="ai.onnx", version=13)
     assert find_opset(model, 11) == 13
+
+
+def test_an_attribute_is_found_by_its_name_and_has_a_default():
+    node = helper.make_node("Conv", ["x", "w"], ["y"], group=2, strides=[1, 3])
+    assert attribute(node, "strides") == [1, 3]
+    assert attribute(node, "group", 1) == 2
+    assert attribute(node, "dilations", [1, 1]) == [1, 1]
+    assert attribute(node, "dilations") is None
