@@ -5,8 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 import simipu
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
+from sample_models import linear_model
 from simipu import (
     Device,
     Direction,
@@ -18,6 +19,7 @@ from simipu import (
     SimulatedExecutable,
     Stream,
 )
+from simipu.errors import RunCancelledError
 from simipu.target import TARGETS, find_target
 
 
@@ -117,6 +119,71 @@ def test_streamed_weights_must_be_loaded_first(linear):
     connect(engine, np.ones((1, 4), np.float32))
     with pytest.raises(LoadError, match="run the load program"):
         engine.run(5)
+
+
+def loadable_engine(linear, factor):
+    """An engine of a model whose weights are streamed, and the same model's weights times `factor`."""
+    executable = compile_executable(linear, constant_weights=False)
+    engine = Engine(executable, Device(executable.target))
+    weights = {tensor.name: factor * numpy_helper.to_array(tensor) for tensor in linear.graph.initializer}
+    for stream in executable.program(0).streams:
+        engine.connect_input(stream.handle, lambda most, stream=stream: weights[stream.tensor][None])
+    return engine, weights
+
+
+def test_weights_come_with_the_load_program_and_new_ones_with_the_next():
+    linear = linear_model()
+    engine, weights = loadable_engine(linear, 1)
+    x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    collected = connect(engine, x)
+    for _ in range(2):
+        assert engine.run(0) == 0, "a load program computes no rows"
+        engine.run(5)
+        expected = np.maximum(x @ weights["w"] + weights["b"], 0)
+        np.testing.assert_allclose(collected["y"], expected, rtol=1e-5, atol=1e-6)
+        weights["w"] = -weights["w"]
+
+
+def test_an_unloaded_engine_wants_its_weights_again():
+    engine, _ = loadable_engine(linear_model(), 1)
+    connect(engine, np.ones((1, 4), np.float32))
+    engine.run(0)
+    engine.run(5)
+    engine.unload()
+    with pytest.raises(LoadError, match="run the load program"):
+        engine.run(5)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_cancelled_engine_runs_nothing_any_more_whether_it_was_loaded_or_not(linear, loaded):
+    executable = compile_executable(linear)
+    engine = Engine(executable, Device(executable.target))
+    connect(engine, np.ones((1, 4), np.float32))
+    if loaded:
+        engine.load(5)
+    engine.cancel()
+    with pytest.raises(RunCancelledError):
+        engine.run(5)
+
+
+@pytest.mark.parametrize("version", [b"00", b"99", b"xx"])
+def test_payloads_of_other_versions_are_refused(linear, version):
+    payload = bytearray(compile_executable(linear).serialize())
+    payload[6:8] = version
+    with pytest.raises(LoadError, match=f"has format version {version.decode()}, this simulator reads"):
+        SimulatedExecutable.deserialize(bytes(payload))
+
+
+def test_streams_that_agree_on_no_number_of_rows_have_no_batch():
+    def program(*shapes):
+        float32 = np.dtype(np.float32)
+        streams = (Stream("s", "s", Direction.HOST_TO_DEVICE, float32, shape) for shape in shapes)
+        return Program(5, "main", ProgramKind.MAIN, tuple(streams))
+
+    assert program((4, 3), (4,)).batch_size == 4
+    assert program((4, 3), (5,)).batch_size == 0
+    assert program((4, 3), ()).batch_size == 0
+    assert program(()).batch_size == 0
 
 
 @pytest.mark.parametrize("graph", [b"\xff\xff", b"", b"not a graph"])

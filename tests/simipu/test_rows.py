@@ -79,6 +79,12 @@ INDEPENDENT = {
         {"fold": np.array([-1, 8]), "w": random(8, 3), "back": np.array([BATCH, 6, 3])},
     ),
     "layer norm": ([node("LayerNormalization", "x s b")], (3, 5), {"s": random(5), "b": random(5)}),
+    "layer norm of vectors": ([node("LayerNormalization", "x s b")], (5,), {"s": random(5), "b": random(5)}),
+    "rows of several parts and a constant for each part": (
+        [node("Reshape", "x fold", "f"), node("Add", "f c", "a"), node("Reshape", "a back", "y")],
+        (2, 3),
+        {"fold": np.array([-1, 3]), "c": np.tile(random(2, 3), (BATCH, 1)), "back": np.array([-1, 2, 3])},
+    ),
     "reduction without the axis kept": ([node("ReduceMean", "x", axes=[2], keepdims=0)], (3, 5), {}),
     "slice of columns": ([node("Slice", "x from to along")], (7,), {"from": [1], "to": [5], "along": [1]}),
     "slice of all rows": (
