@@ -151,8 +151,8 @@ def test_names_that_are_no_text_are_refused_wherever_they_stand(place, depth):
 def chain(op_type, first, rounds, **more):
     """Nodes each of which takes the result of the one before twice."""
     for i in range(rounds):
-        taken = [first if i == 0 else f"r{i - 1}"] * (2 if op_type == "Concat" else 1)
-        yield helper.make_node(op_type, taken, [f"r{i}"], **more)
+        taken = first if i == 0 else f"r{i - 1}"
+        yield helper.make_node(op_type, [taken, taken], [f"r{i}"], **more)
 
 
 SEED = tensor(INT64, (1 << 10,), name="s", raw_data=bytes(8 << 10))
@@ -176,11 +176,13 @@ def test_shapes_computed_by_chains_of_concat_have_a_limit(depth, as_weight):
 
 
 def test_what_no_shape_is_computed_of_is_not_counted():
-    """Matrices are no shapes, nor is what operators make through which onnx follows no values."""
+    """Matrices are no shapes, nor is what operators make through which onnx follows no values; a sum is as
+    long as what is added up."""
     rows = helper.make_node("Exp", ["s"], ["e"])
     check_graph(model_of(rows, *chain("Concat", "e", 20, axis=0), weights=[SEED]))
     matrix = tensor(INT64, (1, 1 << 10), name="s", raw_data=SEED.raw_data)
     check_graph(model_of(*chain("Concat", "s", 20, axis=0), weights=[matrix]))
+    check_graph(model_of(*chain("Add", "s", 20), weights=[SEED]))
     shape = helper.make_node("Shape", ["s"], ["n"])
     check_graph(model_of(shape, *chain("Concat", "n", 20, axis=0), weights=[SEED]))
     with pytest.raises(GraphTooLargeError):

@@ -141,7 +141,9 @@ def trips(count):
     return numpy_helper.from_array(np.array(count), "trips")
 
 
-@pytest.mark.parametrize(("count", "stacked"), [(5, (5, 2, 3)), (0, (0, 2, 3)), (-4, (0, 2, 3))])
+@pytest.mark.parametrize(
+    ("count", "stacked"), [(5, (5, 2, 3)), (10**6, (10**6, 2, 3)), (0, (0, 2, 3)), (-4, (0, 2, 3))]
+)
 def test_what_goes_round_a_loop_keeps_its_shape_and_what_it_stacks_has_one_for_each_trip(count, stacked):
     values = collect_values(model_of([loop()], weights=[trips(count)]))
     assert values["y"].shape == (2, 3)
@@ -173,6 +175,14 @@ def test_a_loop_that_says_its_own_shapes_is_believed():
     values = collect_values(model_of([loop(state=(2, 3))], shape=("n", 3), weights=[trips(4)]))
     assert values["y"].shape == (2, 3)
     assert values["all"].shape == (4, 2, 3)
+
+
+def test_no_tensor_is_declared_twice(doubled):
+    model = model_of([double("x", "a"), loop()], weights=[trips(3)])
+    model.graph.value_info.add(name="a").type.tensor_type.elem_type = F
+    inferred = infer_shapes(model).graph
+    names = [each.name for each in (*inferred.input, *inferred.value_info, *inferred.output)]
+    assert sorted(names) == ["a", "all", "x", "y"]
 
 
 def test_only_as_many_inferences_are_kept_as_are_asked_for_soon(inferences):
