@@ -54,11 +54,12 @@ def steps(function: Callable[[], Any]) -> int:
         count += event == "opcode"
         return trace
 
+    before = sys.gettrace()  # coverage's, where that looks on
     sys.settrace(trace)
     try:
         function()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return count
 
 
