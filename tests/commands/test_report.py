@@ -225,6 +225,8 @@ def test_the_plots_of_nodes_and_types_hold_all_cycles(profile, plots):
     tops = [collection.get_paths()[0].vertices[:, 1].max() for collection in axes.collections]
     assert max(tops) == max(step.cycles for step in profile.steps) < axes.get_ylim()[1]
     ranked = sorted(range(len(profile.steps)), key=lambda i: -profile.steps[i].cycles)
+    assert axes.get_xlim() == (-0.5, len(profile.steps) - 0.5)
+    assert axes.get_ylim()[0] == 0
     marks = {int(text.get_text()): text.xy for text in axes.texts}
     assert [marks[rank][0] for rank in sorted(marks)] == ranked[:5]
     (axes,) = plots.plot_operators(profile).axes
@@ -234,10 +236,21 @@ def test_the_plots_of_nodes_and_types_hold_all_cycles(profile, plots):
     (axes,) = plots.plot_causes(profile).axes
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(1)
     causes = profile.estimate.by_cause()
+    assert axes.get_xlim() == (0, 1)
     labels = [label for label in (bar.get_label() for bar in axes.containers) if label]
     assert labels == [
         f"{cause} {cycles / sum(causes.values()):.1%}" for cause, cycles in causes.items() if cycles
     ]
+
+
+def test_every_plot_has_the_pages_style(profile, plots):
+    drawn = [plots.plot_layers, plots.plot_operators, plots.plot_causes, plots.plot_memory]
+    for figure in [*(draw(profile) for draw in drawn), plots.plot_batches([profile])]:
+        for axes in figure.axes:
+            assert not axes.spines["top"].get_visible()
+            assert not axes.spines["right"].get_visible()
+            assert axes.xaxis.label.get_fontsize() == 9
+            assert axes.get_legend() is None or not axes.get_legend().get_frame_on()
 
 
 @pytest.mark.parametrize("fits", [True, False])
@@ -248,6 +261,7 @@ def test_the_plot_of_memory_has_the_line_of_what_a_tile_has(profile, plots, fits
     assert [line.get_ydata()[0] for line in over_tiles.lines] == [tile]
     assert [line.get_ydata()[0] for line in over_nodes.lines] == ([] if fits else [tile])
     assert over_tiles.get_ylim()[1] > max(tile, profile.estimate.peak_tile_bytes / 1024)
+    assert over_tiles.get_xlim() == (0, 1472)
     peak = max(each.get_paths()[0].vertices[:, 1].max() for each in over_nodes.collections)
     assert peak == pytest.approx(profile.estimate.peak_tile_bytes / 1024)
 

@@ -35,7 +35,6 @@ _STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.titlesize": 10.0,
     "legend.frameon": False,
 }
 _MOST_TYPES = 12
