@@ -562,3 +562,17 @@ def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
     y, following = session.run(["y", "next"], {"x": feeds["x"][1:3], "state": feeds["state"][:, 1:3]})
     np.testing.assert_allclose(y, expected[0][1:3], atol=1e-6)
     np.testing.assert_allclose(following, expected[1][:, 1:3], atol=1e-6)
+
+
+def test_a_batch_of_two_is_not_taken_for_the_parts_of_complex_numbers():
+    nodes = [node("Unsqueeze", "x axes", "u"), node("DFT", "u", axis=1)]
+    graph = helper.make_graph(
+        nodes,
+        "rows",
+        [helper.make_tensor_value_info("x", F, [5, 2])],
+        [helper.make_tensor_value_info("y", F, [1, 5, 2])],
+        [numpy_helper.from_array(np.array([0]), "axes")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(NotIndependent, match="it works along the rows"):
+        make_row_independent(model, 2, batch_axis=1)

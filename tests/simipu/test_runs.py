@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, Converter
 from sample_models import linear_model
 from simipu import Device, Engine, LoadError, SimulatedExecutable
@@ -368,3 +369,54 @@ def test_mapped_weights_stay_out_of_the_graph():
     lowered = lower_program(executable.program(5), weights, GraphOptions(), None)
     assert lowered.weights["w"].ctypes.data == weights["w"].ctypes.data
     assert len(lowered.model) < weights["w"].nbytes
+
+
+def weight_of_file(name, *shape):
+    return TensorProto(name=name, data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
+
+
+def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_model_stays_as_it_is():
+    """Others' ONNX Runtime rewrites, or looks for among its own: a body's, above all."""
+    from simipu.computed import lower_model
+
+    inner = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "captured"], ["r"])],
+        "inner",
+        [],
+        [helper.make_tensor_value_info("r", TensorProto.FLOAT, [2, 2])],
+    )
+    outer = helper.make_graph(
+        [helper.make_node("If", ["c"], ["s"], then_branch=inner, else_branch=inner)],
+        "outer",
+        [],
+        [helper.make_tensor_value_info("s", TensorProto.FLOAT, [2, 2])],
+    )
+    nodes = [
+        helper.make_node("MatMul", ["x", "alone"], ["a"]),
+        helper.make_node("MatMul", ["a", "both"], ["b"]),
+        helper.make_node("MatMul", ["b", "captured"], ["d"]),
+        helper.make_node("Add", ["d", "both"], ["y"]),
+        helper.make_node("If", ["c"], ["z"], then_branch=outer, else_branch=outer),
+    ]
+    model = helper.make_model(
+        helper.make_graph(
+            nodes,
+            "main",
+            [
+                helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2]),
+                helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+            ],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "yz"],
+            [weight_of_file(name, 2, 2) for name in ("alone", "both", "captured")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    before = model.SerializeToString(deterministic=True)
+    values = {name: np.full((2, 2), i, np.float32) for i, name in enumerate(("alone", "both", "captured"))}
+    lowered, mapped = lower_model(model, values, None)
+    assert mapped.keys() == {"alone"}
+    assert mapped["alone"] is values["alone"]
+    inlined = {t.name: numpy_helper.to_array(t) for t in lowered.graph.initializer if t.HasField("raw_data")}
+    assert {name: array[0, 0] for name, array in inlined.items()} == {"both": 1, "captured": 2}
+    assert model.SerializeToString(deterministic=True) == before
