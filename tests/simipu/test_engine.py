@@ -144,6 +144,23 @@ def test_weights_come_with_the_load_program_and_new_ones_with_the_next():
         weights["w"] = -weights["w"]
 
 
+def test_a_save_program_gives_back_what_was_loaded_to_those_who_are_connected():
+    engine, weights = loadable_engine(linear_model(), 3)
+    streams = [
+        dataclasses.replace(stream, handle=f"save_{stream.tensor}", direction=Direction.DEVICE_TO_HOST)
+        for stream in engine.executable.program(0).streams
+    ]
+    save = Program(7, "save_program", ProgramKind.SAVE, tuple(streams))
+    engine.executable = dataclasses.replace(engine.executable, programs=(*engine.executable.programs, save))
+    saved = {}
+    engine.connect_output("save_w", lambda rows: saved.update(w=rows))
+    with pytest.raises(RunError, match=r"there is no 'w' on the device; run the load program first"):
+        engine.run(7)
+    engine.run(0)
+    assert engine.run(7) == 0
+    np.testing.assert_array_equal(saved["w"], weights["w"][None])
+
+
 def test_an_unloaded_engine_wants_its_weights_again():
     engine, _ = loadable_engine(linear_model(), 1)
     connect(engine, np.ones((1, 4), np.float32))
