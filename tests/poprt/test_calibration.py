@@ -236,6 +236,59 @@ def test_indices_are_made_up_all_over_their_table_and_not_beyond(model, least, g
     assert len(np.unique(values)) > 2
 
 
+@pytest.mark.parametrize(
+    ("nodes", "least", "greatest"),
+    [
+        ([node("Sub", "ids two", "i"), node("Gather", "table i", "y")], 2, 11),
+        ([node("Sub", "two ids", "i"), node("Gather", "table i", "y")], -np.inf, np.inf),
+        ([node("Add", "ids unknown", "i"), node("Gather", "table i", "y")], 0, 9),
+        ([node("Concat", "other ids", "i", axis=0), node("Gather", "table i", "y")], 0, 9),
+        ([node("GatherElements", "table ids", "y", axis=1)], 0, 2),
+        ([node("Gather", "ids zero", "i"), node("Gather", "table i", "y")], 0, 9),
+        ([node("Gather", "table other", "i"), node("Add", "i ids", "y")], -np.inf, np.inf),
+        ([node("Equal", "ids pair", "y")], -np.inf, np.inf),
+        ([node("Equal", "ids three", "y")], 1, 3),
+        ([node("Mul", "ids two", "i"), node("Gather", "table i", "y")], -np.inf, np.inf),
+        ([node("OneHot", "ids vector values", "y")], 0, 6),
+        ([node("OneHot", "other ids values", "y")], -np.inf, np.inf),
+    ],
+    ids=lambda value: value[0].op_type if isinstance(value, list) else None,
+)
+def test_a_range_follows_what_hands_values_on_and_what_is_added_to_them(nodes, least, greatest):
+    weights = {
+        **TABLE,
+        "two": np.array(2),
+        "zero": np.array(0),
+        "pair": np.array([0, 5]),
+        "three": np.array([1, 2, 3]),
+        "vector": np.array([7]),
+        "values": np.array([0, 1], np.float32),
+    }
+    model = make_model(
+        nodes, {name: (I64, [4, 6]) for name in ("ids", "other", "unknown")}, {"y": (F, None)}, weights
+    )
+    found = find_range(model, "ids")
+    assert (found.least, found.greatest) == (least, greatest)
+    assert found.is_known == np.isfinite(least)
+
+
+def test_indices_stay_within_what_the_type_of_an_input_holds():
+    wide = indices(node("Gather", "table ids", "y"), weights={"table": np.zeros((300, 1), np.float32)})
+    for dtype, greatest in ((np.int8, 127), (np.uint8, 255), (np.int16, 299)):
+        values = made_up(wide, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(dtype), (4, 6)))
+        assert 0 <= values.min() <= values.max() <= greatest
+        assert values.max() > greatest // 2
+    shifted = indices(
+        node("Add", "ids two", "a"),
+        node("Cast", "a", "i", to=I64),
+        node("Gather", "table i", "y"),
+        weights={"table": np.zeros((3, 1), np.float32), "two": np.float32(2)},
+        kind=F,
+    )
+    values = made_up(shifted, Stream("ids", "ids", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6)))
+    assert (values.min(), values.max()) == (-2, 0)
+
+
 def made_up(model, stream, batch=4):
     batch = next(iter_made_up(model, [stream], batch))
     assert batch[stream.tensor].shape == stream.shape

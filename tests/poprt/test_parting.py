@@ -1,0 +1,132 @@
+"""Where half and float part: the first nodes, and the cause that is told of each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from poprt.calibration import parting
+from poprt.calibration.parting import explain, find_partings
+
+F = TensorProto.FLOAT
+
+
+@dataclass
+class Given:
+    """A side that answers with values that are given, by name."""
+
+    model: onnx.ModelProto
+    values: dict
+    asked: list
+
+    def run(self, feeds, names=None):
+        self.asked.append(list(names))
+        return [[np.asarray(self.values[name], np.float32) for name in names]]
+
+
+def chain(*op_types):
+    """x -> t0 -> t1 -> ...; operators of two operands take the same twice."""
+    nodes, source = [], "x"
+    for i, op_type in enumerate(op_types):
+        taken = [source] * (2 if op_type in ("Add", "Div", "Mul", "Sub") else 1)
+        nodes.append(helper.make_node(op_type, taken, [f"t{i}"], name=f"n{i}"))
+        source = f"t{i}"
+    inputs, outputs = ([helper.make_tensor_value_info(name, F, [4])] for name in ("x", source))
+    graph = helper.make_graph(nodes, "chain", inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+def sides(model, half, whole):
+    return Given(model, half, []), Given(model, whole, [])
+
+
+ONES = [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "half", "whole", "cause", "blamed"),
+    [
+        ("Relu", [np.inf, 1, 1, 1], [1e5, 1, 1, 1], "overflow, 1e+05 is beyond 65504", ("Relu", "Abs")),
+        (
+            "Relu",
+            [np.nan, 1, 1, 1],
+            ONES,
+            "its result is NaN or infinite in half",
+            ("Relu", "Neg", "Abs"),
+        ),
+        ("Sub", [0.02, 0, 0, 0], [0.01, 0, 0, 0], "cancellation, of values up to 2 no more", ("Sub", "Neg")),
+        ("Relu", [0, 1, 1, 1], [0.1, 1, 1, 1], "underflow, results below 3e-08", ("Relu", "Abs")),
+        ("Relu", [0.5, 1, 1, 1], ONES, "rounding, its result is off by 0.5", ("Relu", "Neg")),
+        ("Sub", [0.5, 1, 1, 1], ONES, "rounding, its result is off by 0.5", ("Sub", "Neg")),
+    ],
+)
+def test_a_node_parts_them_for_a_cause(op_type, half, whole, cause, blamed):
+    model = chain("Neg", op_type, "Abs")
+    before = [2, 1, 1, 1]
+    ours, theirs = sides(
+        model, {"t0": before, "t1": half, "t2": half}, {"t0": before, "t1": whole, "t2": whole}
+    )
+    (found,) = find_partings(ours, theirs, {})
+    assert found.describe().startswith(f"node 'n1' ({op_type}): {cause}")
+    assert found.blamed == blamed
+
+
+def test_a_value_that_became_0_is_blamed_where_0_makes_a_difference():
+    model = chain("Exp", "Log", "Abs")
+    tiny = [1e-9, 1, 1, 1]
+    whole = {"t0": tiny, "t1": np.log(tiny), "t2": np.log(tiny)}
+    half = {"t0": [0, 1, 1, 1], "t1": [-1e3, 0, 0, 0], "t2": [-1e3, 0, 0, 0]}
+    (found,) = find_partings(*sides(model, half, whole), {})
+    assert found.describe() == ("node 'n1' (Log): underflow, values of 't0' are below 3e-08 and 0 in half")
+    assert found.blamed == ("Log", "Exp")
+
+
+def test_nodes_part_them_whose_own_operands_are_alike():
+    """What follows a node that parts them is its doing; where values meet again nothing is told."""
+    model = chain("Neg", "Abs", "Relu", "Exp", "Floor")
+    alike, other = ONES, [3, 1, 1, 1]
+    half = {"t0": alike, "t1": other, "t2": other, "t3": alike, "t4": other}
+    whole = dict.fromkeys(half, alike)
+    assert [each.node.name for each in find_partings(*sides(model, half, whole), {})] == ["n1", "n4"]
+
+
+def test_a_tensor_of_nothing_and_what_is_infinite_in_float_too_part_nobody():
+    model = chain("Neg", "Abs")
+    half = {"t0": [np.inf, 0, 0, 0], "t1": [np.nan, 0, 0, 0]}
+    whole = {"t0": [np.inf, 0, 0, 0], "t1": [np.inf, 0, 0, 0]}
+    assert find_partings(*sides(model, half, whole), {}) == []
+
+
+def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_that_parts(monkeypatch):
+    monkeypatch.setattr(parting, "MOST_TENSORS", 5)
+    model = chain(*["Neg"] * 20)
+    half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
+    ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
+    (found,) = find_partings(ours, theirs, {})
+    assert found.node.name == "n10"
+    assert ours.asked == [["t0", "t4", "t8", "t12", "t16"], ["t9", "t10", "t11", "t12"]]
+
+
+def test_tensors_are_looked_at_in_pieces_that_fit_into_memory(monkeypatch):
+    monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
+    model = chain("Neg", "Abs", "Relu")
+    ours, theirs = sides(
+        model, dict.fromkeys(("t0", "t1", "t2"), ONES), dict.fromkeys("t0 t1 t2".split(), ONES)
+    )
+    assert find_partings(ours, theirs, {}) == []
+    assert ours.asked == theirs.asked == [["t0", "t1"], ["t2"]]
+
+
+def test_without_a_way_to_mend_it_the_first_three_are_named_and_the_option():
+    model = chain("Neg", "Abs", "Relu", "Exp", "Floor", "Ceil", "Abs")
+    alike, other = ONES, [3, 1, 1, 1]
+    half = {f"t{i}": alike if i % 2 == 0 else other for i in range(7)}
+    half["t6"] = other
+    told = explain(*sides(model, half, dict.fromkeys(half, alike)), {}, None)
+    assert told.startswith("They first part at node 'n1' (Abs)")
+    assert "'n5'" in told
+    assert "'n6'" not in told
+    assert told.endswith("Keep such operators in float with fp16_skip_op_types")
+    same = dict.fromkeys(half, alike)
+    assert explain(*sides(model, same, same), {}, None).startswith("No single node parts them")
