@@ -190,3 +190,17 @@ def test_what_no_shape_is_computed_of_is_not_counted():
     negated = helper.make_node("Neg", ["s"], ["n"])
     with pytest.raises(GraphTooLargeError):
         check_graph(model_of(negated, *chain("Concat", "n", 11, axis=0), weights=[SEED]))
+
+
+def test_the_limit_counts_every_number_and_nothing_else():
+    doubled = list(chain("Concat", "s", 10, axis=0))
+    other, one = helper.make_node("Exp", ["s"], ["e"]), helper.make_node("Size", ["s"], ["n"])
+    for last, fits in ((["r9", "e", "e"], True), (["r9", "e", "n"], False)):
+        model = model_of(
+            other, one, *doubled, helper.make_node("Concat", last, ["y"], axis=0), weights=[SEED]
+        )
+        if fits:
+            check_graph(model)
+        else:
+            with pytest.raises(GraphTooLargeError):
+                check_graph(model)

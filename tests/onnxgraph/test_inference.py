@@ -49,6 +49,13 @@ def test_the_rules_of_other_domains_and_those_of_onnx_take_turns(doubled):
     assert [values[name].shape for name in "abcdy"] == [(4, 3), (4, 3), (8, 3), (16, 3), (16, 3)]
 
 
+def test_a_rule_has_to_say_something_of_all_that_its_node_makes(doubled):
+    node = double("x", "y")
+    node.output.append("more")
+    with pytest.raises(ValueError, match="longer"):
+        infer_shapes(model_of([node]))
+
+
 def test_an_operator_without_a_rule_leaves_shapes_open():
     assert "y" not in collect_values(model_of([double("x", "a"), neg("a", "y")]))
 
