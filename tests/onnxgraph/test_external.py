@@ -72,3 +72,12 @@ def test_data_of_tensors_in_bodies_come_too(folder):
     bring_all_in(model, folder)
     constant = model.graph.node[0].attribute[0].g.node[0].attribute[0].t
     np.testing.assert_array_equal(numpy_helper.to_array(constant), VALUES)
+
+
+def test_names_of_strangers_are_told_as_far_as_they_fit_into_a_line(folder):
+    long = tensor("a" * 101)
+    long.name = "w" * 101
+    with pytest.raises(FileNotFoundError) as caught:
+        find_data(long, folder)
+    for letter in "wa":
+        assert f"'{letter * 50} [1 characters] {letter * 50}'" in str(caught.value)

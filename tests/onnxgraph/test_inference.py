@@ -52,7 +52,7 @@ def test_the_rules_of_other_domains_and_those_of_onnx_take_turns(doubled):
 def test_a_rule_has_to_say_something_of_all_that_its_node_makes(doubled):
     node = double("x", "y")
     node.output.append("more")
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(ValueError, match="shorter"):
         infer_shapes(model_of([node]))
 
 
@@ -166,6 +166,13 @@ def test_of_a_loop_without_a_known_end_only_the_state_has_a_shape():
 
 def test_a_state_that_grows_has_no_shape():
     assert "y" not in collect_values(model_of([loop(grows=True)], weights=[trips(5)]))
+
+
+def test_a_loop_that_is_given_more_than_its_body_takes_is_no_loop():
+    node = loop()
+    node.input.append("x")
+    with pytest.raises(ValueError, match="longer"):
+        infer_shapes(model_of([node], weights=[trips(5)]))
 
 
 def test_loops_that_follow_one_another_are_followed():

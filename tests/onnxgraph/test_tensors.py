@@ -1,5 +1,6 @@
 """Tensors wherever they stand, and how many bytes they have."""
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -45,6 +46,13 @@ def test_every_tensor_is_seen_wherever_it_stands_and_the_weights_of_the_main_gra
 )
 def test_bytes_are_those_of_the_raw_data_where_there_are_any(data_type, dims, expected):
     assert count_bytes(tensor("t", data_type, dims)) == expected
+
+
+def test_bfloat16_has_two_bytes_where_onnx_takes_it_for_a_float(monkeypatch):
+    """As its versions before 1.17 do."""
+    monkeypatch.setattr(helper, "tensor_dtype_to_np_dtype", lambda data_type: np.dtype(np.float32))
+    assert count_bytes(tensor("t", TensorProto.BFLOAT16, (3,))) == 6
+    assert count_bytes(tensor("t", TensorProto.FLOAT, (3,))) == 12
 
 
 def test_types_of_few_bits_share_bytes():
