@@ -1,11 +1,19 @@
-"""The profile that `poprt --show_profile` prints of what it compiled."""
+"""The profile that `poprt --show_profile` prints of what it compiled, and how it writes its numbers."""
 
 from __future__ import annotations
 
+import io
 import re
 
 import onnx
+import pytest
+from networks import Builder, matmul
 from poprt import cli
+from poprt.profiling.profile import Profile, TypeCost, make_profile
+from poprt.profiling.table import describe_macs, describe_profile, describe_seconds, make_table, print_profile
+from rich.console import Console
+from simipu.cost import CostOptions
+from simipu.target import TARGETS
 
 
 def test_poprt_shows_the_profile_of_what_it_compiled(linear, tmp_path, capsys):
@@ -24,3 +32,136 @@ def test_poprt_shows_the_profile_of_what_it_compiled(linear, tmp_path, capsys):
     out = capsys.readouterr().out
     (cycles,) = re.findall(r"modelled\): (\d+) cycles", out)
     assert f"modelled: {int(cycles):,} cycles" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 us"),
+        (4.2e-8, "0.042 us"),
+        (1e-6, "1 us"),
+        (999.4e-6, "999 us"),
+        (999.9e-6, "1e+03 us"),
+        (1e-3, "1 ms"),
+        (0.0123456, "12.3 ms"),
+        (0.999, "999 ms"),
+        (1, "1 s"),
+        (12.34, "12.3 s"),
+        (1000, "1,000 s"),
+        (98765.4, "98,765 s"),
+    ],
+)
+def test_a_time_has_three_digits_in_the_unit_that_suits_it(seconds, text):
+    assert describe_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("macs", "text"),
+    [
+        (0, ""),
+        (1, "1"),
+        (999, "999"),
+        (1000, "1 k"),
+        (2_345_678, "2.35 M"),
+        (10**9, "1 G"),
+        (10**13, "1e+04 G"),
+    ],
+)
+def test_multiplications_have_three_digits(macs, text):
+    assert describe_macs(macs) == text
+
+
+def profile_of(model, precision="fp16", target="ipu21", batch=None, **options) -> Profile:
+    return make_profile("model", precision, model, TARGETS[target], CostOptions(**options), batch)
+
+
+def test_types_add_up_their_nodes_and_say_what_bounds_them():
+    net = Builder()
+    x = net.input("x", [64, 256])
+    for _ in range(3):
+        x = net.add("MatMul", x, net.weight(256, 256))
+    found = profile_of(net.model(net.add("Relu", x)))
+    product, relu = found.by_type()
+    one = found.estimate.operators[0]
+    assert (product.op_type, product.count, relu.op_type) == ("MatMul", 3, "Relu")
+    assert product.cycles == product.compute + product.exchange + product.sync == 3 * one.cycles
+    assert product.macs == 3 * 64 * 256 * 256
+    assert product.bound == "compute"
+    assert [TypeCost("", 1, *of, 0).bound for of in ((1, 2, 1), (1, 2, 3), (0, 0, 0))] == [
+        "exchange",
+        "sync",
+        "",
+    ]
+    assert found.dearest(2) == sorted(found.steps, key=lambda each: -each.cycles)[:2]
+    assert len(found.steps) == 4
+
+
+@pytest.mark.parametrize(
+    ("precision", "target", "options", "rate"),
+    [
+        ("fp32", "ipu21", {}, 16),
+        ("fp16", "ipu21", {}, 64),
+        ("fp16", "ipu21", {"partials_type": "float"}, 32),
+        ("fp8", "ipu21", {}, 128),
+        ("fp8", "ipu2", {}, 64),
+        ("fp16", "ipu1", {}, 32),
+    ],
+)
+def test_the_peak_is_that_of_precision_and_partial_sums(precision, target, options, rate):
+    found = profile_of(matmul(16, 16, 16), precision, target, **options)
+    assert found.peak_macs_per_cycle == rate * found.target.num_tiles
+    assert found.peak_share(rate * found.target.num_tiles, 2) == 0.5
+    assert found.peak_share(5, 0) == 0
+
+
+def test_a_batch_is_what_is_said_or_what_the_inputs_share():
+    assert profile_of(matmul(16, 8, 8)).batch_size == 16
+    assert profile_of(matmul(16, 8, 8), batch=4).batch_size == 4
+    net = Builder()
+    scalar = net.model(net.add("Relu", net.input("x", [])))
+    assert profile_of(scalar).batch_size == 1
+
+
+def printed(profile, top=10):
+    console = Console(width=300, record=True, file=io.StringIO())
+    print_profile(profile, console, top)
+    return console.export_text()
+
+
+def test_the_tables_have_what_the_profile_has():
+    found = profile_of(matmul(64, 256, 512), num_ipus=1)
+    text = printed(found)
+    assert describe_profile(found) in text
+    (product,) = found.by_type()
+    cells = [cell.strip() for cell in next(line for line in text.splitlines() if "MatMul" in line).split("│")]
+    share = f"{found.peak_share(product.macs, product.cycles):.1%}"
+    assert cells[1:-1] == ["MatMul", "1", f"{product.cycles:,}", "100.0%", "8.39 M", share, "compute"]
+    for size in (*found.estimate.by_memory().values(), found.estimate.peak_tile_bytes):
+        assert f"{size:,} │ {size / 638976:.1%}" in re.sub(r" +", " ", text)
+    causes = found.estimate.by_cause()
+    for cause, cycles in causes.items():
+        assert f"│ {cause} │ {cycles:,} │ {cycles / sum(causes.values()):.1%} │" in re.sub(r" +", " ", text)
+    assert "IPU" not in text.partition("peak")[2]
+    assert "rows 5 in 8 out 32" in text
+
+
+def test_several_ipus_have_a_line_each():
+    net = Builder()
+    x = net.input("x", [64, 256])
+    for _ in range(4):
+        x = net.add("MatMul", x, net.weight(256, 256))
+    found = profile_of(net.model(x), num_ipus=2)
+    text = re.sub(r" +", " ", printed(found, top=1))
+    for number, ipu in enumerate(found.estimate.ipus):
+        sizes = [f"{size:,}" for size in (*ipu.by_memory().values(), ipu.peak_tile_bytes)]
+        assert f"│ {number} │ {ipu.cycles:,} │ {' │ '.join(sizes)} │ yes │" in text
+    assert found.chip == "2 x C600 (ipu21)"
+    assert text.count("rows ") == 1, "one node is asked for"
+
+
+def test_columns_of_numbers_are_to_the_right():
+    table = make_table("name", "number|")
+    assert [(column.header, column.justify) for column in table.columns] == [
+        ("name", "left"),
+        ("number", "right"),
+    ]

@@ -599,6 +599,7 @@ def test_what_constants_alone_make_takes_no_time_but_for_casts_to_8_bits() -> No
         one_node("ReduceSum", [[0, 8]], keepdims=0),
         one_node("MaxPool", [[0, 8, 4, 4]], kernel_shape=[3, 3]),
         one_node("DFT", [[0, 128, 1]]),
+        one_node("DFT", [[4, 0, 1]]),
         one_node("Det", [[0, 8, 8]]),
     ],
     ids=lambda model: model.graph.node[0].op_type,
