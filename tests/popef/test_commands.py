@@ -76,6 +76,32 @@ def test_all_shows_the_values(run: Run, path: Path) -> None:
     assert '"first"' not in run("dump", path).stdout
 
 
+def write_values(path: Path, *arrays: np.ndarray) -> Path:
+    with popef.Writer(path) as writer:
+        for index, array in enumerate(arrays):
+            kind = popef.numpyDTypeToPopefType(array.dtype)
+            info = popef.TensorInfo(shape=array.shape, dataType=kind)
+            with writer.createTensorData(popef.TensorDataInfo(name=f"w{index}", tensorInfo=info)) as blob:
+                blob.write(array)
+    return path
+
+
+def test_values_are_counted_with_their_extremes_mean_and_the_first_eight(run: Run, tmp_path: Path) -> None:
+    odd = np.array([1.5, np.nan, -np.inf], np.float32)
+    file = write_values(
+        tmp_path / "m", np.arange(10, dtype=np.int8) - 4, odd, np.zeros((0, 3)), np.ones(2, bool)
+    )
+    blobs = json.loads(run("dump", "--json", "--all", file).stdout)["blobs"]
+    whole, strange, empty, flags = (blob["values"] for blob in blobs)
+    assert whole == {"count": 10, "first": list(range(-4, 4)), "min": -4, "max": 5, "mean": 0.5}
+    assert strange["first"] == [1.5, "nan", "-inf"]
+    assert strange["mean"] == strange["min"] == "nan"
+    assert empty == {"count": 0, "first": []}
+    assert flags["first"] == [True, True]
+    assert [(blob["start"], blob["payloadSize"]) for blob in blobs[:2]] == [(0, 10), (blobs[0]["end"], 12)]
+    assert "values" not in json.loads(run("dump", "--json", file).stdout)["blobs"][0]
+
+
 def test_words_shows_every_byte_of_headers_and_structures_with_its_meaning(run: Run, path: Path) -> None:
     text = run("dump", "--words", path).stdout
     with popef.Reader() as reader:
@@ -146,14 +172,19 @@ def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, tmp_pat
 
 
 def test_verify_gives_a_line_for_each_finding_and_a_status(run: Run, path: Path) -> None:
-    assert run("cli", "verify", path).returncode == 0
+    done = run("cli", "verify", path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "popef: 5 sound blobs, 0 errors, 0 warnings\n"
     done = run("cli", "verify", damaged(path, "cut.popef", -5))
     assert done.returncode == 1
     assert done.stdout.startswith("error: blob-size: ")
     lonely = path.with_name("lonely.popef")
     with popef.Writer(lonely) as writer:
         writer.writeMetadata(popef.Metadata(executable="elsewhere"))
-    assert run("cli", "verify", lonely).returncode == 0
+    done = run("cli", "verify", lonely, path)
+    assert done.returncode == 0
+    assert done.stdout.startswith("warning: metadata-executable: ")
+    assert done.stderr == "popef: 6 sound blobs, 0 errors, 1 warnings\n"
     done = run("cli", "verify", "--strict", "--json", lonely)
     assert done.returncode == 1
     assert [finding["rule"] for finding in json.loads(done.stdout)["findings"]] == ["metadata-executable"]
@@ -233,6 +264,83 @@ def test_diff_names_fields_payloads_and_missing_blobs(run: Run, tmp_path: Path) 
     assert run("cli", "diff", first, first).returncode == 0
 
 
+def test_diff_counts_elements_and_says_by_how_much_the_largest_differs(run: Run, tmp_path: Path) -> None:
+    def pair(*arrays: tuple[np.ndarray, np.ndarray]) -> list[str]:
+        first, second = (write_values(tmp_path / str(i), *(pair[i] for pair in arrays)) for i in (0, 1))
+        return run("cli", "diff", first, second).stdout.splitlines()
+
+    found = pair(
+        (np.array([1, 200, 3], np.uint8), np.array([1, 100, 2], np.uint8)),
+        (np.array([True, False]), np.array([False, False])),
+        (np.array([np.nan, 1.0]), np.array([np.nan, 1.25])),
+        (np.array([0.0]), np.array([-0.0])),
+        (np.array([np.inf], np.float32), np.array([1], np.float32)),
+        (np.ones(2), np.ones(2)),
+    )
+    assert found == [
+        "dataTensor 'w0': data: 2 of 3 elements differ, at most by 100",
+        "dataTensor 'w1': data: 1 of 2 elements differ",
+        "dataTensor 'w2': data: 1 of 2 elements differ, at most by 0.25",
+        "dataTensor 'w3': data: 1 of 1 elements differ, at most by 0",
+        f"dataTensor 'w4': data: 1 of 1 elements differ, at most by {np.finfo(np.float64).max:g}",
+    ]
+
+
+def test_diff_tells_blobs_of_one_name_apart_and_names_the_first_byte(run: Run, tmp_path: Path) -> None:
+    def write(name: str, payloads: list[bytes], options: list[popef.Option]) -> Path:
+        with popef.Writer(tmp_path / name) as writer:
+            writer.writeMetadata(popef.Metadata(executable="e", engineOptions=options))
+            for payload in payloads:
+                with writer.createOpaqueBlob("log", "e") as blob:
+                    blob.write(payload)
+        return tmp_path / name
+
+    large = bytes(1 << 20)
+    before, after, twice = (popef.Option(name=name, value=value) for name, value in ("ax", "ay", "az"))
+    first = write("a", [b"same", large + b"abc", b"long", b"more"], [before, twice])
+    second = write("b", [b"same", large + b"aXc", b"longer"], [after, twice])
+    assert run("cli", "diff", first, second).stdout.splitlines() == [
+        "metadata 'e': engineOptions.a.value: 'x' became 'y'",
+        "opaque 'log' (2): payload: differs from byte 1048577",
+        "opaque 'log' (3): payload: differs from byte 4",
+        "opaque 'log' (4): only in the first",
+    ]
+
+
+def test_split_gives_each_blob_a_file_and_each_model_its_data(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "m.popef"
+    info = popef.TensorInfo(shape=(1,))
+    with popef.Writer(file) as writer:
+        for name in ("a/b", "a b", ".."):
+            writer.writeMetadata(popef.Metadata(executable=name, anchors=[popef.Anchor(name="w")]))
+            writer.createExecutable(name).write(b"x")
+        with writer.createTensorData(popef.TensorDataInfo(name="w", tensorInfo=info)) as blob:
+            blob.write(bytes(4))
+    assert run("cli", "split", file, "--by", "blob", "-o", tmp_path / "blobs").returncode == 0
+    kinds = ["metadata", "poplar_executable"] * 3 + ["data_tensor"]
+    names = [f"{index:03}-{kind}.popef" for index, kind in enumerate(kinds)]
+    assert sorted(os.listdir(tmp_path / "blobs")) == names
+    assert b"".join((tmp_path / "blobs" / name).read_bytes() for name in names) == file.read_bytes()
+    done = run("cli", "split", file, "-o", tmp_path / "models")
+    paths = [str(tmp_path / "models" / f"{name}.popef") for name in ("a_b", "a_b-2", "model")]
+    assert done.stdout.splitlines() == paths
+    for path in paths:
+        with popef.Reader() as reader:
+            reader.parseFile(path)
+            assert len(popef.ModelBuilder(reader).createModel().tensors) == 1
+
+
+def test_recoding_says_the_sizes_and_takes_one_output_for_one_file(
+    run: Run, path: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "plain.popef"
+    done = run("cli", "decompress", path, "-o", target)
+    assert done.stdout == f"{target}: {target.stat().st_size} bytes, {path} has {path.stat().st_size}\n"
+    done = run("cli", "compress", path, target, "-o", tmp_path / "both")
+    assert done.returncode == 2
+    assert "--output: expected one file to write it from, got 2; leave it out" in done.stderr
+
+
 def test_merge_and_split_are_each_others_inverse(run: Run, tmp_path: Path, small_file: bytes) -> None:
     other = tmp_path / "other.popef"
     with popef.Writer(other) as writer:
@@ -257,25 +365,15 @@ def test_merge_and_split_are_each_others_inverse(run: Run, tmp_path: Path, small
     assert not (tmp_path / "twice.popef").exists()
 
 
-def test_the_environment_says_what_is_logged_and_where(run: Run, path: Path, tmp_path: Path) -> None:
-    code = f"import popef; popef.Reader().parseFile({str(path)!r})"
-
+def test_a_process_logs_what_its_environment_says(path: Path) -> None:
     def python(**environment: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code]
+        command = [sys.executable, "-c", f"import popef; popef.Reader().parseFile({str(path)!r})"]
         return subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=60, env=os.environ | environment
         )
 
     assert python().stderr == ""
-    assert "[popef:cpp] [debug] Read header: " in python(POPEF_LOG_LEVEL="DEBUG").stderr
-    assert "Read Metadata" in python(POPEF_LOG_LEVEL="trace", POPEF_LOG_DEST="stdout").stdout
-    log = tmp_path / "popef.log"
-    done = python(POPEF_LOG_LEVEL="DEBUG", POPEF_LOG_DEST=str(log))
-    assert (done.stdout, done.stderr) == ("", "")
-    assert "Read FeedData" in log.read_text()
-    assert python(POPEF_LOG_LEVEL="WARN").stderr == ""
-    assert "expected one of OFF, ERR" in python(POPEF_LOG_LEVEL="LOUD").stderr
-    assert (
-        "logging to stderr"
-        in python(POPEF_LOG_LEVEL="INFO", POPEF_LOG_DEST=str(tmp_path / "no/where")).stderr
-    )
+    done = python(POPEF_LOG_LEVEL="trace", POPEF_LOG_DEST="stdout")
+    assert "[popef:cpp] [debug] Read header: " in done.stdout
+    assert "Read FeedData" in done.stdout
+    assert done.stderr == ""

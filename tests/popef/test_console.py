@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,3 +190,66 @@ def test_a_terminal_without_unicode_is_no_traceback(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
     assert done.returncode == 1
     assert done.stderr.endswith(r"\xe9: No such file or directory" + "\n")
+
+
+class Clock:
+    """A clock and a terminal."""
+
+    def __init__(self, monkeypatch, is_terminal=True):
+        self.now = 100.0
+        monkeypatch.setattr(console.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+
+
+def test_progress_shows_after_a_second_and_not_too_often(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    progress = console.Progress(f"copying {ESCAPE}", 200)
+    for seconds in (0.9, 0.1, 0.05, 0.05):
+        clock.now += seconds
+        progress.add(50)
+    shown = r"copying \x1b[31mred\nnext"
+    assert capsys.readouterr().err == f"\r{shown}  50 %\r{shown} 100 %"
+    progress.finish()
+    progress.finish()
+    assert capsys.readouterr().err == "\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_short_work_and_what_is_no_terminal_show_nothing(monkeypatch, capsys, is_terminal):
+    clock = Clock(monkeypatch, is_terminal)
+    progress = console.Progress("copying", 0)
+    clock.now += 0.99 if is_terminal else 1000
+    progress.add(1)
+    progress.finish()
+    assert capsys.readouterr().err == ""
+
+
+def test_blobs_are_done_when_the_next_is_asked_for(monkeypatch, capsys):
+    clock = Clock(monkeypatch)
+    blobs = [SimpleNamespace(start=10 * index, end=10 * index + 10) for index in range(2)]
+    found = []
+    for blob in console.Progress("copying", 20).blobs(blobs):
+        clock.now += 2
+        found.append((blob, capsys.readouterr().err))
+    assert found == [(blobs[0], ""), (blobs[1], "\rcopying  50 %")]
+    assert capsys.readouterr().err == "\rcopying 100 %\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (whole_number(0, 65535), "65535", 65535),
+        (whole_number(0, 65535), "0", 0),
+        (whole_number(3), "3", 3),
+        (positive, "1", 1),
+        (proportion, "1", 1.0),
+        (proportion, "0.001", 0.001),
+    ],
+)
+def test_bounds_are_included(kind, text, value):
+    assert kind(text) == value
+
+
+def test_lines_of_records_name_the_program_and_the_level():
+    record = logging.LogRecord("poprt", logging.WARNING, "", 0, "node %s", (ESCAPE,), None)
+    assert console.LineFormatter("tool").format(record) == r"tool: warning: node \x1b[31mred\nnext"
