@@ -94,8 +94,10 @@ def test_a_server_that_ends_by_itself_is_an_error(repository, play, capsys, stat
     assert capsys.readouterr().err == f"poplar-triton: error: tritonserver ended by itself, status {status}\n"
 
 
-def test_before_the_server_is_ready_an_interrupt_is_status_130(repository, play, monkeypatch, capsys):
-    play(listens="--grpc-port")
+def test_before_the_server_is_ready_an_interrupt_is_status_130(
+    repository, write_program, monkeypatch, capsys
+):
+    write_program("#!/bin/sh\nexec sleep 60\n")
     monkeypatch.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     assert serve(repository) == 130
     assert capsys.readouterr() == ("", "")
