@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ FURTHER_TESTS: Mapping[str, Sequence[str]] = {"onnxgraph": ("tests/poprt", "test
 """Of rooms that are tested through those above them, too."""
 MUTANT_SECONDS = 90
 """After which a changed program counts as noticed: it does not end any more."""
+SLOWEST = 3
+"""Times as long all tests of a room may take with a change, if that is more: other work may have begun."""
 MOST_TESTS = 400
 """For each mutant: a line that so many come through is noticed by the first, or by none."""
 PARAMETRISED = frozenset({"core/VariableInserter", "core/VariableReplacer"})
@@ -71,12 +74,15 @@ def main() -> None:
         copy = Path(folder)
         _copy_checkout(copy)
         tests = [f"tests/{options.room}", *FURTHER_TESTS.get(options.room, ())]
+        started = time.monotonic()
         reached = _find_tests(copy, options.room, [each for each in tests if (copy / each).is_dir()])
+        patience = max(options.seconds, SLOWEST * (time.monotonic() - started))
         chosen = _choose(copy / ROOMS[options.room], options.count, options.seed)
         survivors = 0
         for number, mutant in enumerate(chosen, 1):
             tests_of_line = reached.get((mutant.file, mutant.line), [])
-            change, noticed = _try(copy, mutant, tests_of_line, options.seconds)
+            seconds = patience if set(tests_of_line) <= set(tests) else options.seconds
+            change, noticed = _try(copy, mutant, tests_of_line, seconds)
             survivors += not noticed
             place = f"{mutant.file.relative_to(copy)}:{mutant.line}"
             untested = "" if tests_of_line else ", which no test comes through"
