@@ -74,21 +74,22 @@ def main() -> None:
         copy = Path(folder)
         _copy_checkout(copy)
         tests = [f"tests/{options.room}", *FURTHER_TESTS.get(options.room, ())]
+        tests = [each for each in tests if (copy / each).is_dir()]
         started = time.monotonic()
-        reached = _find_tests(copy, options.room, [each for each in tests if (copy / each).is_dir()])
+        reached = _find_tests(copy, options.room, tests)
         patience = max(options.seconds, SLOWEST * (time.monotonic() - started))
         chosen = _choose(copy / ROOMS[options.room], options.count, options.seed)
         survivors = 0
         for number, mutant in enumerate(chosen, 1):
-            tests_of_line = reached.get((mutant.file, mutant.line), [])
-            seconds = patience if set(tests_of_line) <= set(tests) else options.seconds
-            change, noticed = _try(copy, mutant, tests_of_line, seconds)
+            # What only children of the tests run is not seen: any of the tests may notice.
+            found = reached.get((mutant.file, mutant.line), [])
+            seconds = patience if set(found) <= set(tests) else options.seconds
+            change, noticed = _try(copy, mutant, found or tests, seconds)
             survivors += not noticed
             place = f"{mutant.file.relative_to(copy)}:{mutant.line}"
-            untested = "" if tests_of_line else ", which no test comes through"
+            unseen = "" if found else ", which no test is seen to come through"
             print(
-                f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}{untested}",
-                flush=True,
+                f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {place}{unseen}", flush=True
             )
             if not noticed:
                 print(change, flush=True)
@@ -230,7 +231,7 @@ def _try(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: float) -> 
         lines = difflib.unified_diff(text.splitlines(), changed.splitlines(), n=0, lineterm="")
         shown = "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
         chosen = tests[:MOST_TESTS]
-        return shown, bool(chosen) and _run_tests(folder, chosen, seconds) is not None
+        return shown, _run_tests(folder, chosen, seconds) is not None
     finally:
         mutant.file.write_text(text)
 

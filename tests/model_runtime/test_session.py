@@ -13,7 +13,8 @@ from model_runtime import (
     host_sync_timeout_seconds,
 )
 from model_runtime.descriptions import InputDesc, OutputDesc, describe_anchor
-from sample_models import linear_model
+from onnx import TensorProto, helper
+from sample_models import linear_model, make_model, steps_model
 from sdk_files import replicate, rewrite
 from simipu import LoadError
 
@@ -152,6 +153,83 @@ def test_handlers_fill_inputs_and_take_outputs(linear, compile_popef):
     session.setUserOutputHandler(lambda anchor: lambda rows: seen.update({anchor.name(): rows}))
     assert session.runMainPrograms() == 4
     np.testing.assert_array_equal(seen["z"], np.full((4, 4), 6))
+
+
+def test_handlers_of_a_model_without_a_batch_have_whole_tensors(compile_popef):
+    kind = TensorProto.FLOAT
+    nodes = [helper.make_node("ReduceSum", ["state"], ["total"], keepdims=0)]
+    model = make_model(nodes, {"state": (kind, [2, 3])}, {"total": (kind, [])}, {})
+    session = Session(compile_popef(model, batch=None))
+    session.runLoadPrograms()
+    shapes, totals = [], []
+
+    def fill(array):
+        shapes.append(array.shape)
+        array[:] = 2
+
+    session.setUserInputHandler(lambda anchor: fill)
+    session.setUserOutputHandler(lambda anchor: lambda total: totals.append((total.shape, float(total))))
+    assert session.runMainPrograms() == 1
+    assert (shapes, totals) == ([(2, 3)], [((), 12.0)])
+
+
+def test_handlers_have_the_batch_where_the_model_has_it(compile_popef):
+    session = Session(compile_popef(steps_model(), batch_axis=1))
+    session.runLoadPrograms()
+    filled = np.random.default_rng(0).standard_normal((5, 4, 2)).astype(np.float32)
+    seen = {}
+    session.setUserInputHandler(lambda anchor: lambda array: np.copyto(array, filled))
+    session.setUserOutputHandler(lambda anchor: lambda rows: seen.update({anchor.name(): rows.copy()}))
+    assert session.runMainPrograms() == 4
+    expected = session.run({"x": np.moveaxis(filled, 1, 0)})
+    np.testing.assert_array_equal(seen["y"], np.moveaxis(expected["y"], 0, 1))
+    np.testing.assert_array_equal(seen["last"], expected["last"])
+    assert seen["y"].shape == (5, 4, 3)
+
+
+def test_anchors_without_a_handler_are_zeros_dropped_or_left_as_they_are(linear, compile_popef):
+    session = Session(compile_popef(linear))
+    session.runLoadPrograms()
+    seen = []
+
+    def choose(**policies):
+        return lambda anchor: policies.get(anchor.name(), AnchorCallbackPolicy.BIND_USER_CB)
+
+    def see(anchor):
+        return lambda rows: seen.append((anchor.name(), rows.max()))
+
+    empty, skip = AnchorCallbackPolicy.BIND_EMPTY_CB, AnchorCallbackPolicy.SKIP_CB
+    session.setUserInputHandler(lambda anchor: lambda array: array.fill(3))
+    session.setUserOutputHandler(see, choose(y=empty))
+    session.runMainPrograms()
+    assert seen == [("z", 6)]
+    session.setUserInputHandler(lambda anchor: None, choose(x=skip))
+    session.setUserOutputHandler(lambda anchor: None, choose(y=skip, z=skip))
+    session.runMainPrograms()
+    assert seen == [("z", 6), ("z", 6)]
+    session.setUserInputHandler(lambda anchor: None, choose(x=empty))
+    session.runMainPrograms()
+    assert seen[2:] == [("z", 0)]
+
+
+def test_handlers_stay_for_the_next_device(linear, compile_popef):
+    session = Session(compile_popef(linear))
+    seen = []
+    session.setUserInputHandler(lambda anchor: lambda array: array.fill(3))
+    session.setUserOutputHandler(lambda anchor: lambda rows: seen.append((anchor.name(), rows.shape)))
+    for _ in range(2):
+        session.bindToDevice()
+        session.runLoadPrograms()
+        session.runMainPrograms()
+    assert seen == 2 * [("y", (4, 3)), ("z", (4, 4))]
+
+
+@pytest.mark.parametrize("slots", [0, -1])
+def test_a_queue_has_a_slot_at_least(linear, compile_popef, slots):
+    session = Session(compile_popef(linear))
+    with pytest.raises(ModelRuntimeError, match=f"num_buffers must be at least 1, found {slots}"):
+        session.createQueueManager(slots)
+    session.createQueueManager(1)
 
 
 def test_predicates_choose_what_is_connected(linear, compile_popef):
