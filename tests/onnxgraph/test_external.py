@@ -28,6 +28,7 @@ def folder(tmp_path):
 
 def test_data_are_found_where_the_model_says(folder):
     assert find_data(tensor(offset=4), folder) == (folder / "data", 4)
+    assert find_data(tensor(), folder) == find_data(tensor(offset=0), folder) == (folder / "data", 0)
     found = tensor(offset=4, length=16)
     bring_in(found, folder)
     np.testing.assert_array_equal(numpy_helper.to_array(found), VALUES)

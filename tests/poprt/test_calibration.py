@@ -247,6 +247,7 @@ def test_indices_are_made_up_all_over_their_table_and_not_beyond(model, least, g
         ([node("Gather", "ids zero", "i"), node("Gather", "table i", "y")], 0, 9),
         ([node("Gather", "table other", "i"), node("Add", "i ids", "y")], -np.inf, np.inf),
         ([node("Equal", "ids pair", "y")], -np.inf, np.inf),
+        ([node("Equal", "ids two", "y")], -np.inf, np.inf),
         ([node("Equal", "ids three", "y")], 1, 3),
         ([node("Mul", "ids two", "i"), node("Gather", "table i", "y")], -np.inf, np.inf),
         ([node("OneHot", "ids vector values", "y")], 0, 6),

@@ -7,6 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, graph_values, infer_shapes
 from poprt import Compiler, CompilerOptions, Converter
+from poprt.passes.lowering import _crossing_bytes, _place_evenly
 from poprt.pipeline import estimate, place
 from sample_models import make_model
 from simipu import TARGETS, CompileError
@@ -139,3 +140,34 @@ def test_an_executable_holds_the_graph_from_before_lowering():
     assert graphs[0] == graphs[1]
     assert "IpuCopy" not in {node.op_type for node in graphs[1].node}
     assert one.cycles < two.cycles
+
+
+def test_what_crosses_a_cut_is_what_is_made_before_it_and_read_behind():
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"]),
+        helper.make_node("Concat", ["a", "a"], ["b"], axis=0),
+        helper.make_node("Abs", ["w"], ["c"]),
+        helper.make_node("MatMul", ["b", "c"], ["d"]),
+        helper.make_node("Concat", ["d", "a"], ["y"], axis=0),
+    ]
+    model = make_model(nodes, {"x": (F, [2, 4])}, {"y": (F, [6, 4])}, {"w": np.zeros((4, 4), np.float32)})
+    values = graph_values(infer_shapes(model).graph)
+    a, b, c, d = (values[name].bytes for name in "abcd")
+    assert [a, b, c, d] == [32, 64, 64, 64]
+    assert _crossing_bytes(model.graph, values) == [32, a, a + b, a + b + c, a + d]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "crossing", "num_ipus", "slack", "expected"),
+    [
+        ([1, 1, 1, 1], [0, 9, 9, 9], 2, 0.1, [0, 0, 1, 1]),
+        ([10, 10, 10, 10], [0, 5, 9, 9], 2, 0.5, [0, 1, 1, 1]),
+        ([10, 10, 10, 10], [0, 5, 9, 9], 2, 0.4, [0, 0, 1, 1]),
+        ([10, 10, 10, 10], [0, 9, 9, 9], 2, 0.5, [0, 0, 1, 1]),
+        ([6, 1, 1, 1], [10, 9, 9, 9], 3, 0.1, [0, 2, 2, 2]),
+        ([5, 5], [0, 1], 1, 0.1, [0, 0]),
+        ([], [], 2, 0.1, []),
+    ],
+)
+def test_the_cheapest_cut_near_an_ipus_share_is_taken(sizes, crossing, num_ipus, slack, expected):
+    assert _place_evenly(sizes, crossing, num_ipus, slack) == expected

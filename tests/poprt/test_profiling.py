@@ -165,3 +165,31 @@ def test_columns_of_numbers_are_to_the_right():
         ("name", "left"),
         ("number", "right"),
     ]
+
+
+def test_the_json_says_what_the_estimate_does_and_that_it_is_modelled():
+    found = profile_of(matmul(64, 256, 512), num_io_tiles=32)
+    told, result = found.as_json(), found.estimate
+    assert told["modelled"] is True
+    assert (told["model"], told["target"], told["precision"], told["batch_size"]) == (
+        "model",
+        "ipu21",
+        "fp16",
+        64,
+    )
+    for name in ("cycles", "total_cycles", "interval_cycles", "seconds_per_batch", "samples_per_second"):
+        assert told[name] == getattr(result, name)
+    for name in ("latency_seconds", "host_seconds", "peak_tile_bytes", "fits", "fallback_operators"):
+        assert told[name] == getattr(result, name)
+    for name in ("by_operator", "by_cause", "by_memory"):
+        assert told[name] == getattr(result, name)()
+    assert told["options"]["num_io_tiles"] == 32
+    assert told["tile_bytes"] == 638976
+    assert told["assumptions"] == []
+    (ipu,) = told["ipus"]
+    assert ipu == {
+        "cycles": result.cycles,
+        "peak_tile_bytes": result.peak_tile_bytes,
+        "fits": True,
+        "by_memory": result.by_memory(),
+    }
