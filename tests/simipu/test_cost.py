@@ -375,6 +375,13 @@ def test_what_constants_make_lies_on_the_chip(reduced: bool, elements: int) -> N
     assert tile - 1 < cost.by_memory()["weights"] < 1.2 * tile + 2
 
 
+def test_a_constant_made_of_another_of_its_size_takes_its_place() -> None:
+    net = networks.Builder()
+    x, w = net.input("x", [1472, 10]), net.weight(1472, 10)
+    found = estimate(net.model(net.add("Add", x, net.add("Relu", w))), C600)
+    assert found.weight_bytes == 2 * 10 * 1.05 == 21
+
+
 def test_what_constants_alone_make_takes_no_time_but_for_casts_to_8_bits() -> None:
     """The compiler computes it; fp8 weights are to stay small, and are widened in each run."""
     net = networks.Builder()

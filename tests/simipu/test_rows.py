@@ -99,6 +99,7 @@ INDEPENDENT = {
         (3,),
         {"axes": [1], "shape": np.array([BATCH, 2, 3])},
     ),
+    "tile of columns": ([node("Tile", "x times")], (3,), {"times": np.array([1, 2])}),
     "pad of columns": ([node("Pad", "x pads")], (3,), {"pads": [0, 1, 0, 1]}),
     "resize by scales": (
         [node("Resize", "x - scales", mode="nearest")],
@@ -401,6 +402,20 @@ DEPENDENT = {
         [node("Pad", "x pads", "p"), node("Slice", "p from to along")],
         (3,),
         {"pads": [1, 0, 0, 0], "from": [0], "to": [BATCH], "along": [0]},
+    ),
+    "rows tiled": (
+        [node("Tile", "x times", "t"), node("Slice", "t from to along")],
+        (3,),
+        {"times": np.array([2, 1]), "from": [0], "to": [BATCH], "along": [0]},
+    ),
+    "a state that carries rows through a sequence of none": (
+        [
+            node("Unsqueeze", "x axes", "h"),
+            node("RNN", "c w r - - h", "- last", hidden_size=3),
+            node("Squeeze", "last axes", "y"),
+        ],
+        (3,),
+        {"c": random(5, BATCH, 2), "w": random(1, 3, 2), "r": random(1, 3, 3), "axes": [0]},
     ),
     "a state of each row's own": (
         [
