@@ -5,8 +5,8 @@
 The code is changed in a copy, by the operators of cosmic-ray; of the room's tests those run that come through
 the line that was changed, the quickest first. A change that no test fails at has survived: it is printed, and
 either a test is missing, or the change changes nothing that a user could see. What no test could tell is left
-alone: annotations and text, aliases of types, whether a dataclass is frozen or has slots, imports for types
-only, and how long a wait is.
+alone: annotations and text, aliases of types, whether a dataclass is frozen or has slots and a zip is strict,
+imports for types only, and how long a wait is.
 """
 
 from __future__ import annotations
@@ -208,6 +208,8 @@ def _iter_idle(node: ast.AST) -> Iterator[ast.expr]:
         yield node.test
     if isinstance(node, ast.Call):
         yield from _iter_waits(node)
+        # An assertion: both are as long wherever it stands.
+        yield from (each.value for each in node.keywords if each.arg == "strict" and _is_zip(node.func))
 
 
 def _iter_waits(call: ast.Call) -> Iterator[ast.expr]:
@@ -216,6 +218,10 @@ def _iter_waits(call: ast.Call) -> Iterator[ast.expr]:
     for each in (*pauses, *(keyword.value for keyword in call.keywords if keyword.arg == "timeout")):
         if isinstance(each, ast.Constant):
             yield each
+
+
+def _is_zip(function: ast.expr) -> bool:
+    return isinstance(function, ast.Name) and function.id == "zip"
 
 
 def _names_type(target: ast.expr) -> bool:
