@@ -170,9 +170,11 @@ def _iter_mutants(file: Path) -> Iterator[tuple[Position, Mutant]]:
     nodes = list(ast_nodes(tree))
     for name in sorted(set(operator_names()) - PARAMETRISED):
         operator = get_operator(name)()
-        positions = [position for node in nodes for position in operator.mutation_positions(node)]
-        for occurrence, (start, _) in enumerate(positions):
-            if not any(first <= start < last for first, last in idle):
+        found = [(node, position) for node in nodes for position in operator.mutation_positions(node)]
+        for occurrence, (node, (start, _)) in enumerate(found):
+            # Of a signature's lone * another operator is no Python, or says only how arguments are passed.
+            is_mark = node.parent is not None and node.parent.type in ("parameters", "lambdef")
+            if not is_mark and not any(first <= start < last for first, last in idle):
                 yield start, Mutant(file, start[0], name, occurrence)
 
 

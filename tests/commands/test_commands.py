@@ -58,6 +58,14 @@ def test_every_command_has_a_version_and_every_help_has_examples(program, capsys
 
 
 @pytest.mark.parametrize("program", COMMANDS)
+def test_a_call_without_what_it_is_about_is_status_2(program, capsys):
+    assert run(program) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{program}: error: the following arguments are required: ")
+    assert line.endswith(f"; see {program} --help")
+
+
+@pytest.mark.parametrize("program", COMMANDS)
 @pytest.mark.parametrize("content", [b'{"graph": {"a": [1]}}', b"hello\nworld\n", b"", b"\xff\xfe\x00" * 99])
 @pytest.mark.parametrize("suffix", [".json", ".txt", ".onnx", ".popef", ".onnxtxt", ".textproto"])
 def test_files_of_another_kind_are_one_line(program, content, suffix, tmp_path, capsys):

@@ -237,10 +237,25 @@ def test_the_plots_of_nodes_and_types_hold_all_cycles(profile, plots):
     assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(1)
     causes = profile.estimate.by_cause()
     assert axes.get_xlim() == (0, 1)
+    bars = {f"{bar.get_width():.0%}": bar.get_x() + bar.get_width() / 2 for bar in axes.patches}
+    assert axes.texts
+    for text in axes.texts:
+        assert text.xy[0] == pytest.approx(bars[text.get_text()]), "in the middle of its bar"
     labels = [label for label in (bar.get_label() for bar in axes.containers) if label]
     assert labels == [
         f"{cause} {cycles / sum(causes.values()):.1%}" for cause, cycles in causes.items() if cycles
     ]
+
+
+def test_a_model_that_computes_nothing_has_plots_of_its_transfers(tmp_path, plots):
+    node = helper.make_node("Identity", ["x"], ["y"])
+    model = make_model([node], {"x": (F, [4, 8])}, {"y": (F, [4, 8])}, {})
+    (tmp_path / "idle.onnx").write_bytes(model.SerializeToString())
+    profile = Profiler(open_source(tmp_path / "idle.onnx")).profile(Settings())
+    assert profile.estimate.cycles == 0
+    (axes,) = plots.plot_causes(profile).axes
+    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(1)
+    assert not plots.plot_operators(profile).axes[0].patches
 
 
 def test_every_plot_has_the_pages_style(profile, plots):

@@ -127,6 +127,14 @@ def test_a_server_that_does_not_stop_is_killed_with_its_children(repository, pla
     os.close(child)
 
 
+def test_a_server_that_was_ready_gets_longer_to_stop_than_one_that_loads(repository, play, monkeypatch):
+    monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0)
+    play()
+    with TritonServer(repository) as started:
+        pass
+    assert started.exit_status == 0
+
+
 def test_ready_is_what_the_server_says(repository, play):
     play(ready="400 Bad Request")
     with TritonServer(repository) as started:

@@ -154,6 +154,13 @@ def test_failures_are_one_line_and_a_status(run: Run, module: str, tmp_path: Pat
         assert status == 2 or len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize("module", ["dump", "cli"])
+def test_a_call_without_what_it_is_about_is_status_2(run: Run, module: str) -> None:
+    done = run(module)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: the following arguments are required: " in done.stderr
+
+
 def test_control_characters_in_names_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "red.popef"
     with popef.Writer(file) as writer:

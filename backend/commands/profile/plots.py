@@ -75,7 +75,7 @@ def plot_operators(profile: Profile) -> str:
         axes.barh(names, cycles, left=left, color=COLOURS[cause], label=cause, height=0.7)
         left = [a + b for a, b in zip(left, cycles, strict=True)]
     for row, total in enumerate(left):
-        axes.annotate(f" {total / max(1, profile.estimate.cycles):.1%}", (total, row), va="center")
+        axes.annotate(f" {total / profile.estimate.cycles:.1%}", (total, row), va="center")
     axes.invert_yaxis()
     axes.margins(x=0.1)
     axes.set(xlabel="cycles")
@@ -89,7 +89,7 @@ def plot_causes(profile: Profile) -> str:
     """One bar: what the cycles of all tiles were spent on."""
     figure, axes = _figure(1.3)
     causes = profile.estimate.by_cause()
-    total = max(1, sum(causes.values()))
+    total = sum(causes.values())
     left = 0.0
     for cause, cycles in causes.items():
         share = cycles / total
