@@ -50,6 +50,16 @@ INDEPENDENT = {
     "elementwise with a broadcast constant": ([node("Add", "x c")], (3, 5), {"c": random(5)}),
     "a constant that repeats its row": ([node("Add", "x c")], (3,), {"c": np.ones((BATCH, 3), np.float32)}),
     "matmul": ([node("MatMul", "x w")], (3, 5), {"w": random(5, 2)}),
+    "matmul with rows that lie as columns": (
+        [node("Transpose", "x", "t"), node("MatMul", "w t", "p"), node("Transpose", "p")],
+        (5,),
+        {"w": random(3, 5)},
+    ),
+    "a vector and rows that lie as columns": (
+        [node("Transpose", "x", "t"), node("MatMul", "v t")],
+        (5,),
+        {"v": random(5)},
+    ),
     "batched matmul of two halves": (
         [
             node("Split", "x", "a b", axis=2),
@@ -402,6 +412,16 @@ DEPENDENT = {
         [node("Pad", "x pads", "p"), node("Slice", "p from to along")],
         (3,),
         {"pads": [1, 0, 0, 0], "from": [0], "to": [BATCH], "along": [0]},
+    ),
+    "sums over rows by a product": (
+        [node("MatMul", "w x", "p"), node("MatMul", "x p")],
+        (4,),
+        {"w": random(4, BATCH)},
+    ),
+    "sums over rows by a vector": (
+        [node("MatMul", "v x", "p"), node("Add", "x p")],
+        (4,),
+        {"v": random(BATCH)},
     ),
     "rows tiled": (
         [node("Tile", "x times", "t"), node("Slice", "t from to along")],
