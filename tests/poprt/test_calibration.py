@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, cli
-from poprt.calibration.inputs import iter_made_up
+from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.calibration.ranges import find_range
 from sample_models import make_model
 from simipu import CompileError, Direction, Stream
@@ -350,3 +350,43 @@ def test_indices_that_come_as_floats_are_indices_all_the_same():
     values = made_up(model, Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(np.float32), (4, 6)))
     assert set(values.ravel()) <= set(range(10))
     assert len(np.unique(values)) > 5
+
+
+def given(shape, data, batch, axis=0, dtype=np.float16):
+    stream = Stream("x", "x", Direction.HOST_TO_DEVICE, np.dtype(dtype), shape, batch_axis=axis)
+    return [found["x"] for found in iter_given([stream], {"x": data}, batch)]
+
+
+def test_rows_of_data_come_in_batches_the_last_of_which_is_filled_up_with_the_first():
+    rows = np.arange(10.0).reshape(5, 2)
+    first, second = given((3, 2), rows, 3)
+    np.testing.assert_array_equal(first, rows[:3])
+    np.testing.assert_array_equal(second, rows[[3, 4, 0]])
+    assert first.dtype == np.float32, "what becomes of floats in half is looked for"
+    assert given((3, 2), rows.astype(np.int64), 3, dtype=np.int32)[0].dtype == np.int32
+
+
+def test_data_may_be_rows_or_in_the_compiled_shape():
+    rows = np.arange(12.0).reshape(4, 3)
+    for data in (rows, rows.T):
+        (found,) = given((3, 4), data, 4, axis=1)
+        np.testing.assert_array_equal(found, rows.T)
+    for data in (rows[0], rows[:1]):
+        (found,) = given((3,), data, 0)
+        np.testing.assert_array_equal(found, rows[0])
+    assert len(given((3,), rows, 0)) == 4
+
+
+@pytest.mark.parametrize(
+    ("shape", "data", "batch", "found"),
+    [
+        ((3, 4), np.zeros((2, 5)), 3, r"\[2, 5\]"),
+        ((3, 4), np.zeros((0, 4)), 3, r"\[0, 4\]"),
+        ((3,), np.zeros(4), 0, r"\[4\]"),
+        ((3, 4), None, 3, "none"),
+    ],
+)
+def test_data_of_another_shape_are_refused(shape, data, batch, found):
+    reason = f"input 'x': expected rows of shape .* found {found}; the inputs are x"
+    with pytest.raises(CompileError, match=reason):
+        given(shape, data, batch)

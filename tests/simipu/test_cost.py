@@ -131,6 +131,12 @@ def test_another_calibration_counts_for_who_passes_it_in_and_nobody_else() -> No
     assert estimate(model, C600) == before
 
 
+def test_a_product_is_of_halves_with_half_sums_where_nothing_else_is_said() -> None:
+    found = plan(Product(1, 64, 256, 512), C600)
+    work = estimate(networks.matmul(64, 256, 512), C600).operators[0].work
+    assert (found.compute, found.exchange, found.splits) == (work.compute, work.exchange, work.plan)
+
+
 def test_less_memory_never_makes_a_plan_faster() -> None:
     product = Product(1, 4096, 4096, 4096)
     found = [plan(product, C600, proportion).cycles for proportion in (0.6, 0.2, 0.05)]

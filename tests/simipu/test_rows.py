@@ -244,6 +244,12 @@ INDEPENDENT = {
         {"cos": random(9, 2), "sin": random(9, 2), "at": np.tile(np.arange(5), (BATCH, 1))},
         23,
     ),
+    "rotary embedding with tables of every step": (
+        [node("RotaryEmbedding", "x cos sin", num_heads=2)],
+        (5, 8),
+        {"cos": np.tile(random(1, 5, 2), (BATCH, 1, 1)), "sin": np.tile(random(1, 5, 2), (BATCH, 1, 1))},
+        23,
+    ),
     "sampled along a grid": (
         [node("GridSample", "x grid")],
         (2, 4, 4),
@@ -377,6 +383,12 @@ ALONG_ANOTHER_AXIS = {
         {"w": random(1, 12, 2), "r": random(1, 12, 3), "axes": [0]},
         0,
     ),
+    "a scatter among steps": (
+        [node("ScatterElements", "x at new", axis=0)],
+        (5, 2),
+        {"at": np.tile([[[3, 1]]], (1, BATCH, 1)), "new": np.tile(random(1, 1, 2), (1, BATCH, 1))},
+        1,
+    ),
     "a transposition": ([node("Transpose", "x", "y", perm=[2, 1, 0])], (5, 2), {}, 1),
 }
 
@@ -437,6 +449,16 @@ DEPENDENT = {
         (3,),
         {"c": random(5, BATCH, 2), "w": random(1, 3, 2), "r": random(1, 3, 3), "axes": [0]},
     ),
+    **{
+        f"rotary embedding with a {own} of each row's own": (
+            [node("RotaryEmbedding", "x cos sin", num_heads=2)],
+            (5, 8),
+            {"cos": random(1, 5, 2).repeat(BATCH, 0), "sin": random(1, 5, 2).repeat(BATCH, 0)}
+            | {own: random(BATCH, 5, 2)},
+            23,
+        )
+        for own in ("cos", "sin")
+    },
     "a state of each row's own": (
         [
             node("Transpose", "x", "t", perm=[1, 0, 2]),
