@@ -80,6 +80,13 @@ def test_an_attention_costs_its_two_products_and_the_softmax_between(rank: int) 
     assert plain.cycles < masked.cycles < 1.5 * plain.cycles
 
 
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_an_attention_without_all_of_its_operands_is_guessed(missing: int) -> None:
+    model = with_opset(one_node("Attention", [[2, 8, 64, 16]] * 3), 23)
+    model.graph.node[0].input[missing] = ""
+    assert estimate(model, C600).fallback_operators == {"Attention": 1}
+
+
 def with_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     model.opset_import[0].version = version
     return onnx.shape_inference.infer_shapes(model, strict_mode=True)

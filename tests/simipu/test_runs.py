@@ -413,7 +413,9 @@ def test_only_weights_that_products_and_lookups_alone_read_are_mapped_and_the_mo
         ir_version=8,
     )
     before = model.SerializeToString(deterministic=True)
-    values = {name: np.full((2, 2), i, np.float32) for i, name in enumerate(("alone", "both", "captured"))}
+    # As a file's arrays are: numpy does not take their type for its own, though it is the same.
+    float32 = np.dtype(np.float32).newbyteorder("<")
+    values = {name: np.full((2, 2), i, float32) for i, name in enumerate(("alone", "both", "captured"))}
     lowered, mapped = lower_model(model, values, None)
     assert mapped.keys() == {"alone"}
     assert mapped["alone"] is values["alone"]
