@@ -17,11 +17,13 @@ import difflib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,20 +115,24 @@ def _run_tests(folder: Path, arguments: Sequence[str], seconds: float | None = N
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not server"]
     path = os.pathsep.join([str(folder / "backend"), str(folder)])
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        done = subprocess.run(
-            [*command, *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as late:
-        return str(late)
-    return done.stdout if done.returncode else None
+    # A group of its own: what a changed program has started must not outlive it.
+    with subprocess.Popen(
+        [*command, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as tests:
+        try:
+            told, _ = tests.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired as late:
+            return str(late)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(tests.pid, signal.SIGKILL)
+    return told if tests.returncode else None
 
 
 def _find_tests(folder: Path, room: str, tests: Sequence[str]) -> dict[tuple[Path, int], list[str]]:
