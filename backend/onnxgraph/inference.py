@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -185,15 +185,10 @@ def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:
     return values
 
 
-def count_trips(node: onnx.NodeProto, constants: Iterable[TensorProto]) -> int | None:
-    """How often a Loop runs at most, where a constant says so; for no limit exporters write the largest
-    integer."""
-    found = [
-        int(onnx.numpy_helper.to_array(tensor).ravel()[0])
-        for tensor in constants
-        if tensor.name == node.input[0]
-    ]
-    return max(0, found[0]) if found else None
+def count_trips(limit: TensorProto | None) -> int | None:
+    """How often a Loop runs at most, by the constant that is its first input, if it is one; for no limit
+    exporters write the largest integer."""
+    return None if limit is None else max(0, int(onnx.numpy_helper.to_array(limit).ravel()[0]))
 
 
 def _declare_loops(model: onnx.ModelProto) -> bool:
@@ -204,6 +199,7 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
     """
     graph = model.graph
     known = _find_known(graph)
+    constants = {tensor.name: tensor for tensor in graph.initializer}
     written = False
     for node in graph.node:
         if node.op_type != "Loop" or known.keys() >= set(node.output):
@@ -223,7 +219,7 @@ def _declare_loops(model: onnx.ModelProto) -> bool:
                 _declare(graph, onnx.ValueInfoProto(name=name, type=inner.type))
                 written = True
         for name, result in zip(node.output[states:], body.output[1 + states :], strict=True):
-            shape, trips = _static_shape(result), count_trips(node, graph.initializer)
+            shape, trips = _static_shape(result), count_trips(constants.get(node.input[0]))
             if shape is not None and trips is not None and trips <= MOST_TRIPS and name not in known:
                 stacked = onnx.helper.make_tensor_value_info(
                     name, result.type.tensor_type.elem_type, (trips, *shape)

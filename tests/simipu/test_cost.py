@@ -266,6 +266,24 @@ def test_a_loop_costs_its_body_as_often_as_it_runs() -> None:
     assert always.operators[-1].name.endswith("/soft")
 
 
+@pytest.mark.parametrize("dims", [[], [1]])
+def test_the_trips_of_a_loop_may_be_made_by_a_node(dims: list[int]) -> None:
+    net = networks.Builder()
+    x, trips = net.input("x", [64, 256]), net.constant(5)
+    inside = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Softmax", ["h"], ["r"])]
+    repeated = net.add("Loop", trips, net.constant(True), x, body=body(inside, ["d", "r"], ["i", "c", "h"]))
+    model = net.model(repeated)
+    (tensor,) = (each for each in model.graph.initializer if each.name == trips)
+    made = helper.make_node(
+        "Constant", [], [trips], value=helper.make_tensor("v", tensor.data_type, dims, [5])
+    )
+    model.graph.initializer.remove(tensor)
+    model.graph.node.insert(0, made)
+    found = estimate(model, C600)
+    assert found.by_operator()["Softmax"] == 5 * cycles(one_node("Softmax", [[64, 256]]))
+    assert not found.assumptions
+
+
 def test_a_scan_costs_a_step_for_each_element_of_its_sequence() -> None:
     net = networks.Builder()
     inside = [helper.make_node("Add", ["h", "s"], ["r"]), helper.make_node("Relu", ["r"], ["o"])]

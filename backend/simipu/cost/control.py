@@ -9,11 +9,10 @@ import onnx
 from onnx import numpy_helper
 from onnxgraph import Value, attribute, iter_bodies
 from onnxgraph.inference import MOST_TRIPS, count_trips
+from onnxgraph.weights import has_data
 
 Known = Mapping[str, onnx.TensorProto]
 """Small constants by name, which may hold a trip count."""
-_BYTES_WITHOUT_DATA = 8
-"""Of the message of such a constant whose data lie elsewhere, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +43,12 @@ def known_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
         if node.op_type == "Constant":
             known.update((node.output[0], each.t) for each in node.attribute if each.name == "value")
     return {
-        name: tensor
-        for name, tensor in known.items()
-        if list(tensor.dims) in ([], [1]) and tensor.ByteSize() > _BYTES_WITHOUT_DATA
+        name: tensor for name, tensor in known.items() if list(tensor.dims) in ([], [1]) and has_data(tensor)
     }
 
 
 def _count_trips(node: onnx.NodeProto, body: onnx.GraphProto, known: Known) -> tuple[int, str]:
-    trips = count_trips(node, [tensor for name, tensor in known.items() if name == node.input[0]])
+    trips = count_trips(known.get(node.input[0]))
     goes_on = body.output[0].name
     makers = {output: inner for inner in body.node for output in inner.output}
     while goes_on in makers and makers[goes_on].op_type == "Identity":
