@@ -363,6 +363,7 @@ def test_what_a_killed_build_of_an_earlier_version_left_goes_with_the_next(tmp_p
     assert not list((tmp_path / "cache").iterdir())
 
 
+@pytest.mark.server
 def test_a_build_keeps_the_configuration_and_names_of_the_model(folder, index, monkeypatch):
     model = linear_model().SerializeToString()
     content = make_wheel(content=model)

@@ -271,6 +271,7 @@ WHOLE = [
 ]
 
 
+@pytest.mark.server
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=1000)
 @given(

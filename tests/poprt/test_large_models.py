@@ -156,6 +156,7 @@ def test_external_data_stay_in_the_models_folder_and_in_their_file(
         get_frontend(folder / "m.onnx").load_model()
 
 
+@pytest.mark.server
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_damaged_models_are_refused_without_a_crash(data):

@@ -14,6 +14,7 @@ from payload_fuzzing import check_payload, iter_damaged, mutate_payload, seed_pa
 EXAMPLES = int(os.environ.get("PAYLOAD_FUZZ_EXAMPLES", "150"))
 
 
+@pytest.mark.server
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 19), st.integers(0, (1 << 32) - 1))
 def test_damaged_payloads_are_run_or_refused(which: int, seed: int) -> None:

@@ -6,6 +6,7 @@ import math
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -253,6 +254,7 @@ def run(model, x):
     ).run(None, {"x": x})[0]
 
 
+@pytest.mark.server
 @settings(max_examples=400, deadline=None)
 @given(graphs(), st.integers(0, 2))
 def test_rows_that_are_proven_to_be_independent_are(drawn, axis):
