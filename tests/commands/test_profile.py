@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -15,7 +16,7 @@ import numpy as np
 import onnx
 import pytest
 from commands.cli import main
-from commands.profile import report, weightless
+from commands.profile import command, report, weightless
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.source import Source, open_source
 from onnx import TensorProto, helper
@@ -157,6 +158,21 @@ def test_options_reach_the_cost_model(onnx_file, run):
         "available_memory_proportion": 0.1,
     }
     assert changed["cycles"] != plain["cycles"]
+
+
+def test_progress_ends_within_the_steps_that_were_announced(onnx_file, run, monkeypatch):
+    announced, steps = [], []
+
+    @contextlib.contextmanager
+    def show(title, total):
+        announced.append(total)
+        yield steps.append
+
+    monkeypatch.setattr(command, "show_progress", show)
+    assert run(onnx_file, "--sweep", "batch_size=1,2")[0] == 0
+    (total,) = announced
+    assert total / 4 < len(steps) <= total
+    assert steps.count("plan operators") == 2
 
 
 def test_several_ipus_have_a_table_and_json_of_their_own(onnx_file, run):
