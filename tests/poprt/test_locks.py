@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import threading
 
 import pytest
 from poprt.locks import lock_folder, make_scratch_folder
@@ -20,6 +21,21 @@ def test_a_folder_is_held_by_one(tmp_path):
         with pytest.raises(BlockingIOError):
             take(tmp_path)
     assert take(tmp_path)
+
+
+def test_who_waits_gets_the_folder_when_it_is_given_up(tmp_path):
+    order = []
+
+    def wait():
+        with lock_folder(tmp_path, wait=True) as held:
+            order.append(held)
+
+    waiting = threading.Thread(target=wait)
+    with lock_folder(tmp_path):
+        waiting.start()
+        order.append("first")
+    waiting.join()
+    assert order == ["first", True]
 
 
 def test_scratch_folders_in_use_stay_and_others_go(tmp_path):

@@ -8,9 +8,10 @@ import numpy as np
 import onnx
 import pytest
 from model_runtime import ModelRunner, ModelRunnerConfig
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.calibration import read_calibration_data
+from poprt.passes.base import find_pass
 from poprt.pipeline import estimate
 from sample_models import make_model
 from simipu import CompileError, Device, Engine, GraphOptions, LoadError, SimulatedExecutable
@@ -275,6 +276,40 @@ def test_a_model_that_is_in_half_already_is_taken_as_it_is(network):
         again = Converter(precision=precision).convert(half)
         assert [node.op_type for node in again.graph.node] == [node.op_type for node in half.graph.node]
         assert {tensor.data_type for tensor in again.graph.initializer} == {TensorProto.FLOAT16}
+
+
+def test_all_halves_of_a_model_become_floats_and_nothing_else_does():
+    """As constants are folded: weights, casts, what nodes hold or make, in bodies too."""
+    half, whole = TensorProto.FLOAT16, TensorProto.INT64
+
+    def nodes(suffix):
+        held = numpy_helper.from_array(np.ones(2, np.float16), "held")
+        return [
+            helper.make_node("Cast", ["x"], ["a" + suffix], to=half),
+            helper.make_node("Cast", ["x"], ["b" + suffix], to=whole),
+            helper.make_node("Constant", [], ["c" + suffix], value=held),
+            helper.make_node("RandomNormal", [], ["d" + suffix], dtype=half, shape=[half]),
+        ]
+
+    body = helper.make_graph(nodes("/body"), "body", [], [helper.make_tensor_value_info("a/body", half, [2])])
+    weights = {"w": np.ones(2, np.float16), "n": np.ones(2, np.int64)}
+    model = make_model(
+        [*nodes(""), helper.make_node("If", ["go"], ["y"], then_branch=body, else_branch=body)],
+        {"x": (half, [2]), "go": (TensorProto.BOOL, [])},
+        {"y": (half, [2]), "b": (whole, [2])},
+        weights,
+    )
+    graph = find_pass("half_to_float")().run(model).graph
+    infos = {each.name: each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)}
+    assert infos == {"x": F, "go": TensorProto.BOOL, "y": F, "b": whole}
+    assert {tensor.name: tensor.data_type for tensor in graph.initializer} == {"w": F, "n": whole}
+    inner = graph.node[-1].attribute[0].g
+    assert inner.output[0].type.tensor_type.elem_type == F
+    for each in (graph, inner):
+        to_half, to_whole, constant, drawn = (node.attribute for node in list(each.node)[:4])
+        assert (to_half[0].i, to_whole[0].i, constant[0].t.data_type) == (F, whole, F)
+        assert {attribute.name: attribute.i for attribute in drawn}["dtype"] == F
+        assert list(next(attribute.ints for attribute in drawn if attribute.name == "shape")) == [half]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8", "fp8_weight"])

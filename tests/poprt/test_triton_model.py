@@ -32,10 +32,13 @@ HOSTILE = (
 )
 
 
-def compile_named(name: str, width: int = 4, **options) -> object:
-    """y = -name."""
+def compile_named(name: str, width: int = 4, result: str = "y", **options) -> object:
+    """result = -name."""
     model = make_model(
-        [helper.make_node("Neg", [name], ["y"])], {name: (F, ["n", width])}, {"y": (F, ["n", width])}, {}
+        [helper.make_node("Neg", [name], [result])],
+        {name: (F, ["n", width])},
+        {result: (F, ["n", width])},
+        {},
     )
     return Compiler.compile(Converter(batch_size=4).convert(model), None, CompilerOptions(**options))
 
@@ -86,6 +89,11 @@ def test_a_name_that_cannot_be_shown_is_refused(tmp_path, anchor, folder, messag
     with pytest.raises(CompileError, match=message):
         write_triton_model(compile_named(anchor), tmp_path / folder)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_that_cannot_be_shown_is_called_one(tmp_path):
+    with pytest.raises(CompileError, match=r"^output 'y\\n': .*; rename it in the ONNX model"):
+        write_triton_model(compile_named("x", result="y\n"), tmp_path / "m")
 
 
 def test_the_models_name_is_its_folders(compiled, tmp_path, monkeypatch):
