@@ -33,6 +33,7 @@ def test_who_waits_gets_the_folder_when_it_is_given_up(tmp_path):
     waiting = threading.Thread(target=wait)
     with lock_folder(tmp_path):
         waiting.start()
+        waiting.join(0.1)
         order.append("first")
     waiting.join()
     assert order == ["first", True]
