@@ -131,6 +131,20 @@ def test_all_passes_are_listed_without_a_model(capsys):
     assert capsys.readouterr().out.split() == sorted(passes.get_registered_passes())
 
 
+def test_passes_of_names_that_the_real_tool_lacks_are_called_ours():
+    """PopRT 1.5.0's list of passes: graphcore.github.io/PopRT/1.5.0-en/python_api.html."""
+    real = {name for name in passes.get_registered_passes() if not find_pass(name).info.is_ours}
+    assert real == {
+        "const_input_shape",
+        "constant_folding",
+        "eliminate_nop_if",
+        "float_to_fp8",
+        "float_to_half",
+        "int64_to_int32",
+        "remove_outputs",
+    }
+
+
 def test_a_name_is_registered_once(registry):
     make_pass("mine")
     with pytest.raises(CompileError, match="pass 'mine' is registered already"):
