@@ -232,7 +232,7 @@ def work_of(text: str) -> Work:
     return found.work
 
 
-@pytest.mark.parametrize(("node", "expected"), iter_examples())
+@pytest.mark.parametrize(("node", "expected"), list(iter_examples()))
 def test_the_documents_arithmetic_is_the_models(node: str, expected: dict[str, str]) -> None:
     work = work_of(node)
     said = {
