@@ -89,6 +89,7 @@ audit: .venv/dev
 
 docs: .venv/dev
 	$(BIN)/python docs/make_operators.py
+	$(BIN)/python docs/make_passes.py
 
 EXITS ?= 1000
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fake_time import FakeTime
 from model_runtime import ModelRuntimeError, OutputSlot, RequestFlow, Session, SessionConfig, StoppedError
 from model_runtime.joining import run_joined
 from sample_models import gather_model
@@ -14,19 +15,6 @@ from simipu import DeviceLostError, RunError
 
 MAIN = 5
 """The index of the main program that poprt compiles."""
-
-
-class FakeTime:
-    """A clock that only sleeping moves."""
-
-    def __init__(self):
-        self.now_ns = 0
-
-    def perf_counter_ns(self):
-        return self.now_ns
-
-    def sleep(self, seconds):
-        self.now_ns += round(seconds * 1e9)
 
 
 def patch_time(monkeypatch):

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from fake_time import FakeTime
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, Converter
 from sample_models import linear_model
@@ -67,19 +68,6 @@ def make_paced_engine(seconds, **overlap):
     engine.executable = dataclasses.replace(engine.executable, programs=tuple(programs))
     engine.load(5)
     return engine
-
-
-class FakeTime:
-    """A clock that only sleeping moves."""
-
-    def __init__(self):
-        self.now_ns = 0
-
-    def perf_counter_ns(self):
-        return self.now_ns
-
-    def sleep(self, seconds):
-        self.now_ns += round(seconds * 1e9)
 
 
 @pytest.fixture

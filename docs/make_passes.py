@@ -1,0 +1,68 @@
+"""Writes docs/passes.md: every registered pass, out of the registry and the pipeline.
+
+`make docs` runs it; a test compares the file with what it would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from poprt.passes import Pass, Stage, get_registered_passes
+from poprt.pipeline import CONVERSION, LOWERING, PREPARATION
+
+FILE = Path(__file__).with_name("passes.md")
+LISTS = (("converter", CONVERSION), ("compiler", PREPARATION), ("lowering", LOWERING))
+HEAD = """\
+# Passes
+
+Written by `make docs` from the registry (`backend/poprt/passes`) and the pipeline (`backend/poprt/pipeline.py`);
+do not edit. The *converter* makes the converted graph of the given one, the *compiler* looks at what it is
+handed once more, and *lowering* makes the placed graph. Each list runs from top to bottom. A pass runs always,
+or where the option is set that switches it on; *ours* has no namesake in PopRT.
+"""
+
+
+def make_text() -> str:
+    """The whole document."""
+    known = get_registered_passes()
+    lines = [HEAD]
+    for title, names in LISTS:
+        lines += [f"## {title.capitalize()}", "", "| pass | stage | runs | | what it does |"]
+        lines += [
+            "| --- | --- | --- | --- | --- |",
+            *_make_rows(names, known, always=title == "compiler"),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _make_rows(names: Iterable[str], known: dict[str, type[Pass]], *, always: bool) -> list[str]:
+    return [
+        f"| `{name}` | {_describe_stage(known[name].info.stage)} | {_describe_condition(known[name], always)} | "
+        f"{'ours' if known[name].info.is_ours else ''} | {_describe(known[name])} |"
+        for name in names
+    ]
+
+
+def _describe_stage(stage: Stage) -> str:
+    return stage.name.lower()
+
+
+def _describe_condition(found: type[Pass], always: bool) -> str:
+    info = found.info
+    if always or info.default:
+        return "always"
+    values = f" is {', '.join(sorted(info.values))}" if info.values else ""
+    return f"`{info.option}`{values}" if info.option else "when asked for"
+
+
+def _describe(found: type[Pass]) -> str:
+    """The first sentence of its docstring, in one line."""
+    paragraph = " ".join((found.__doc__ or "").split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].removesuffix(".").replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    FILE.write_text(make_text())
+    print(f"wrote {FILE}")
