@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from poprt.passes import Pass, Stage, get_registered_passes
+from poprt.passes import Pass, get_registered_passes
 from poprt.pipeline import CONVERSION, LOWERING, PREPARATION
 
 FILE = Path(__file__).with_name("passes.md")
@@ -16,10 +16,11 @@ LISTS = (("converter", CONVERSION), ("compiler", PREPARATION), ("lowering", LOWE
 HEAD = """\
 # Passes
 
-Written by `make docs` from the registry (`backend/poprt/passes`) and the pipeline (`backend/poprt/pipeline.py`);
-do not edit. The *converter* makes the converted graph of the given one, the *compiler* looks at what it is
-handed once more, and *lowering* makes the placed graph. Each list runs from top to bottom. A pass runs always,
-or where the option is set that switches it on; *ours* has no namesake in PopRT.
+Written by `make docs` from the registry (`backend/poprt/passes`) and the pipeline
+(`backend/poprt/pipeline.py`); do not edit. The *converter* makes the converted graph of the given one,
+the *compiler* looks at what it is handed once more, and *lowering* makes the placed graph. Each list
+runs from top to bottom. A pass runs always, or where the option is set that switches it on; *ours* has
+no namesake in PopRT.
 """
 
 
@@ -38,15 +39,13 @@ def make_text() -> str:
 
 
 def _make_rows(names: Iterable[str], known: dict[str, type[Pass]], *, always: bool) -> list[str]:
-    return [
-        f"| `{name}` | {_describe_stage(known[name].info.stage)} | {_describe_condition(known[name], always)} | "
-        f"{'ours' if known[name].info.is_ours else ''} | {_describe(known[name])} |"
-        for name in names
-    ]
+    return [_make_row(name, known[name], always) for name in names]
 
 
-def _describe_stage(stage: Stage) -> str:
-    return stage.name.lower()
+def _make_row(name: str, found: type[Pass], always: bool) -> str:
+    ours = "ours" if found.info.is_ours else ""
+    cells = (f"`{name}`", found.info.stage.name.lower(), _describe_condition(found, always), ours)
+    return f"| {' | '.join(cells)} | {_describe(found)} |"
 
 
 def _describe_condition(found: type[Pass], always: bool) -> str:
