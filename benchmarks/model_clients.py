@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from model_answers import ORIGINAL_ERRORS, Original
 from model_results import Result
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig

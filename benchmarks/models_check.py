@@ -27,7 +27,7 @@ import model_table
 import model_throughput
 import report
 import tritonclient.grpc as grpcclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from model_clients import check, load
 from model_compile import compile_all
 from model_results import Result, judge

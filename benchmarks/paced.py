@@ -27,7 +27,7 @@ import report
 import repository
 import rounds
 import synthetic
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from perf_analyzer import Measurement
 from poprt import CompilerOptions
 from rich.progress import track

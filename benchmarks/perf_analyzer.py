@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.server import find_triton
+from commands.serving.installation import find_triton
 
 PACKAGE = "tritonclient==2.50.0"
 CACHE = Path(__file__).parents[1] / ".cache" / "perf_analyzer"

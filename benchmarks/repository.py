@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from commands import recipes
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from google.protobuf import text_format
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model

@@ -6,8 +6,7 @@ import argparse
 import json
 import signal
 import sys
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,13 +21,11 @@ from commands.errors import CommandError, RecipeError, ServerError
 from commands.install import install
 from commands.profile import command as profile_command
 from commands.recipes import build, read_recipes
-from commands.server import TritonServer, check_repository
+from commands.serving import command as serve_command
+from commands.serving.command import make_server
+from commands.serving.server import check_repository, find_repository
 from popef.arguments import Parser, find_version, whole_number
-from popef.console import UsageError, print_line, run
-from popef.text import escape
-
-LOOK_SECONDS = 0.5
-"""Between two looks whether the server runs still."""
+from popef.console import print_line, run
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -46,48 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(parser, own, (CommandError, ModelRuntimeError, SimIpuError))
 
 
-def _serve(options: argparse.Namespace) -> int:
-    doctor.require()
-    with _server(options, log=None) as server:
-        failed = _failed_models(server)
-        name = escape(_first_model(options.model_repository, failed))
-        print(
-            f"\nHTTP     http://{server.http_url}\ngRPC     {server.grpc_url}\nmetrics  {server.metrics_url}"
-        )
-        print(
-            f"Try: curl -s http://{server.http_url}/v2/models/{name}\nCtrl-C stops the server.\n", flush=True
-        )
-        try:
-            while server.poll() is None:
-                time.sleep(LOOK_SECONDS)
-            print(
-                f"poplar-triton: error: tritonserver ended by itself, status {server.poll()}", file=sys.stderr
-            )
-            return 1
-        except KeyboardInterrupt:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)  # stopping takes seconds and must not be cut short
-            print("stopping", flush=True)
-    if server.exit_status:
-        print(f"poplar-triton: error: tritonserver ended with status {server.exit_status}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def _failed_models(server: TritonServer) -> Collection[str]:
-    """The models that are not served, each said on stderr; none where the server does not tell."""
-    try:
-        failed = server.failed_models()
-    except ServerError as error:
-        print_line(f"poplar-triton: warning: {error}; see its output", stderr=True)
-        return ()
-    for model, reason in sorted(failed.items()):
-        print_line(
-            f"poplar-triton: model {model!r} is not served: {reason.partition(chr(10))[0]}", stderr=True
-        )
-    return failed
-
-
 def _demo(options: argparse.Namespace) -> int:
     from commands.demo import examples, runner
 
@@ -98,7 +53,7 @@ def _demo(options: argparse.Namespace) -> int:
     console = make_console()
     log = options.model_repository.parent / ".cache" / "demo-tritonserver.log"
     log.parent.mkdir(exist_ok=True)
-    with console.status("starting tritonserver"), _server(options, log=log) as server:
+    with console.status("starting tritonserver"), make_server(options, log) as server:
         equal = runner.run(
             server.http_url,
             server.grpc_url,
@@ -136,25 +91,6 @@ def _doctor(options: argparse.Namespace) -> int:
     return 1 if any(finding.remedy for finding in findings) else 0
 
 
-def _server(options: argparse.Namespace, log: Path | None) -> TritonServer:
-    for argument in options.triton_options:
-        if (name := argument.partition("=")[0]) in ("--http-port", "--grpc-port", "--metrics-port"):
-            raise UsageError(f"{name}: expected before the --, found after it")
-    return TritonServer(
-        options.model_repository,
-        http_port=options.http_port,
-        grpc_port=options.grpc_port,
-        metrics_port=options.metrics_port,
-        options=options.triton_options,
-        log=log,
-    )
-
-
-def _first_model(repository: Path, failed: Collection[str]) -> str:
-    names = {file.parent.name for file in repository.glob("*/config.pbtxt")}
-    return min(names.difference(failed), default="MODEL")
-
-
 def _ipu_seconds(repository: Path) -> Callable[[str, int], float]:
     """Modelled seconds that the IPU takes for so many rows of a model: whole runs."""
     from model_runtime import Session
@@ -178,18 +114,12 @@ def _parser() -> Parser:
         examples=("poplar-triton doctor", "poplar-triton serve models", "poplar-triton COMMAND --help"),
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    text = "start a tritonserver on a model repository, and keep it serving"
     serve = _add(
-        commands,
-        "serve",
-        _serve,
-        "start the embedded tritonserver on a model repository",
-        (
-            "poplar-triton serve models --http-port 9000",
-            "poplar-triton serve models -- --log-verbose=1 --cache-config local,size=104857600",
-        ),
-        epilog="Options after -- go to tritonserver as they are.",
+        commands, "serve", serve_command.run, text, serve_command.EXAMPLES, epilog=serve_command.EPILOG
     )
-    _add_server_options(serve, (8000, 8001, 8002))
+    serve_command.add_arguments(serve)
+    _add_server_options(serve, (8000, 8001, 8002), with_store=True)
     examples: tuple[str, ...] = ("poplar-triton demo model_repository",)
     demo = _add(
         commands, "demo", _demo, "serve the example models, ask them and compare with ONNX Runtime", examples
@@ -240,8 +170,9 @@ def _add(
     return command
 
 
-def _add_server_options(parser: Parser, ports: tuple[int, int, int]) -> None:
-    parser.add_path("model_repository", folder=True, type=Path, metavar="MODEL_REPOSITORY")
+def _add_server_options(parser: Parser, ports: tuple[int, int, int], *, with_store: bool = False) -> None:
+    kind = find_repository if with_store else Path
+    parser.add_path("model_repository", folder=True, type=kind, metavar="MODEL_REPOSITORY")
     port_type = whole_number(0, 65535)
     for name, port in zip(("http", "grpc", "metrics"), ports, strict=True):
         parser.add_argument(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.errors import ServerError
-from commands.server import SHARED_MEMORY, backend_file, find_stub, find_triton, make_environment
+from commands.serving.installation import backend_file, find_stub, find_triton, make_environment
+from commands.serving.server import SHARED_MEMORY
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from commands.errors import ServerError
-from commands.server import backend_file
+from commands.serving.installation import backend_file
 
 
 def install(backends: Path) -> Path:

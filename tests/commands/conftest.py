@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import server
+from commands.serving import installation
 
 SCRIPT = """#!{python} -IS
 import json, os, signal, socket, sys
@@ -43,6 +43,8 @@ while True:
             status, body = plan["live"], ""
         head = "HTTP/1.1 %s\\r\\nContent-Length: %d\\r\\nConnection: close\\r\\n\\r\\n" % (status, len(body))
         connection.sendall((head + body).encode())
+    if path == [b"/v2/repository/index"] and plan["interrupts"]:
+        os.kill(os.getppid(), plan["interrupts"])
     if path == [b"/v2/repository/index"] and plan["ends"]:
         stop()
 """
@@ -52,6 +54,7 @@ PLAN: dict[str, Any] = {
     "ready": "200 OK",
     "index": ("200 OK", "[]"),
     "ends": False,  # once it has been asked for the index
+    "interrupts": 0,  # a signal to its parent, once it has been asked for the index
     "deaf": False,  # to SIGINT
     "child": False,  # has one, as it has stubs
     "status": 0,
@@ -63,12 +66,13 @@ def triton(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The `tritonserver` folder of a wheel whose server is yet to be written."""
     triton = tmp_path / "wheel" / "pytriton" / "tritonserver"
     stub = triton / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}"
-    for folder in (triton / "bin", triton / "backends" / "python", stub):
+    for folder in (triton / "bin", triton / "backends" / "python", triton / "caches", stub):
         folder.mkdir(parents=True)
+    (tmp_path / "wheel" / "nvidia_pytriton.libs").mkdir()
     (stub / "triton_python_backend_stub").touch()
-    for name in (server.LIBRARY, server.UTILITIES):
+    for name in (installation.LIBRARY, installation.UTILITIES):
         (triton / "backends" / "python" / name).write_text(name)
-    monkeypatch.setattr(server, "find_triton", lambda: triton)
+    monkeypatch.setattr(installation, "find_triton", lambda: triton)
     return triton
 
 

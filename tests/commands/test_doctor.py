@@ -11,9 +11,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from commands import cli, doctor, server
+from commands import cli, doctor
 from commands.doctor import Finding
 from commands.errors import ServerError
+from commands.serving import installation
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -150,7 +151,7 @@ def test_a_machine_without_shared_memory_is_told_to_mount_some(monkeypatch):
 
 def test_a_package_and_a_backend_that_are_missing_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "PACKAGES", ("no-such-package",))
-    monkeypatch.setattr(server, "__file__", str(tmp_path / "commands" / "server.py"))
+    monkeypatch.setattr(installation, "__file__", str(tmp_path / "commands" / "serving" / "installation.py"))
     assert find("no-such-package") == Finding("no-such-package", "missing", "pip install no-such-package")
     path = tmp_path / "poplar" / "model.py"
     found = find("backend")

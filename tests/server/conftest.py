@@ -13,7 +13,8 @@ import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.server import TritonServer, backend_file
+from commands.serving.installation import backend_file
+from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands.errors import ServerError
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from sample_models import linear_model
 
 from .conftest import write_model

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
 from sample_models import loudness_model, steps_model

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as grpcclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from fault_clients import (
     PATIENCE_SECONDS,
     Answer,

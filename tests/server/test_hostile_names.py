@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
 from sample_models import make_model
 from triton_clients import infer

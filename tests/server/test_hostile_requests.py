@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hostile_loads
 import hostile_models
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from hostile_runner import check_models, describe_growth, measure, run_cases, shared_region
 
 

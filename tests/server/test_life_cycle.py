@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shared_memory
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from fault_clients import has_ended, iter_processes, wait_until
 from life_cycle_models import (
     DELAY_SECONDS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from fault_clients import Client
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model

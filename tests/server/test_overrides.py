@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from sample_models import linear_model
 from triton_clients import infer
 from tritonclient.utils import InferenceServerException

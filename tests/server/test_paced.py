@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from fault_clients import wait_until
 from life_cycle_models import MODES, set_mode, write_model
 from onnx import TensorProto, helper

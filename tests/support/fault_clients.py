@@ -22,7 +22,7 @@ from typing import Any
 import numpy.typing as npt
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 Array = npt.NDArray[Any]

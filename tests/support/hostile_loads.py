@@ -16,7 +16,7 @@ import hostile_graphs as hostile
 import numpy as np
 import onnx
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from fault_clients import wait_until
 from hostile_models import Served
 from hostile_runner import DEFECTS, Report
@@ -118,7 +118,7 @@ def _set_mode(folder: Path, number: int) -> None:
 
 def load_all(server: TritonServer, damaged: range, graphs: list[str]) -> Report:
     """Load the damaged payloads of these numbers and the graphs of these names, one after the other."""
-    folder, report = server.model_repository / NAME, Report()
+    folder, report = Path(server.model_repository) / NAME, Report()
     limits = {"connection_timeout": PATIENCE_SECONDS, "network_timeout": PATIENCE_SECONDS}
     with httpclient.InferenceServerClient(server.http_url, **limits) as client:
         cases: list[tuple[str, Callable[[], None]]] = [

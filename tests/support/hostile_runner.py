@@ -27,7 +27,8 @@ import hostile_grpc
 import hostile_http
 import numpy as np
 import tritonclient.grpc.service_pb2 as pb
-from commands.server import HOST, TritonServer
+from commands.serving.endpoint import HOST
+from commands.serving.server import TritonServer
 from fault_clients import iter_processes, resident_bytes, shared_segments
 from hostile_grpc import GrpcCase
 from hostile_models import MODELS, REGION, REGION_BYTES, SLOW, Array, Served, Wanted

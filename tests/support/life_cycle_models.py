@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-from commands.server import find_triton
+from commands.serving.installation import find_triton
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_model import write_triton_model

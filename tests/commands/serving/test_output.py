@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import server
 from commands.errors import ServerError
-from commands.server import TritonServer
+from commands.serving import server
+from commands.serving.server import TritonServer
 
 HARMLESS = 'E1122 00:45:15.4 2 server.cc:2] "CudaDriverHelper has not been initialized."'
 USAGE = "Usage: tritonserver [options]\n  --help\n\tPrint usage\n\nServer:\n  --id <string>\n"

@@ -11,11 +11,11 @@ import sysconfig
 from pathlib import Path
 
 import pytest
-from commands import server
 from commands.errors import ServerError
-from commands.server import TritonServer
+from commands.serving import installation, server
+from commands.serving.server import TritonServer
 
-BACKEND = Path(server.__file__).parents[1] / "poplar" / "model.py"
+BACKEND = Path(server.__file__).parents[2] / "poplar" / "model.py"
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +38,13 @@ def test_the_call_names_repository_backends_and_ports_and_ends_with_the_users_op
         assert {file.name for file in (backends / "poplar").iterdir()} == {
             "model.py",
             "triton_python_backend_stub",
-            server.UTILITIES,
+            installation.UTILITIES,
         }
         assert (backends / "poplar" / "model.py").samefile(BACKEND)
-        assert (backends / "python" / server.UTILITIES).read_text() == server.UTILITIES
+        assert (backends / "python" / installation.UTILITIES).read_text() == installation.UTILITIES
         # Triton refuses a library that is a link.
-        assert not (backends / "python" / server.LIBRARY).is_symlink()
-        assert (backends / "python" / server.LIBRARY).read_text() == server.LIBRARY
+        assert not (backends / "python" / installation.LIBRARY).is_symlink()
+        assert (backends / "python" / installation.LIBRARY).read_text() == installation.LIBRARY
     http, grpc, metrics = started.ports
     assert len({http, grpc, metrics}) == 3
     prefix = options["--backend-config"]
@@ -93,11 +93,11 @@ def test_an_interpreter_of_another_name_gets_a_link(tmp_path, monkeypatch):
     alone.parent.mkdir()
     alone.symlink_to(sys.executable)
     monkeypatch.setattr(sys, "executable", str(alone))
-    assert server.link_interpreter(tmp_path) == tmp_path
+    assert installation.link_interpreter(tmp_path) == tmp_path
     assert (tmp_path / "python3").readlink() == alone
     (alone.parent / "python3").symlink_to("/bin/sh")
     (tmp_path / "other").mkdir()
-    assert server.link_interpreter(tmp_path / "other") == tmp_path / "other", "python3 there is another"
+    assert installation.link_interpreter(tmp_path / "other") == tmp_path / "other", "python3 there is another"
 
 
 def test_of_a_server_that_was_stopped_nothing_is_left(repository, play, shared_memory):
@@ -118,9 +118,9 @@ def test_of_a_server_that_was_stopped_nothing_is_left(repository, play, shared_m
 
 
 def test_a_server_that_does_not_stop_is_killed_with_its_children(repository, play, monkeypatch):
-    monkeypatch.setattr(server, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(server, "STOP_MARGIN_SECONDS", 0.1)
     called = play(deaf=True, child=True)
-    with TritonServer(repository) as started:
+    with TritonServer(repository, options=["--exit-timeout-secs=0"]) as started:
         child = os.pidfd_open(called()["child"])
     assert started.exit_status == -signal.SIGKILL
     assert select.select([child], [], [], 20)[0], "it has ended"
@@ -293,16 +293,16 @@ def test_the_server_is_that_of_the_installed_wheel(wheel):
     program = wheel / "tritonserver" / "bin" / "tritonserver"
     program.parent.mkdir(parents=True)
     program.touch()
-    assert server.find_triton() == wheel / "tritonserver"
+    assert installation.find_triton() == wheel / "tritonserver"
 
 
 def test_a_wheel_without_a_server_is_as_good_as_none(wheel, monkeypatch):
     reason = r"no embedded Triton server: install the extra \[server\]"
     with pytest.raises(ServerError, match=reason):
-        server.find_triton()
-    monkeypatch.setattr(server.util, "find_spec", lambda _: None)
+        installation.find_triton()
+    monkeypatch.setattr(installation.util, "find_spec", lambda _: None)
     with pytest.raises(ServerError, match=reason):
-        server.find_triton()
+        installation.find_triton()
 
 
 def test_a_wheel_without_a_stub_for_this_python_says_for_which_it_has_one(tmp_path):
@@ -310,7 +310,7 @@ def test_a_wheel_without_a_stub_for_this_python_says_for_which_it_has_one(tmp_pa
     for known in ("3.8", "3.9", version):
         (tmp_path / "python_backend_stubs" / known).mkdir(parents=True)
     with pytest.raises(ServerError, match=rf"no stub for Python {version}; it has 3\.\d+, 3\.\d+, 3\.\d+"):
-        server.find_stub(tmp_path)
+        installation.find_stub(tmp_path)
     stub = tmp_path / "python_backend_stubs" / version / "triton_python_backend_stub"
     stub.touch()
-    assert server.find_stub(tmp_path) == stub
+    assert installation.find_stub(tmp_path) == stub

@@ -1,0 +1,1 @@
+"""Serving: a real tritonserver, started, asked, watched and stopped."""

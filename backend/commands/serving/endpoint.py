@@ -1,0 +1,246 @@
+"""How a tritonserver is asked by whoever has started it: over HTTP, or over gRPC where HTTP is off.
+
+The keys of restricted APIs are among the server's own options and are sent along. No proxy is asked, whatever
+the environment says: the server is this machine's.
+"""
+
+from __future__ import annotations
+
+import http
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from urllib.parse import quote
+
+from commands.errors import ServerError
+from commands.serving.options import find_option, is_on, make_grpc_headers, make_http_headers
+
+if TYPE_CHECKING:
+    import tritonclient.grpc
+
+HOST = "127.0.0.1"
+ASK_SECONDS = 5
+LOAD_SECONDS = 600
+"""For a model to load; it goes on in the server after that, but nobody waits for it."""
+_MOST_BYTES = 64 << 20
+_ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  what a server may have been told to listen on
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """An entry of the repository index."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Endpoint(Protocol):
+    """The questions; ServerError where one is not answered, with the reason."""
+
+    def is_live(self) -> bool | None:
+        """Whether the server is live; None while nobody listens. One that does not let us ask is."""
+
+    def is_ready(self, seconds: float) -> bool:
+        """Whether the server says that it is ready, within `seconds`. One that does not let us ask is."""
+
+    def list_models(self) -> list[ServedVersion]:
+        """The repository index."""
+
+    def read_config(self, model: str) -> dict[str, Any]:
+        """The configuration that a model is served with."""
+
+    def load(self, model: str, config: Mapping[str, Any]) -> None:
+        """Load a model with that configuration, which loads it anew though its files are what they were;
+        the old one serves until the new one does."""
+
+
+def make_endpoint(options: Sequence[str], http_port: int, grpc_port: int) -> Endpoint:
+    """The endpoint of a server that was started with `options` on these ports."""
+    if is_on(options, "--allow-http"):
+        address = _reach(find_option(options, "--http-address"))
+        return HttpEndpoint(f"http://{address}:{http_port}", make_http_headers(options))
+    address = _reach(find_option(options, "--grpc-address"))
+    return GrpcEndpoint(address, grpc_port, make_grpc_headers(options), _read_certificates(options))
+
+
+def _reach(address: str | None) -> str:
+    """Where a server can be asked that listens on `address`."""
+    if address is None or address in _ANY_ADDRESS:
+        return HOST
+    return f"[{address}]" if ":" in address else address
+
+
+class HttpEndpoint:
+    """Over HTTP. Triton has no TLS there."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url = url
+        self._headers = dict(headers)
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def is_live(self) -> bool | None:
+        """See Endpoint."""
+        return self._ask_health("live", ASK_SECONDS)
+
+    def is_ready(self, seconds: float) -> bool:
+        """See Endpoint."""
+        return bool(self._ask_health("ready", seconds))
+
+    def list_models(self) -> list[ServedVersion]:
+        """See Endpoint."""
+        index = self._ask("/v2/repository/index", b"{}")
+        if not isinstance(index, list):
+            raise ServerError("expected the list of models, found something else")
+        return [
+            ServedVersion(*(str(entry.get(key, "")) for key in ("name", "version", "state", "reason")))
+            for entry in index
+        ]
+
+    def read_config(self, model: str) -> dict[str, Any]:
+        """See Endpoint."""
+        config = self._ask(f"/v2/models/{quote(model, safe='')}/config")
+        return config if isinstance(config, dict) else {}
+
+    def load(self, model: str, config: Mapping[str, Any]) -> None:
+        """See Endpoint."""
+        body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+        self._ask(f"/v2/repository/models/{quote(model, safe='')}/load", body, LOAD_SECONDS)
+
+    def _ask_health(self, what: str, seconds: float) -> bool | None:
+        try:
+            with self._open(f"/v2/health/{what}", None, seconds):
+                return True
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code == http.HTTPStatus.FORBIDDEN  # restricted, with a key that we do not know
+        except OSError:
+            return None
+
+    def _ask(self, path: str, body: bytes | None = None, seconds: float = ASK_SECONDS) -> Any:
+        try:
+            with self._open(path, body, seconds) as answer:
+                text = answer.read(_MOST_BYTES)
+            return json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            with error:
+                raise ServerError(f"{error}: {_find_reason(error.read(_MOST_BYTES))}") from error
+        except (OSError, ValueError) as error:
+            raise ServerError(str(error)) from error
+
+    def _open(self, path: str, body: bytes | None, seconds: float) -> Any:
+        request = urllib.request.Request(f"{self._url}{path}", body, self._headers)  # noqa: S310  http: ours
+        return self._opener.open(request, timeout=seconds)
+
+
+def _find_reason(body: bytes) -> str:
+    with suppress(ValueError):
+        answer = json.loads(body)
+        if isinstance(answer, dict) and "error" in answer:
+            return str(answer["error"])
+    return body.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Files for TLS: who the server is, and, where it wants to know that of its clients, who we are."""
+
+    root: Path
+    key: Path | None
+    chain: Path | None
+
+
+def _read_certificates(options: Sequence[str]) -> Certificates | None:
+    """Those of `options`: whom the server trusts, or else itself, is whom we trust; None without TLS."""
+    own = find_option(options, "--grpc-server-cert")
+    mutual = is_set(options, "--grpc-use-ssl-mutual")
+    if own is None or not (mutual or is_set(options, "--grpc-use-ssl")):
+        return None
+    key = find_option(options, "--grpc-server-key") if mutual else None
+    root = find_option(options, "--grpc-root-cert") or own
+    return Certificates(Path(root), Path(key) if key else None, Path(own) if mutual else None)
+
+
+def is_set(options: Sequence[str], name: str) -> bool:
+    """A switch of Triton's that is off unless `options` say otherwise."""
+    return find_option(options, name) is not None and is_on(options, name)
+
+
+class GrpcEndpoint:
+    """Over gRPC. Where a call does not come through (TLS with a certificate of another name, or a client of
+    ours that the server does not know), a server whose port is open counts as ready."""
+
+    def __init__(
+        self, address: str, port: int, headers: Mapping[str, str], certificates: Certificates | None
+    ) -> None:
+        self._place = (address, port)
+        self._headers = dict(headers)
+        self._certificates = certificates
+        self._known: tritonclient.grpc.InferenceServerClient | None = None
+
+    def is_live(self) -> bool | None:
+        """See Endpoint."""
+        if not self._is_open():
+            return None
+        with suppress(ServerError):
+            return bool(self._call(lambda client, named: client.is_server_live(**named)))
+        return True
+
+    def is_ready(self, seconds: float) -> bool:
+        """See Endpoint."""
+        with suppress(ServerError):
+            return bool(self._call(lambda client, named: client.is_server_ready(**named), seconds))
+        return self._is_open()
+
+    def list_models(self) -> list[ServedVersion]:
+        """See Endpoint."""
+        index = self._call(lambda client, named: client.get_model_repository_index(**named))
+        return [ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models]
+
+    def read_config(self, model: str) -> dict[str, Any]:
+        """See Endpoint."""
+        answer = self._call(lambda client, named: client.get_model_config(model, as_json=True, **named))
+        return dict(answer.get("config", {}))
+
+    def load(self, model: str, config: Mapping[str, Any]) -> None:
+        """See Endpoint."""
+        text = json.dumps(config)
+        self._call(lambda client, named: client.load_model(model, config=text, **named), LOAD_SECONDS)
+
+    def _is_open(self) -> bool:
+        with suppress(OSError), socket.create_connection(self._place, timeout=ASK_SECONDS):
+            return True
+        return False
+
+    def _call(self, ask: Callable[..., Answer], seconds: float = ASK_SECONDS) -> Answer:
+        import tritonclient.grpc
+        from tritonclient.utils import InferenceServerException
+
+        try:
+            if self._known is None:
+                self._known = self._connect(tritonclient.grpc)
+            return ask(self._known, {"headers": self._headers, "client_timeout": seconds})
+        except (InferenceServerException, OSError) as error:
+            raise ServerError(str(error)) from error
+
+    def _connect(self, grpc: Any) -> tritonclient.grpc.InferenceServerClient:
+        address, port = self._place
+        files = self._certificates
+        return grpc.InferenceServerClient(
+            f"{address}:{port}",
+            ssl=files is not None,
+            root_certificates=str(files.root) if files else None,
+            private_key=str(files.key) if files and files.key else None,
+            certificate_chain=str(files.chain) if files and files.chain else None,
+            # As with HTTP: nothing stands between.
+            channel_args=[("grpc.enable_http_proxy", 0)],
+        )

@@ -1,0 +1,85 @@
+"""Which of the instances that have lost their process are dead: those that Triton still serves.
+
+A process also ends in order, when its model is unloaded, is given fewer instances or did not load.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from commands.errors import ServerError
+from commands.serving.endpoint import Endpoint
+from commands.serving.stubs import Stub
+
+_ENDED = ("UNAVAILABLE", "")
+"""States of a version that is not loaded; one that the index does not have has none."""
+_ENDING = "UNLOADING"
+_GPU = re.compile(r"_gpu\d+$")
+
+
+class Inquest:
+    """Asks a server what it serves. Where it does not answer, every lost instance counts as dead."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def divide(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
+        """The dead among these, under their models' names, and those whose instances are no more. What is
+        being unloaded is neither."""
+        lost = list(lost)
+        try:
+            states = {(each.name, each.version): each.state for each in self._endpoint.list_models()}
+        except ServerError:
+            return set(lost), []
+        dead, gone = set(), []
+        groups: dict[str, Mapping[str, int]] = {}
+        for stub in lost:
+            known = self._name(stub, states, groups)
+            state = states.get((known.model, known.version), "")
+            if state in _ENDED or (state != _ENDING and not self._has(known, groups)):
+                gone.append(stub)
+            elif state != _ENDING:
+                dead.add(known)
+        return dead, gone
+
+    def _name(
+        self, stub: Stub, states: Mapping[tuple[str, str], str], groups: dict[str, Mapping[str, int]]
+    ) -> Stub:
+        """The stub under the name of its model, which a server with models out of a store does not tell
+        where the instance group has a name of its own."""
+        names = {name for name, _ in states}
+        if stub.model in names:
+            return stub
+        group = _split(stub.instance)[0]
+        found = (name for name in sorted(names) if group in self._read_groups(name, groups))
+        return replace(stub, model=next(found, stub.model))
+
+    def _has(self, stub: Stub, groups: dict[str, Mapping[str, int]]) -> bool:
+        """Whether its model has such an instance; where that cannot be known, yes."""
+        known = self._read_groups(stub.model, groups)
+        group, place = _split(stub.instance)
+        return not known or place < known.get(group, 0)
+
+    def _read_groups(self, model: str, groups: dict[str, Mapping[str, int]]) -> Mapping[str, int]:
+        """How many instances each group of a model has; nothing where the server does not say."""
+        if model not in groups:
+            try:
+                groups[model] = _count_instances(self._endpoint.read_config(model))
+            except ServerError:
+                groups[model] = {}
+        return groups[model]
+
+
+def _count_instances(config: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        str(group.get("name", "")): int(group.get("count", 1)) for group in config.get("instance_group", ())
+    }
+
+
+def _split(instance: str) -> tuple[str, int]:
+    """An instance's group and its place there."""
+    group, _, place = _GPU.sub("", instance).rpartition("_")
+    return group, int(place) if place.isdecimal() else 0
