@@ -14,6 +14,7 @@ import onnx
 import poprt.cli
 import pytest
 from commands import doctor
+from commands.serving import command
 from onnx import TensorProto, helper
 from sample_models import make_model
 
@@ -222,7 +223,7 @@ def test_models_that_are_not_served_are_said_in_a_line_each(capsys):
         def failed_models(self) -> dict[str, str]:
             return {EVIL: "\x1b[2Jbad\nmore", "b": "why"}
 
-    assert set(commands.cli._failed_models(Server())) == {EVIL, "b"}
+    assert set(command._failed_models(Server())) == {EVIL, "b"}
     first, second = capsys.readouterr().err.splitlines()
     assert first.endswith(r"[server]' is not served: \x1b[2Jbad")
     assert second == "poplar-triton: model 'b' is not served: why"

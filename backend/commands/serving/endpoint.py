@@ -59,9 +59,9 @@ class Endpoint(Protocol):
     def read_config(self, model: str) -> dict[str, Any]:
         """The configuration that a model is served with."""
 
-    def load(self, model: str, config: Mapping[str, Any]) -> None:
-        """Load a model with that configuration, which loads it anew though its files are what they were;
-        the old one serves until the new one does."""
+    def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """Load a model; with a configuration anew, though its files are what they were: the old one serves
+        until the new one does."""
 
 
 def make_endpoint(options: Sequence[str], http_port: int, grpc_port: int) -> Endpoint:
@@ -111,9 +111,10 @@ class HttpEndpoint:
         config = self._ask(f"/v2/models/{quote(model, safe='')}/config")
         return config if isinstance(config, dict) else {}
 
-    def load(self, model: str, config: Mapping[str, Any]) -> None:
+    def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """See Endpoint."""
-        body = json.dumps({"parameters": {"config": json.dumps(config)}}).encode()
+        parameters = {} if config is None else {"config": json.dumps(config)}
+        body = json.dumps({"parameters": parameters}).encode()
         self._ask(f"/v2/repository/models/{quote(model, safe='')}/load", body, LOAD_SECONDS)
 
     def _ask_health(self, what: str, seconds: float) -> bool | None:
@@ -211,9 +212,9 @@ class GrpcEndpoint:
         answer = self._call(lambda client, named: client.get_model_config(model, as_json=True, **named))
         return dict(answer.get("config", {}))
 
-    def load(self, model: str, config: Mapping[str, Any]) -> None:
+    def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """See Endpoint."""
-        text = json.dumps(config)
+        text = None if config is None else json.dumps(config)
         self._call(lambda client, named: client.load_model(model, config=text, **named), LOAD_SECONDS)
 
     def _is_open(self) -> bool:

@@ -24,6 +24,8 @@ _TEXT = "text/plain; charset=utf-8"
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _MOST_CONNECTIONS = 64
 _IDLE_SECONDS = 5
+_POLL_SECONDS = 0.05
+"""Between two looks whether to end."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -114,7 +116,9 @@ class HealthServer:
                 f"health port {port} of {address}: cannot listen there ({error}); choose another with "
                 "--health-port or --health-address"
             ) from error
-        self._thread = threading.Thread(target=self._listener.serve_forever, name="health port", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listener.serve_forever, args=(_POLL_SECONDS,), name="health port", daemon=True
+        )
 
     @property
     def url(self) -> str:

@@ -21,10 +21,15 @@ _GPU = re.compile(r"_gpu\d+$")
 
 
 class Inquest:
-    """Asks a server what it serves. Where it does not answer, every lost instance counts as dead."""
+    """Asks a server what it serves. Where it does not answer, every lost instance counts as dead.
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    A server with models out of a store (`is_remote`) does not tell a stub which model it is of, where the
+    instance group has a name of its own: then the group is looked for in the models' configurations.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, is_remote: bool = False) -> None:
         self._endpoint = endpoint
+        self._is_remote = is_remote
 
     def divide(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
         """The dead among these, under their models' names, and those whose instances are no more. What is
@@ -48,10 +53,9 @@ class Inquest:
     def _name(
         self, stub: Stub, states: Mapping[tuple[str, str], str], groups: dict[str, Mapping[str, int]]
     ) -> Stub:
-        """The stub under the name of its model, which a server with models out of a store does not tell
-        where the instance group has a name of its own."""
+        """The stub under the name of its model."""
         names = {name for name, _ in states}
-        if stub.model in names:
+        if not self._is_remote or stub.model in names:
             return stub
         group = _split(stub.instance)[0]
         found = (name for name in sorted(names) if group in self._read_groups(name, groups))

@@ -160,6 +160,11 @@ class TritonServer:
         return f"http://{HOST}:{self.ports[2]}/metrics"
 
     @property
+    def takes_models(self) -> bool:
+        """Whether who may reach it can load and unload models."""
+        return find_option(self._options, "--model-control-mode") == "explicit"
+
+    @property
     def pid(self) -> int:
         """The server's process id."""
         assert self._process is not None

@@ -70,6 +70,7 @@ class Supervisor:
         self._hurry = threading.Event()
         self._healer = Healer(server.endpoint, condition, tell, clock)
         self._started: deque[float] = deque()
+        self._served: set[str] = set()
         self._begin()
 
     def catch_signals(self) -> None:
@@ -109,7 +110,7 @@ class Supervisor:
         """With a server that has just been started."""
         remote = is_remote(self._server.model_repository)
         self._watch = StubWatch(self._server.pid, is_remote=remote)
-        self._inquest = Inquest(self._server.endpoint)
+        self._inquest = Inquest(self._server.endpoint, is_remote=remote)
         self._healer.forget()
         self._lost: list[Stub] = []
         self._dead: set[Stub] = set()
@@ -148,6 +149,8 @@ class Supervisor:
         if ready:
             self._answered_at = self._clock()
         self._condition.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
+        if ready and self._settings.restarts and self._server.takes_models:
+            self._served = self._list_served() or self._served
 
     def _start_again(self) -> bool:
         """Start the server that has ended once more; False where that may not be, or was given up for a
@@ -168,9 +171,29 @@ class Supervisor:
                 f"tritonserver is ready again (start {len(self._started)} of {self._settings.restarts})"
             )
             self._begin()
+            self._restore_models()
             self._condition.enter(Phase.SERVING)
             return True
         return False
+
+    def _list_served(self) -> set[str]:
+        try:
+            models = self._server.endpoint.list_models()
+        except ServerError:
+            return set()
+        return {model.name for model in models if model.state == "READY"}
+
+    def _restore_models(self) -> None:
+        """Load what a client had loaded into the server that has ended."""
+        for model in sorted(self._served - self._list_served()):
+            if self._stop.is_set():
+                return
+            try:
+                self._server.endpoint.load(model)
+            except ServerError as error:
+                self._tell(f"model {model!r}, which was served before, did not load: {error}")
+            else:
+                self._tell(f"model {model!r}, which was served before, is loaded again")
 
     def _may_start(self) -> bool:
         most = self._settings.restarts

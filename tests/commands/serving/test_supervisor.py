@@ -1,0 +1,268 @@
+"""What a supervisor does about a server that dies, goes silent, loses instances or shall stop: played, with
+no server at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from commands.errors import ServerError
+from commands.serving import supervisor
+from commands.serving.condition import Condition, Phase
+from commands.serving.endpoint import ServedVersion
+from commands.serving.stubs import Stub
+from commands.serving.supervisor import OnDeadStub, Settings, Supervisor
+
+DEAD = Stub(7, 1, "m", "1", "m_0_0")
+HERE = Stub(8, 1, "m", "1", "m_0_1")
+
+
+class Server:
+    """A server and its endpoint; `script` has what happens at each look."""
+
+    def __init__(self, script: list[Callable[[], None]]):
+        self.endpoint = self
+        self.script = script
+        self.model_repository = "models"
+        self.takes_models = False
+        self.pid = 1
+        self.status: int | None = None
+        self.ready = True
+        self.served = ["m"]
+        self.lost: list[Stub] = []
+        self.starts = 0
+        self.failing_starts = 0
+        self.loads: list[str] = []
+        self.stops = 0
+
+    def poll(self):
+        if self.script:
+            self.script.pop(0)()
+        return self.status
+
+    def look(self):
+        return [HERE], list(self.lost)
+
+    def forget(self, stub):
+        self.lost.remove(stub)
+
+    def start_again(self, cancelled):
+        self.starts += 1
+        if self.starts <= self.failing_starts:
+            raise ServerError("port is busy")
+        self.status, self.lost = None, []
+        return not cancelled.is_set()
+
+    def stop(self):
+        self.stops += 1
+
+    def is_ready(self, seconds):
+        return self.ready
+
+    def list_models(self):
+        return [ServedVersion(name, "1", "READY", "") for name in self.served]
+
+    def read_config(self, model):
+        return {"instance_group": [{"name": "m_0", "count": 2}]}
+
+    def load(self, model, config=None):
+        self.loads.append(model)
+
+
+class Watch:
+    """The watch of the play that runs."""
+
+    current: Server
+
+
+class Play:
+    """A supervised server; `then` is what happens at each look, the last of it a request to stop."""
+
+    def __init__(self, **settings):
+        self.lines: list[str] = []
+        self.now = 0.0
+        self.condition = Condition()
+        self.server = Watch.current = Server([])
+        self.seen: list[tuple[str, str]] = []
+        self.supervisor = Supervisor(
+            self.server, self.condition, Settings(**settings), self.lines.append, lambda: self.now
+        )
+
+    def run(self, *then, stop=True):
+        def note():
+            self.seen.append((self.condition.unready_reason, self.condition.hopeless_reason))
+
+        self.server.script = [*then, *([note, self.supervisor.ask_to_stop] if stop else [])]
+        return self.supervisor.run()
+
+    def lose(self):
+        self.server.lost = [DEAD]
+
+    def die(self, status=-9):
+        self.server.status = status
+
+    def pass_time(self, seconds=2.0):
+        self.now += seconds
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No time passes between looks; the processes are the server's own idea."""
+    monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "FIRST_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(supervisor, "StubWatch", lambda *_, **__: Watch.current)
+
+
+@pytest.fixture
+def play():
+    return Play
+
+
+def test_a_server_that_is_asked_to_stop_is_left_to_who_has_started_it(play):
+    it = play()
+    assert it.run(lambda: None)
+    assert it.seen == [("", "")]
+    assert (it.server.stops, it.lines) == (0, [])
+    assert it.condition.unready_reason == Phase.DRAINING.value
+
+
+def test_a_dead_instance_is_said_once_and_so_is_its_return(play):
+    it = play()
+    assert it.run(it.lose, lambda: None, lambda: None)
+    assert it.seen == [("dead: m_0_0 of model 'm' version 1", "")]
+    assert it.lines == ["dead: m_0_0 of model 'm' version 1 (process 7)"]
+    it = play()
+    assert it.run(it.lose, lambda: it.server.lost.clear(), lambda: None)
+    assert it.seen == [("", "")]
+    assert it.lines[1:] == ["no instance is dead any more"]
+
+
+def test_an_instance_that_is_served_no_more_is_not_dead(play):
+    it = play()
+    it.server.served = []
+    assert it.run(it.lose, lambda: None)
+    assert it.seen == [("", "")]
+    assert (it.server.lost, it.lines) == ([], [])
+
+
+def test_a_dead_instance_is_loaded_anew_where_that_was_asked_for(play):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(it.lose, lambda: None, lambda: None)
+    for thread in threading.enumerate():
+        if thread.name == "reload of m":
+            thread.join(10)
+    assert it.server.loads == ["m"]
+    it = play()
+    assert it.run(it.lose, lambda: None)
+    assert it.server.loads == []
+
+
+def test_with_exit_a_dead_instance_stops_the_server(play):
+    it = play(on_dead_stub=OnDeadStub.EXIT)
+    assert not it.run(it.lose, stop=False)
+    assert (it.server.stops, it.server.starts) == (1, 0)
+    assert it.lines[-1] == "stopping tritonserver for its dead instances"
+    assert it.condition.hopeless_reason == Phase.ENDED.value
+
+
+def test_with_exit_and_restart_it_is_started_again(play):
+    it = play(on_dead_stub=OnDeadStub.EXIT, restarts=1)
+    assert it.run(it.lose, lambda: None)
+    assert (it.server.stops, it.server.starts) == (1, 1)
+    assert it.seen == [("", "")]
+    assert it.lines[-1] == "tritonserver is ready again (start 1 of 1)"
+
+
+def test_a_server_that_ends_by_itself_ends_it_all(play):
+    it = play()
+    assert not it.run(it.die, stop=False)
+    assert it.lines == ["tritonserver ended by itself, status -9"]
+    assert it.condition.unready_reason == Phase.ENDED.value
+
+
+def test_it_is_started_again_so_often_and_not_more(play):
+    it = play(restarts=2)
+    assert not it.run(it.die, it.die, it.die, stop=False)
+    assert it.server.starts == 2
+    assert it.lines[-1] == "tritonserver was started 2 times in 10 minutes; giving up"
+    it = play(restarts=1)
+    assert it.run(it.die, lambda: it.pass_time(601), it.die), "that was long ago"
+    assert it.server.starts == 2
+
+
+def test_a_start_that_fails_counts(play):
+    it = play(restarts=3)
+    it.server.failing_starts = 2
+    assert it.run(it.die)
+    assert it.server.starts == 3
+    assert it.lines[1:3] == ["port is busy"] * 2
+    it = play(restarts=2)
+    it.server.failing_starts = 2
+    assert not it.run(it.die, stop=False)
+
+
+def test_a_request_to_stop_ends_a_restart(play):
+    it = play(restarts=1)
+
+    def die():
+        it.die()
+        it.supervisor.ask_to_stop()
+
+    assert it.run(die, stop=False)
+    assert it.server.starts == 0
+
+
+def test_what_clients_had_loaded_is_loaded_into_the_next_server(play):
+    it = play(restarts=1)
+    it.server.takes_models = True
+    it.server.served = ["m", "later"]
+
+    def die():
+        it.die()
+        it.server.served = ["m"]
+
+    assert it.run(lambda: None, die)
+    assert it.server.loads == ["later"]
+    assert "model 'later', which was served before, is loaded again" in it.lines
+
+
+def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
+    it = play()
+    it.server.ready = False
+    hopeless = []
+
+    def note():
+        it.pass_time(20)
+        hopeless.append(bool(it.condition.hopeless_reason))
+
+    def answer():
+        it.server.ready = True
+        note()
+
+    assert it.run(note, note, note, answer, note)
+    assert hopeless == [False, False, True, True, False]
+
+
+def test_it_drains_while_it_serves_on(play):
+    it = play(drain_seconds=3)
+    it.server.poll = lambda: it.pass_time(1)
+    it.supervisor.ask_to_stop()
+    assert it.supervisor.run()
+    assert it.now == 3
+    assert it.lines == ["draining: serving goes on for 3 s"]
+
+
+def test_a_second_request_cuts_the_drain_short(play):
+    it = play(drain_seconds=3600)
+    it.supervisor.ask_to_stop()
+    it.supervisor.ask_to_stop()
+    assert it.supervisor.run()
+    assert it.now == 0
+
+
+def test_a_server_that_dies_meanwhile_ends_the_drain(play):
+    it = play(drain_seconds=3600)
+    it.die()
+    it.supervisor.ask_to_stop()
+    assert it.supervisor.run()
