@@ -236,6 +236,9 @@ class GrpcEndpoint:
     def _connect(self, grpc: Any) -> tritonclient.grpc.InferenceServerClient:
         address, port = self._place
         files = self._certificates
+        for file in (files.root, files.key, files.chain) if files else ():
+            if file is not None:
+                file.open("rb").close()  # a client that cannot read one complains once more when it is freed
         return grpc.InferenceServerClient(
             f"{address}:{port}",
             ssl=files is not None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,8 +13,11 @@ import pytest
 from commands import cli, doctor
 from commands.demo import runner
 from commands.errors import RecipeError
-from commands.serving import command
+from commands.serving import command, installation
 from commands.serving.command import make_server
+from commands.serving.supervisor import OnDeadStub, Supervisor
+
+from popef.console import UsageError
 
 PORTS = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0")
 
@@ -195,3 +199,89 @@ def test_install_copies_the_backend_beside_the_python_backend(tmp_path, capsys):
         assert capsys.readouterr().out == f"wrote {tmp_path / 'poplar' / 'model.py'}\n"
         assert "class TritonPythonModel" in (tmp_path / "poplar" / "model.py").read_text()
         (tmp_path / "poplar" / "model.py").write_text("an earlier one")
+
+
+def triton_options(repository, *words):
+    """What `serve` would hand to tritonserver."""
+    own, after = (
+        (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, ())
+    )
+    options = cli._parser().parse_args(["serve", str(repository), *own])
+    return command._allow_reload(list(after), OnDeadStub(options.on_dead_stub))
+
+
+def test_a_reload_needs_explicit_control_which_only_the_supervisor_has(repository):
+    assert triton_options(repository) == []
+    mode, load, http, grpc = triton_options(repository, "--on-dead-stub", "reload")
+    assert (mode, load) == ("--model-control-mode=explicit", "--load-model=*")
+    name, _, secret = http.rpartition("=")
+    assert name == "--http-restricted-api=model-repository:poplar-supervisor"
+    assert grpc == f"--grpc-restricted-protocol=model-repository:poplar-supervisor={secret}"
+    assert len(secret) == 32
+    assert secret not in triton_options(repository, "--on-dead-stub", "reload")[2], "another one each time"
+
+
+def test_whoever_has_chosen_a_mode_or_a_key_keeps_it(repository):
+    reload = ("--on-dead-stub", "reload", "--")
+    explicit = "--model-control-mode=explicit"
+    assert triton_options(repository, *reload, explicit) == [explicit]
+    own = "--http-restricted-api=health,model-repository:mine=x"
+    options = triton_options(repository, *reload, own)
+    assert [option for option in options if option.startswith("--http-restricted-api")] == [own]
+    with pytest.raises(UsageError, match="expected --model-control-mode=explicit after the --, found poll"):
+        triton_options(repository, *reload, "--model-control-mode", "poll")
+
+
+@pytest.mark.parametrize("store", ["s3://bucket/models", "gs://bucket", "as://account/container"])
+def test_a_store_goes_through_as_it_is(triton, play, store, capsys):
+    called = play(interrupts=signal.SIGTERM)
+    assert cli.main(["serve", store, *PORTS]) == 0
+    assert called()["arguments"][0] == f"--model-repository={store}"
+    assert "/v2/models/MODEL\n" in capsys.readouterr().out
+
+
+def test_another_server_is_started_with_its_own_backends(repository, play, triton, tmp_path, monkeypatch):
+    monkeypatch.setattr(installation, "find_triton", lambda: pytest.fail("the wheel is not needed"))
+    called = play(interrupts=signal.SIGTERM)
+    program = str(triton / "bin" / "tritonserver")
+    (triton / "backends" / "other").mkdir()
+    assert serve(repository, "--server", program) == 0
+    backends = Path(called()["arguments"][1].partition("=")[2])
+    assert backends.parent != triton, "links, as the poplar backend is not installed there"
+    (triton / "backends" / "poplar").mkdir()
+    (triton / "backends" / "poplar" / "model.py").touch()
+    assert serve(repository, "--server", program) == 0
+    assert called()["arguments"][1] == f"--backend-directory={triton / 'backends'}"
+
+
+def test_a_script_that_calls_tritonserver_gets_the_wheels_backends(repository, play, triton, tmp_path):
+    called = play(interrupts=signal.SIGTERM)
+    script = tmp_path / "mine" / "start"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec "{triton}/bin/tritonserver" "$@"\n')
+    script.chmod(0o755)
+    assert serve(repository, "--server", str(script)) == 0
+    assert called()["arguments"][1].startswith("--backend-directory=")
+
+
+def test_a_server_that_is_no_program_is_an_error(repository, tmp_path, capsys):
+    assert serve(repository, "--server", str(tmp_path / "none")) == 1
+    assert "--server " in (err := capsys.readouterr().err)
+    assert "expected a program to run, found none" in err
+
+
+def test_the_health_port_is_named_and_answers_while_it_serves(repository, play, capsys, monkeypatch):
+    play()
+    answers = []
+
+    def look(supervised):
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("health"))
+        url = line.split()[1].replace("/ready", "/live")
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            answers.append(answer.read())
+        supervised.ask_to_stop()
+        return True
+
+    monkeypatch.setattr(Supervisor, "_look", look)
+    assert serve(repository, "--health-port", "0") == 0
+    assert answers == [b"live\n"]

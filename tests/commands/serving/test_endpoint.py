@@ -1,0 +1,123 @@
+"""How a server is asked over HTTP: what is sent, and what becomes of each answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from commands.errors import ServerError
+from commands.serving.endpoint import GrpcEndpoint, HttpEndpoint, ServedVersion, make_endpoint
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as it is told to, and keeps what it was asked."""
+
+    def do_GET(self):
+        length = int(self.headers.get("Content-Length", 0))
+        self.server.asked.append((self.path, dict(self.headers), self.rfile.read(length)))
+        status, body = self.server.answer
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.asked, server.answer = [], (200, b"")
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def endpoint(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    options = ["--http-restricted-api=health,model-repository:admin=secret"]
+    return make_endpoint(options, server.server_port, 1)
+
+
+def test_every_question_carries_the_keys_and_asks_no_proxy(server, endpoint):
+    assert endpoint.is_ready(5)
+    assert endpoint.is_live()
+    assert [path for path, _, _ in server.asked] == ["/v2/health/ready", "/v2/health/live"]
+    assert all(headers["Admin"] == "secret" for _, headers, _ in server.asked)
+
+
+@pytest.mark.parametrize(("status", "answers"), [(200, True), (400, False), (403, True), (503, False)])
+def test_a_server_that_does_not_let_us_ask_counts_as_ready(server, endpoint, status, answers):
+    server.answer = (status, b"")
+    assert endpoint.is_ready(5) is answers
+    assert endpoint.is_live() is answers
+
+
+def test_where_nobody_listens_nothing_is_known():
+    endpoint = HttpEndpoint("http://127.0.0.1:1", {})
+    assert endpoint.is_live() is None
+    assert endpoint.is_ready(1) is False
+    with pytest.raises(ServerError, match="refused"):
+        endpoint.list_models()
+
+
+def test_a_model_is_loaded_under_any_name_and_with_a_configuration_anew(server, endpoint):
+    endpoint.load("a/b ?#", {"name": "a"})
+    endpoint.load("m")
+    (path, _, body), (_, _, plain) = server.asked
+    assert path == "/v2/repository/models/a%2Fb%20%3F%23/load"
+    assert json.loads(json.loads(body)["parameters"]["config"]) == {"name": "a"}
+    assert json.loads(plain) == {"parameters": {}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((400, b'{"error":"failed to load"}'), "HTTP Error 400: Bad Request: failed to load"),
+        ((500, b"\xff"), "HTTP Error 500: Internal Server Error: \ufffd"),
+        ((200, b"{"), "Expecting property name"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_with_the_servers_reason(server, endpoint, answer, reason):
+    server.answer = answer
+    with pytest.raises(ServerError) as caught:
+        endpoint.load("m")
+    assert str(caught.value).startswith(reason)
+
+
+def test_the_index_is_read_whatever_it_lacks(server, endpoint):
+    server.answer = (200, b'[{"name":"m","version":"1","state":"READY"},{"name":"n","reason":"x"}]')
+    assert endpoint.list_models() == [
+        ServedVersion("m", "1", "READY", ""),
+        ServedVersion("n", "", "", "x"),
+    ]
+    server.answer = (200, b"{}")
+    with pytest.raises(ServerError, match="expected the list of models"):
+        endpoint.list_models()
+
+
+def test_the_address_is_the_one_that_the_server_listens_on(server):
+    for address, expected in (
+        ("10.1.2.3", "http://10.1.2.3:7"),
+        ("0.0.0.0", "http://127.0.0.1:7"),
+        ("::1", "http://[::1]:7"),
+    ):
+        assert make_endpoint([f"--http-address={address}"], 7, 8)._url == expected
+
+
+def test_without_http_it_is_asked_over_grpc(tmp_path):
+    options = ["--allow-http=false", "--grpc-use-ssl=1", f"--grpc-server-cert={tmp_path / 'none.pem'}"]
+    endpoint = make_endpoint(options, 7, 1)
+    assert isinstance(endpoint, GrpcEndpoint)
+    assert endpoint.is_live() is None
+    assert endpoint.is_ready(1) is False
+    with pytest.raises(ServerError, match=r"none\.pem"):
+        endpoint.load("m")
