@@ -26,7 +26,7 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -m "not server"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server"
 
 test-server: .venv/dev models
 	$(BIN)/python -m pytest -m server

@@ -297,6 +297,7 @@ def test_popef_reads_files_of_the_reference_and_of_the_builder(file: list[PlainB
     assert found == split_by_reference(data) == file
 
 
+@pytest.mark.server
 @settings(many, max_examples=3 * EXAMPLES)
 @given(structures(), SEEDS)
 def test_damaged_messages_are_read_alike_or_refused(structure: tuple[str, Plain], seed: int) -> None:
