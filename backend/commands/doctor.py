@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commands.errors import ServerError
 from commands.serving.installation import backend_file, find_stub, find_triton, make_environment
-from commands.serving.server import SHARED_MEMORY
+from commands.serving.leftovers import SHARED_MEMORY
 
 PACKAGES = ("numpy", "protobuf", "onnx", "onnxruntime", "tritonclient")
 MINIMUM_GLIBC = (2, 35)

@@ -11,7 +11,6 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -22,10 +21,10 @@ from types import TracebackType
 from commands.errors import ServerError
 from commands.serving.endpoint import ASK_SECONDS, HOST, Endpoint, make_endpoint
 from commands.serving.installation import find_installation, link_interpreter, make_environment
+from commands.serving.leftovers import Belongings
 from commands.serving.options import find_exit_seconds, find_option
 from commands.serving.output import ServerOutput
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  where the segments of Triton's Python backends lie, whatever we think of it
 MODEL_FILE = "config.pbtxt"
 STORES = ("s3://", "gs://", "as://")
 """Repositories that Triton itself copies models out of."""
@@ -127,10 +126,9 @@ class TritonServer:
             # In these modes models may come later.
             later = find_option(self._options, "--model-control-mode") in ("explicit", "poll")
             check_repository(Path(self.model_repository), may_be_empty=later)
-        self._folder = tempfile.TemporaryDirectory(prefix="poplar-triton-")
-        self._prefix = f"poplar_{os.getpid()}_{self._folder.name[-8:]}_"
+        self._belongings = Belongings()
         try:
-            self._prepare(Path(self._folder.name))
+            self._prepare(self._belongings.folder)
             self._start()
             self._wait_until_ready(threading.Event())
         except BaseException:
@@ -142,7 +140,7 @@ class TritonServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._folder.cleanup()
+        self._belongings.give_up()
 
     @property
     def http_url(self) -> str:
@@ -191,8 +189,7 @@ class TritonServer:
         """Stop the server in order, or else kill it; of its processes and shared memory nothing stays.
         `exit_status` tells how it ended."""
         self.exit_status = self._stop()
-        for segment in SHARED_MEMORY.glob(f"{self._prefix}*"):
-            segment.unlink(missing_ok=True)
+        self._belongings.clear_memory()
 
     def start_again(self, cancelled: threading.Event) -> bool:
         """Start a server that has ended once more, on the same ports; False if `cancelled` before it was
@@ -221,7 +218,7 @@ class TritonServer:
             f"--http-address={HOST}",
             f"--grpc-address={HOST}",
             f"--metrics-address={HOST}",
-            f"--backend-config=python,shm-region-prefix-name={self._prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self._belongings.prefix}",
             # A model that does not load must not take the others with it; `failed_models` says which.
             "--exit-on-error=false",
             "--strict-readiness=false",
@@ -236,6 +233,7 @@ class TritonServer:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            pass_fds=(self._belongings.lock,),
         )
         assert self._process.stdout is not None
         self._output = ServerOutput(self._process.stdout, self._log)

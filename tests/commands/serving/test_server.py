@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from commands.errors import ServerError
-from commands.serving import installation, server
+from commands.serving import installation, leftovers, server
 from commands.serving.server import TritonServer
 
 BACKEND = Path(server.__file__).parents[2] / "poplar" / "model.py"
@@ -23,7 +23,7 @@ def shared_memory(tmp_path, monkeypatch):
     """Stands for /dev/shm."""
     folder = tmp_path / "shm"
     folder.mkdir()
-    monkeypatch.setattr(server, "SHARED_MEMORY", folder)
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", folder)
     return folder
 
 
@@ -181,7 +181,7 @@ def test_a_server_that_listens_for_grpc_alone_unasked_is_waited_for_in_vain(
 
 
 def test_a_start_that_fails_gives_up_what_it_had_made(repository, write_program, tmp_path, monkeypatch):
-    monkeypatch.setattr(server.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(leftovers.tempfile, "tempdir", str(tmp_path))
     write_program("#!/bin/sh\nexit 3\n")
     with pytest.raises(ServerError, match="stopped with status 3"):
         TritonServer(repository).__enter__()
