@@ -1,6 +1,7 @@
 """Which of the instances that have lost their process are dead: those that Triton still serves.
 
-A process also ends in order, when its model is unloaded, is given fewer instances or did not load.
+A process also ends in order, when its model is unloaded, is given fewer instances or did not load, or when it
+was there to complete the configuration only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from commands.serving.stubs import Stub
 
 _ENDED = ("UNAVAILABLE", "")
 """States of a version that is not loaded; one that the index does not have has none."""
-_ENDING = "UNLOADING"
+_ENDING, _SERVED = "UNLOADING", "READY"
 _GPU = re.compile(r"_gpu\d+$")
 
 
@@ -33,7 +34,7 @@ class Inquest:
 
     def divide(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
         """The dead among these, under their models' names, and those whose instances are no more. What is
-        being unloaded is neither."""
+        being unloaded, or loaded for the first time, is neither."""
         lost = list(lost)
         try:
             states = {(each.name, each.version): each.state for each in self._endpoint.list_models()}
@@ -44,10 +45,14 @@ class Inquest:
         for stub in lost:
             known = self._name(stub, states, groups)
             state = states.get((known.model, known.version), "")
-            if state in _ENDED or (state != _ENDING and not self._has(known, groups)):
+            if state in _ENDED:
                 gone.append(stub)
             elif state != _ENDING:
-                dead.add(known)
+                has = self._has(known, groups)
+                if has is False:
+                    gone.append(stub)
+                elif has or state == _SERVED:
+                    dead.add(known)
         return dead, gone
 
     def _name(
@@ -61,11 +66,12 @@ class Inquest:
         found = (name for name in sorted(names) if group in self._read_groups(name, groups))
         return replace(stub, model=next(found, stub.model))
 
-    def _has(self, stub: Stub, groups: dict[str, Mapping[str, int]]) -> bool:
-        """Whether its model has such an instance; where that cannot be known, yes."""
+    def _has(self, stub: Stub, groups: dict[str, Mapping[str, int]]) -> bool | None:
+        """Whether its model has such an instance; None where that cannot be known, as of one that loads for
+        the first time."""
         known = self._read_groups(stub.model, groups)
         group, place = _split(stub.instance)
-        return not known or place < known.get(group, 0)
+        return place < known.get(group, 0) if known else None
 
     def _read_groups(self, model: str, groups: dict[str, Mapping[str, int]]) -> Mapping[str, int]:
         """How many instances each group of a model has; nothing where the server does not say."""

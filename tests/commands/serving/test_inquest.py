@@ -36,6 +36,7 @@ def stub(instance="m_0_0", model="m", version="1"):
     [
         (Server(("m", "1", "READY")), "dead"),
         (Server(("m", "1", "LOADING")), "dead"),
+        (Server(("m", "1", "LOADING"), mute=True), "neither"),
         (Server(("m", "1", "UNLOADING")), "neither"),
         (Server(("m", "1", "UNAVAILABLE")), "gone"),
         (Server(("m", "2", "READY")), "gone"),
@@ -58,6 +59,11 @@ def test_an_instance_that_the_configuration_has_no_more_is_gone():
     dead, gone = Inquest(Server(("m", "1", "READY"))).divide(lost)
     assert dead == {lost[0], lost[1], lost[3]}
     assert gone == [lost[2], lost[4]]
+
+
+def test_a_process_that_completed_a_configuration_is_gone():
+    lost = stub("m")
+    assert Inquest(Server(("m", "1", "READY"))).divide([lost]) == (set(), [lost])
 
 
 def test_where_the_stub_does_not_know_its_model_the_configurations_do():
