@@ -333,7 +333,7 @@ def parse_backend_options(given: Mapping[str, str]) -> BackendOptions:
 def _parse(table: Sequence[Parameter], given: Mapping[str, str], owner: str) -> dict[str, Any]:
     names = [parameter.name for parameter in table]
     for name in given:
-        if name not in names and name not in _TRITON_PARAMETERS:
+        if name not in names and name not in _OTHERS_PARAMETERS:
             _check_unknown(name, names, owner)
     values = {}
     for parameter in table:
@@ -361,8 +361,10 @@ def _quote(text: str | None) -> str:
     return escape(repr(text), _MOST_QUOTED)
 
 
-_TRITON_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS")
-"""Parameters that Triton's Python backend takes itself."""
+RELOAD_PARAMETER = "poplar_supervisor.reload"
+"""Set by the supervisor of `poplar-triton serve`, so that Triton loads a model again that is unchanged."""
+_OTHERS_PARAMETERS = ("EXECUTION_ENV_PATH", "FORCE_CPU_ONLY_INPUT_TENSORS", RELOAD_PARAMETER)
+"""Parameters that Triton's Python backend takes itself, or nobody."""
 
 
 def describe_parameters(table: Sequence[Parameter] = PARAMETERS) -> str:

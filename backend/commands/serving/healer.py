@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from triton_poplar.parameters import RELOAD_PARAMETER
 
 from commands.errors import ServerError
 from commands.serving.condition import Condition
@@ -32,11 +36,18 @@ class _Case:
         return self.thread is not None and self.thread.is_alive()
 
 
+def _mark(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with a parameter that no earlier one has."""
+    mark = {"string_value": uuid.uuid4().hex}
+    return {**config, "parameters": {**config.get("parameters", {}), RELOAD_PARAMETER: mark}}
+
+
 class Healer:
     """Each model on its own: a slow or broken one keeps no other waiting.
 
-    A reload is a `load` with the configuration that the model is served with: without it Triton finds the
-    files unchanged and does nothing. The old instances serve until the new ones do; never `unload`.
+    A reload is a `load` with the configuration that the model is served with, and a mark: where neither files
+    nor configuration have changed Triton does nothing. The old instances serve until the new ones do; never
+    `unload`.
     """
 
     def __init__(
@@ -67,6 +78,11 @@ class Healer:
         names = ", ".join(map(repr, lost))
         self._condition.give_up(f"{MOST_RELOADS} reloads did not bring back {names}" if lost else "")
 
+    def is_busy(self, model: str) -> bool:
+        """Whether a reload of it is under way: until its end the dead instances are asked still, though the
+        new ones have processes."""
+        return model in self._cases and self._cases[model].is_busy
+
     def forget(self) -> None:
         """The server is another one now."""
         self._cases.clear()
@@ -84,7 +100,7 @@ class Healer:
     def _reload(self, model: str) -> None:
         began = self._clock()
         try:
-            self._endpoint.load(model, self._endpoint.read_config(model))
+            self._endpoint.load(model, _mark(self._endpoint.read_config(model)))
         except ServerError as error:
             self._condition.note_reload(model, "failure")
             self._tell(f"model {model!r}: reload failed: {error}")

@@ -121,7 +121,7 @@ class Supervisor:
         """Bring what is known up to date and heal; False where Triton has to be started again for it."""
         living, lost = self._watch.look()
         due = self._clock() >= self._asked_at + ASK_SECONDS
-        if due or lost != self._lost:
+        if due or self._dead or lost != self._lost:
             self._hold_inquest(lost)
         self._condition.note_stubs(living, self._dead)
         if due:
@@ -133,6 +133,7 @@ class Supervisor:
     def _hold_inquest(self, lost: list[Stub]) -> None:
         self._lost = lost
         dead, gone = self._inquest.divide(lost) if lost else (set(), [])
+        dead |= {stub for stub in self._dead if self._healer.is_busy(stub.model)}
         for stub in gone:
             self._watch.forget(stub)
         for stub in sorted(dead - self._dead, key=lambda each: each.key):

@@ -9,6 +9,7 @@ from commands.errors import ServerError
 from commands.serving import healer
 from commands.serving.condition import Condition
 from commands.serving.healer import Healer
+from triton_poplar.parameters import RELOAD_PARAMETER, parse_parameters
 
 
 class Server:
@@ -65,11 +66,25 @@ def ward():
 
 def test_a_dead_model_is_loaded_at_once_with_what_it_is_served_with(ward):
     ward.attend("m")
-    assert ward.server.loads == [("m", {"name": "m", "served": True})]
+    ((model, config),) = ward.server.loads
+    mark = config.pop("parameters")
+    assert (model, config) == ("m", {"name": "m", "served": True})
+    assert list(mark) == [RELOAD_PARAMETER]
+    assert parse_parameters({"parameters": mark}) == parse_parameters({}), "our backend lets it be"
     assert ward.lines == ["model 'm': reloaded in 0.0 s"]
     assert (
         b'poplar_supervisor_reloads_total{model="m",outcome="success"} 1.0' in ward.condition.write_metrics()
     )
+
+
+def test_no_two_reloads_are_the_same_and_the_models_own_parameters_stay(ward):
+    """Triton does nothing where the configuration is that of the load before."""
+    ward.server.read_config = lambda model: {"parameters": {"mine": {"string_value": "x"}}}
+    ward.attend("m")
+    ward.attend("m", after=60)
+    first, second = (config["parameters"] for _, config in ward.server.loads)
+    assert first.pop("mine") == second.pop("mine") == {"string_value": "x"}
+    assert first != second
 
 
 def test_the_next_try_is_twice_as_late_each_time_up_to_a_minute(ward):

@@ -106,6 +106,12 @@ class Play:
         self.now += seconds
 
 
+def wait_for_reload():
+    for thread in threading.enumerate():
+        if thread.name == "reload of m":
+            thread.join(10)
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """No time passes between looks; the processes are the server's own idea."""
@@ -149,13 +155,32 @@ def test_an_instance_that_is_served_no_more_is_not_dead(play):
 def test_a_dead_instance_is_loaded_anew_where_that_was_asked_for(play):
     it = play(on_dead_stub=OnDeadStub.RELOAD)
     assert it.run(it.lose, lambda: None, lambda: None)
-    for thread in threading.enumerate():
-        if thread.name == "reload of m":
-            thread.join(10)
+    wait_for_reload()
     assert it.server.loads == ["m"]
     it = play()
     assert it.run(it.lose, lambda: None)
     assert it.server.loads == []
+
+
+def test_until_its_reload_has_ended_an_instance_with_a_new_process_is_dead(play):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    gate, reasons = threading.Event(), []
+    it.server.load = lambda model, config: gate.wait(10)
+
+    def end():
+        gate.set()
+        wait_for_reload()
+        it.pass_time()
+
+    def note():
+        reasons.append(bool(it.condition.unready_reason))
+
+    def heal():
+        it.server.lost.clear()
+
+    nothing = it.pass_time
+    assert it.run(it.lose, nothing, heal, nothing, note, nothing, note, end, nothing, note)
+    assert reasons == [True, True, False]
 
 
 def test_with_exit_a_dead_instance_stops_the_server(play):
