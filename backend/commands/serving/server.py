@@ -11,9 +11,8 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -85,6 +84,11 @@ def _is_model_folder(folder: Path) -> bool:
     )
 
 
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 class TritonServer:
     """A real tritonserver on a model repository, as a context manager: ready on entry, gone on exit.
 
@@ -130,7 +134,7 @@ class TritonServer:
         try:
             self._prepare(self._belongings.folder)
             self._start()
-            self._wait_until_ready(threading.Event())
+            self._wait_until_ready(_sleep)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -191,13 +195,13 @@ class TritonServer:
         self.exit_status = self._stop()
         self._belongings.clear_memory()
 
-    def start_again(self, cancelled: threading.Event) -> bool:
-        """Start a server that has ended once more, on the same ports; False if `cancelled` before it was
-        ready. ServerError as on entry."""
+    def start_again(self, pause: Callable[[float], bool]) -> bool:
+        """Start a server that has ended once more, on the same ports; False if `pause`, which lets seconds
+        pass, says to give up before it is ready. ServerError as on entry."""
         self.stop()  # what the one that ended has left
         self._was_ready = False
         self._start()
-        return self._wait_until_ready(cancelled)
+        return self._wait_until_ready(pause)
 
     def _prepare(self, folder: Path) -> None:
         self.ports = tuple(choose_port(port, name) for name, port in self._wanted.items())  # type: ignore[assignment]
@@ -238,7 +242,7 @@ class TritonServer:
         assert self._process.stdout is not None
         self._output = ServerOutput(self._process.stdout, self._log)
 
-    def _wait_until_ready(self, cancelled: threading.Event) -> bool:
+    def _wait_until_ready(self, pause: Callable[[float], bool]) -> bool:
         """tritonserver listens once it has tried to load every model. One whose start has failed listens as
         well, but is not live; one that does not let us ask is up."""
         assert self._output is not None
@@ -254,7 +258,7 @@ class TritonServer:
                 raise self._failure("cannot serve, and hangs as it ends")
             if time.monotonic() > deadline:
                 raise self._failure(f"was not ready after {START_SECONDS} s")
-            if cancelled.wait(POLL_SECONDS):
+            if pause(POLL_SECONDS):
                 return False
         if not live:
             raise self._failure("is up, but its start has failed")

@@ -4,7 +4,6 @@ that no request is lost."""
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -47,6 +46,21 @@ class Settings:
     restarts: int = 0
 
 
+class StopRequest:
+    """How often it was asked to stop. A signal's handler counts it: whatever has a lock could be interrupted
+    while it holds that lock, and wait for itself for ever."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wait(self, seconds: float, count: int = 1) -> bool:
+        """Let time pass until it was asked so often; whether it was."""
+        end = time.monotonic() + seconds
+        while self.count < count and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+        return self.count >= count
+
+
 class Supervisor:
     """Watches a server that is ready, until it is asked to stop or cannot go on.
 
@@ -66,8 +80,7 @@ class Supervisor:
         self._settings = settings
         self._tell = tell
         self._clock = clock
-        self._stop = threading.Event()
-        self._hurry = threading.Event()
+        self._stop = StopRequest()
         self._healer = Healer(server.endpoint, condition, tell, clock)
         self._started: deque[float] = deque()
         self._served: set[str] = set()
@@ -80,9 +93,7 @@ class Supervisor:
 
     def ask_to_stop(self) -> None:
         """Have `run` drain and return; asked once more, at once."""
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
+        self._stop.count += 1
 
     def run(self) -> bool:
         """Supervise; True when asked to stop, False where the server has ended, or had to be, and may not
@@ -100,7 +111,7 @@ class Supervisor:
                 self._server.stop()
                 if not self._start_again():
                     break
-        if self._stop.is_set():
+        if self._stop.count:
             self._drain()
             return True
         self._condition.enter(Phase.ENDED)
@@ -157,13 +168,13 @@ class Supervisor:
         """Start the server that has ended once more; False where that may not be, or was given up for a
         request to stop."""
         self._condition.note_stubs((), ())
-        while not self._stop.is_set() and self._may_start():
+        while not self._stop.count and self._may_start():
             self._condition.enter(Phase.RESTARTING)
             if self._stop.wait(self._find_wait()):
                 return False
             self._started.append(self._clock())
             try:
-                if not self._server.start_again(self._stop):
+                if not self._server.start_again(self._stop.wait):
                     return False
             except ServerError as error:
                 self._tell(str(error))
@@ -187,7 +198,7 @@ class Supervisor:
     def _restore_models(self) -> None:
         """Load what a client had loaded into the server that has ended."""
         for model in sorted(self._served - self._list_served()):
-            if self._stop.is_set():
+            if self._stop.count:
                 return
             try:
                 self._server.endpoint.load(model)
@@ -225,5 +236,5 @@ class Supervisor:
         self._tell(f"draining: serving goes on for {seconds:g} s")
         end = self._clock() + seconds
         while self._server.poll() is None and (left := end - self._clock()) > 0:
-            if self._hurry.wait(min(left, LOOK_SECONDS)):
+            if self._stop.wait(min(left, LOOK_SECONDS), 2):
                 return

@@ -3,6 +3,8 @@ no server at all."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -47,12 +49,12 @@ class Server:
     def forget(self, stub):
         self.lost.remove(stub)
 
-    def start_again(self, cancelled):
+    def start_again(self, pause):
         self.starts += 1
         if self.starts <= self.failing_starts:
             raise ServerError("port is busy")
         self.status, self.lost = None, []
-        return not cancelled.is_set()
+        return not pause(0)
 
     def stop(self):
         self.stops += 1
@@ -291,3 +293,18 @@ def test_a_server_that_dies_meanwhile_ends_the_drain(play):
     it.die()
     it.supervisor.ask_to_stop()
     assert it.supervisor.run()
+
+
+def test_signals_in_any_moment_end_it():
+    """A handler that takes a lock hangs where it interrupts who holds it: here within a few signals."""
+    script = (
+        "import os, signal, time\n"
+        "from commands.serving import supervisor\n"
+        "stop = supervisor.StopRequest()\n"
+        "def count(*_): stop.count += 1\n"
+        "signal.signal(signal.SIGALRM, count)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.0001, 0.0001)\n"
+        "assert stop.wait(60, 3000)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
