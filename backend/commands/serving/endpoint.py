@@ -1,4 +1,5 @@
-"""How a tritonserver is asked by whoever has started it: over HTTP, or over gRPC where HTTP is off.
+"""How a tritonserver is asked by whoever has started it: over HTTP, or over gRPC where HTTP is off. Loads go
+over gRPC where that can be: over HTTP Triton answers nobody else on the same thread meanwhile.
 
 The keys of restricted APIs are among the server's own options and are sent along. No proxy is asked, whatever
 the environment says: the server is this machine's.
@@ -29,6 +30,8 @@ ASK_SECONDS = 5
 LOAD_SECONDS = 600
 """For a model to load; it goes on in the server after that, but nobody waits for it."""
 _MOST_BYTES = 64 << 20
+_UNAVAILABLE = "StatusCode.UNAVAILABLE"
+"""gRPC's word for a server that is not there, or with which TLS does not come about."""
 _ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  what a server may have been told to listen on
 
 Answer = TypeVar("Answer")
@@ -66,11 +69,17 @@ class Endpoint(Protocol):
 
 def make_endpoint(options: Sequence[str], http_port: int, grpc_port: int) -> Endpoint:
     """The endpoint of a server that was started with `options` on these ports."""
-    if is_on(options, "--allow-http"):
-        address = _reach(find_option(options, "--http-address"))
-        return HttpEndpoint(f"http://{address}:{http_port}", make_http_headers(options))
     address = _reach(find_option(options, "--grpc-address"))
-    return GrpcEndpoint(address, grpc_port, make_grpc_headers(options), _read_certificates(options))
+    grpc = GrpcEndpoint(address, grpc_port, make_grpc_headers(options), _read_certificates(options))
+    if not is_on(options, "--allow-http"):
+        return grpc
+    address = _reach(find_option(options, "--http-address"))
+    loader = grpc if is_on(options, "--allow-grpc") else None
+    return HttpEndpoint(f"http://{address}:{http_port}", make_http_headers(options), loader)
+
+
+class UnreachableError(ServerError):
+    """A question did not get to the server."""
 
 
 def _reach(address: str | None) -> str:
@@ -81,11 +90,12 @@ def _reach(address: str | None) -> str:
 
 
 class HttpEndpoint:
-    """Over HTTP. Triton has no TLS there."""
+    """Over HTTP, where Triton has no TLS; loads over `loader` first."""
 
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], loader: GrpcEndpoint | None = None) -> None:
         self._url = url
         self._headers = dict(headers)
+        self._loader = loader
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def is_live(self) -> bool | None:
@@ -113,6 +123,10 @@ class HttpEndpoint:
 
     def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """See Endpoint."""
+        if self._loader is not None:
+            with suppress(UnreachableError):
+                self._loader.load(model, config)
+                return
         parameters = {} if config is None else {"config": json.dumps(config)}
         body = json.dumps({"parameters": parameters}).encode()
         self._ask(f"/v2/repository/models/{quote(model, safe='')}/load", body, LOAD_SECONDS)
@@ -230,8 +244,11 @@ class GrpcEndpoint:
             if self._known is None:
                 self._known = self._connect(tritonclient.grpc)
             return ask(self._known, {"headers": self._headers, "client_timeout": seconds})
-        except (InferenceServerException, OSError) as error:
-            raise ServerError(str(error)) from error
+        except OSError as error:
+            raise UnreachableError(str(error)) from error
+        except InferenceServerException as error:
+            unreachable = error.status() == _UNAVAILABLE
+            raise (UnreachableError if unreachable else ServerError)(str(error)) from error
 
     def _connect(self, grpc: Any) -> tritonclient.grpc.InferenceServerClient:
         address, port = self._place

@@ -43,7 +43,7 @@ def server():
 @pytest.fixture
 def endpoint(server, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    options = ["--http-restricted-api=health,model-repository:admin=secret"]
+    options = ["--allow-grpc=false", "--http-restricted-api=health,model-repository:admin=secret"]
     return make_endpoint(options, server.server_port, 1)
 
 
@@ -91,6 +91,26 @@ def test_an_answer_that_is_none_is_an_error_with_the_servers_reason(server, endp
     with pytest.raises(ServerError) as caught:
         endpoint.load("m")
     assert str(caught.value).startswith(reason)
+
+
+def test_a_load_goes_over_grpc_and_over_http_where_that_does_not_come_through(server):
+    """Over HTTP the server would answer nobody else on that thread."""
+    endpoint = make_endpoint([], server.server_port, 1)
+    endpoint.load("m")
+    assert [path for path, _, _ in server.asked] == ["/v2/repository/models/m/load"]
+    asked = []
+    endpoint._loader.load = lambda *given: asked.append(given)
+    endpoint.load("m", {"name": "m"})
+    assert asked == [("m", {"name": "m"})]
+    assert len(server.asked) == 1
+
+    def fail(*_):
+        raise ServerError("the file is damaged")
+
+    endpoint._loader.load = fail
+    with pytest.raises(ServerError, match="the file is damaged"):
+        endpoint.load("m")
+    assert len(server.asked) == 1, "it is not loaded twice"
 
 
 def test_the_index_is_read_whatever_it_lacks(server, endpoint):
