@@ -14,7 +14,7 @@ from commands.errors import ServerError
 from commands.serving.condition import Condition
 from commands.serving.health import HealthServer
 from commands.serving.options import find_all, find_option
-from commands.serving.server import MODEL_FILE, TritonServer, is_remote
+from commands.serving.server import MODEL_FILE, START_SECONDS, TritonServer, is_remote
 from commands.serving.supervisor import RESTART_WINDOW_SECONDS, OnDeadStub, Settings, Supervisor
 from popef.arguments import Parser, whole_number
 from popef.console import UsageError, print_line
@@ -72,6 +72,13 @@ def add_arguments(parser: Parser) -> None:
         f"{RESTART_WINDOW_SECONDS / 60:g} minutes (default: %(default)s)",
     )
     parser.add_argument(
+        "--start-seconds",
+        type=whole_number(1, _MOST_SECONDS),
+        default=START_SECONDS,
+        metavar="N",
+        help="how long Triton may take to load its models and get ready (default: %(default)s)",
+    )
+    parser.add_argument(
         "--server",
         type=Path,
         metavar="PATH",
@@ -116,6 +123,7 @@ def make_server(options: argparse.Namespace, log: Path | None = None) -> TritonS
         options=options.triton_options,
         log=log,
         program=getattr(options, "server", None),
+        start_seconds=getattr(options, "start_seconds", None),
     )
 
 

@@ -96,8 +96,8 @@ class TritonServer:
 
     `model_repository` is a folder of model folders, or the address of a store (STORES); ports of 0 mean any
     free one; `options` go to tritonserver as they are; `log` is a file for its output (None: stderr);
-    `program` is the tritonserver (None: that of the installed wheel). Listens on 127.0.0.1 unless `options`
-    say otherwise.
+    `program` is the tritonserver (None: that of the installed wheel); `start_seconds` is how long it may
+    take to get ready (None: START_SECONDS). Listens on 127.0.0.1 unless `options` say otherwise.
     """
 
     endpoint: Endpoint
@@ -114,12 +114,14 @@ class TritonServer:
         options: Sequence[str] = (),
         log: Path | None = None,
         program: Path | None = None,
+        start_seconds: float | None = None,
     ) -> None:
         self.model_repository = model_repository
         self._wanted = {"HTTP": http_port, "gRPC": grpc_port, "metrics": metrics_port}
         self._options = list(options)
         self._log = log
         self._program = program
+        self._start_seconds = start_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._output: ServerOutput | None = None
         self._was_ready = False
@@ -246,7 +248,8 @@ class TritonServer:
         """tritonserver listens once it has tried to load every model. One whose start has failed listens as
         well, but is not live; one that does not let us ask is up."""
         assert self._output is not None
-        deadline = time.monotonic() + START_SECONDS
+        seconds = START_SECONDS if self._start_seconds is None else self._start_seconds
+        deadline = time.monotonic() + seconds
         end = math.inf
         while (live := self.endpoint.is_live()) is None:
             status = self.poll()
@@ -257,7 +260,7 @@ class TritonServer:
             if time.monotonic() > end:
                 raise self._failure("cannot serve, and hangs as it ends")
             if time.monotonic() > deadline:
-                raise self._failure(f"was not ready after {START_SECONDS} s")
+                raise self._failure(f"was not ready after {seconds:g} s")
             if pause(POLL_SECONDS):
                 return False
         if not live:

@@ -13,7 +13,7 @@ import pytest
 from commands import cli, doctor
 from commands.demo import runner
 from commands.errors import RecipeError
-from commands.serving import command, installation
+from commands.serving import command, installation, server
 from commands.serving.command import make_server
 from commands.serving.supervisor import OnDeadStub, Supervisor
 
@@ -262,6 +262,13 @@ def test_a_script_that_calls_tritonserver_gets_the_wheels_backends(repository, p
     script.chmod(0o755)
     assert serve(repository, "--server", str(script)) == 0
     assert called()["arguments"][1].startswith("--backend-directory=")
+
+
+def test_how_long_a_start_may_take_is_an_option(repository, write_program, capsys, monkeypatch):
+    monkeypatch.setattr(server, "STOP_UNREADY_SECONDS", 0.1)
+    write_program("#!/bin/sh\nexec sleep 60\n")
+    assert serve(repository, "--start-seconds", "1") == 1
+    assert "tritonserver was not ready after 1 s" in capsys.readouterr().err
 
 
 def test_a_server_that_is_no_program_is_an_error(repository, tmp_path, capsys):
