@@ -1,4 +1,4 @@
-# make serve | demo | test | check | dist | dist-check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | check | dist | dist-check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server check dist dist-check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy check dist dist-check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -26,10 +26,17 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy"
 
 test-server: .venv/dev models
 	$(BIN)/python -m pytest -m server
+
+# HAProxy, Envoy, Prometheus, SeaweedFS and helm, into .cache/deploy-tools.
+deploy-tools: .venv/deploy
+	@.ci/deploy_tools $(BIN)/python
+
+test-deploy: deploy-tools models
+	$(BIN)/python -m pytest -m deploy
 
 check: .venv/dev
 	$(BIN)/ruff check
@@ -119,6 +126,10 @@ proto: .venv/python
 .venv/dev: .venv/server
 	@echo "installing the tools of the tests"
 	@$(PIP) --editable ./popef --editable '.[server,dev]'
+	@touch $@
+
+.venv/deploy: .venv/dev
+	@$(PIP) --editable ./popef --editable '.[server,dev,deploy]'
 	@touch $@
 
 # An environment of its own, as for the audit: what packs is not what is packed.

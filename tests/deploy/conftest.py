@@ -1,0 +1,19 @@
+"""Deployments of real parts: the programs of `make deploy-tools`, on 127.0.0.1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deployment_tools import Tools, find_tools
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.deploy)
+
+
+@pytest.fixture(scope="session")
+def tools() -> Tools:
+    return find_tools()

@@ -1,0 +1,30 @@
+"""The programs of other projects that deployments consist of, as `make deploy-tools` gets them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "deploy-tools" / "bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Where each program is."""
+
+    envoy: Path
+    haproxy: Path
+    helm: Path
+    prometheus: Path
+    promtool: Path
+    weed: Path
+
+
+def find_tools() -> Tools:
+    """The programs; FileNotFoundError names those that are missing and says how to get them."""
+    found = {field.name: FOLDER / field.name for field in fields(Tools)}
+    missing = [name for name, path in found.items() if not os.access(path, os.X_OK)]
+    if missing:
+        raise FileNotFoundError(f"{', '.join(missing)}: not in {FOLDER}; `make deploy-tools` gets them")
+    return Tools(**found)
