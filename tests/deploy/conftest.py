@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from deployment_tools import Tools, find_tools
+from fleet.tools import Tools, find_tools
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

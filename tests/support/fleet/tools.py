@@ -1,4 +1,4 @@
-"""The programs of other projects that deployments consist of, as `make deploy-tools` gets them."""
+"""The programs of other projects that a fleet of servers consists of, as `make deploy-tools` gets them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "deploy-tools" / "bin"
+FOLDER = Path(__file__).resolve().parents[3] / ".cache" / "deploy-tools" / "bin"
 
 
 @dataclass(frozen=True, slots=True)

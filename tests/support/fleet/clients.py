@@ -1,0 +1,282 @@
+"""Clients that ask at a steady pace and check every answer against their own input.
+
+They repeat nothing by themselves: what a client was not answered is lost. Connections are kept, one for each
+client.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import tritonclient.grpc as grpcclient
+import tritonclient.http as httpclient
+from fault_clients import PATIENCE_SECONDS, wait_until
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from fleet.models import Array, Model
+from fleet.processes import HOST
+
+CLIENTS = 16
+"""Of each way."""
+PER_SECOND = 2.5
+"""Requests of each client: four ways of 16 clients make 160 a second, half of what two cores bear here."""
+DEADLINE_SECONDS = 20
+_JSON_LENGTH = "Inference-Header-Content-Length"
+_LOSS_LETTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How clients reach the servers: what is in between, the protocol ("http" or "grpc"), and the port."""
+
+    through: str
+    protocol: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.through} {self.protocol}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A model to ask, and the version; "" leaves it to the server."""
+
+    model: Model
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one request: the version whose answer it got, or why it was lost, or what was wrong
+    with its answer."""
+
+    client: int
+    question: Question
+    started: float
+    seconds: float
+    version: int | None = None
+    loss: str = ""
+    wrong: str = ""
+
+
+@dataclass
+class Tally:
+    """The outcomes of the clients of one way."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def sent(self) -> int:
+        """Requests that have come to an end."""
+        return len(self.outcomes)
+
+    @property
+    def losses(self) -> list[Outcome]:
+        """Requests without an answer."""
+        return [outcome for outcome in self.outcomes if outcome.loss]
+
+    @property
+    def wrongs(self) -> list[Outcome]:
+        """Answers that are not those to their requests."""
+        return [outcome for outcome in self.outcomes if outcome.wrong]
+
+    @property
+    def most_lost_by_a_client(self) -> int:
+        """The losses of the client that has most of them."""
+        return max(Counter(outcome.client for outcome in self.losses).values(), default=0)
+
+    @property
+    def longest_seconds(self) -> float:
+        """The longest that an answer took."""
+        return max((outcome.seconds for outcome in self.outcomes if not outcome.loss), default=0)
+
+    def versions_between(self, start: float, end: float) -> set[int]:
+        """The versions that answered requests of this time."""
+        return {o.version for o in self.outcomes if o.version and start <= o.started <= end}
+
+    def describe_losses(self) -> str:
+        """How many for what reason."""
+        reasons = Counter(f"{o.question.model.name}: {o.loss or o.wrong}" for o in self.losses + self.wrongs)
+        return "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(5))
+
+
+class Client(Protocol):
+    """One client: `ask` returns the answer's `y`, or raises OSError, HTTPException or
+    InferenceServerException."""
+
+    def ask(self, question: Question, x: Array) -> Array:
+        """Send one request and wait for its answer."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class HttpClient:
+    """With the standard library's connection, which sends nothing twice; it is made anew after an error."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection(HOST, port, timeout=DEADLINE_SECONDS)
+
+    def ask(self, question: Question, x: Array) -> Array:
+        """Send one request and wait for its answer."""
+        tensor = httpclient.InferInput("x", x.shape, np_to_triton_dtype(x.dtype))
+        tensor.set_data_from_numpy(x)
+        body, length = httpclient.InferenceServerClient.generate_request_body([tensor])
+        version = f"/versions/{question.version}" if question.version else ""
+        headers = {_JSON_LENGTH: str(length)} if length is not None else {}
+        try:
+            self._connection.request(
+                "POST", f"/v2/models/{question.model.name}{version}/infer", body, headers
+            )
+            answer = self._connection.getresponse()
+            data = answer.read()
+        except (OSError, http.client.HTTPException):
+            self._connection.close()
+            raise
+        if answer.status != http.client.OK:
+            raise InferenceServerException(data.decode(errors="replace"), str(answer.status))
+        header = answer.getheader(_JSON_LENGTH)
+        result = httpclient.InferenceServerClient.parse_response_body(
+            data, header_length=int(header) if header else None
+        )
+        return _read(result)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+
+class GrpcClient:
+    """A channel of its own; gRPC's own repetition of calls that were never sent is off."""
+
+    def __init__(self, port: int) -> None:
+        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        self._client = grpcclient.InferenceServerClient(f"{HOST}:{port}", channel_args=options)
+
+    def ask(self, question: Question, x: Array) -> Array:
+        """Send one request and wait for its answer."""
+        tensor = grpcclient.InferInput("x", x.shape, np_to_triton_dtype(x.dtype))
+        tensor.set_data_from_numpy(x)
+        result = self._client.infer(
+            question.model.name,
+            [tensor],
+            model_version=question.version,
+            client_timeout=DEADLINE_SECONDS,
+        )
+        return _read(result)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+
+CLIENT_OF: dict[str, Callable[[int], Client]] = {"http": HttpClient, "grpc": GrpcClient}
+"""By protocol."""
+
+
+class Traffic:
+    """Clients of all ways that ask while the block lasts; `tallies` has what came of it by way.
+
+    Each client asks the questions in turn, at moments of its own that do not depend on how long answers take
+    unless they take longer than its pause. On exit every client has got an answer to its last question.
+    """
+
+    def __init__(
+        self,
+        ways: Sequence[Way],
+        questions: Sequence[Question],
+        *,
+        clients: int = CLIENTS,
+        per_second: float = PER_SECOND,
+    ) -> None:
+        self.tallies = {way: Tally() for way in ways}
+        self._questions = questions
+        self._pause = 1 / per_second
+        self._ended = threading.Event()
+        self._failures: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._work, args=(way, number), daemon=True)
+            for way in ways
+            for number in range(clients)
+        ]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_SECONDS + PATIENCE_SECONDS)
+        assert not any(thread.is_alive() for thread in self._threads), "a client outlasted its own deadline"
+        if self._failures:
+            raise self._failures[0]
+
+    def wait_for_answers(self, count: int = CLIENTS) -> None:
+        """Until each way has had so many more right answers."""
+        before = {way: _count_right(tally) for way, tally in self.tallies.items()}
+        wait_until(
+            lambda: (
+                self._failures
+                or all(_count_right(tally) >= before[way] + count for way, tally in self.tallies.items())
+            ),
+            f"{count} more right answers of {[way.name for way in self.tallies]}; lost: {self.describe()}",
+        )
+
+    def describe(self) -> str:
+        """What was lost and wrong, for people."""
+        return ", ".join(
+            f"{way.name} {len(tally.losses)} lost, {len(tally.wrongs)} wrong of {tally.sent} "
+            f"({tally.describe_losses()})"
+            for way, tally in self.tallies.items()
+        )
+
+    def _work(self, way: Way, number: int) -> None:
+        outcomes = self.tallies[way].outcomes
+        questions = itertools.islice(itertools.cycle(self._questions), number, None)
+        source = random.Random()
+        try:
+            with closing(CLIENT_OF[way.protocol](way.port)) as client:
+                due = time.monotonic() + source.random() * self._pause
+                while not self._ended.wait(max(0, due - time.monotonic())):
+                    outcomes.append(_ask(client, number, next(questions), source))
+                    due = max(due + self._pause, time.monotonic())
+        except BaseException as failure:  # noqa: BLE001  raised in the test's thread
+            self._failures.append(failure)
+
+
+def _ask(client: Client, number: int, question: Question, source: random.Random) -> Outcome:
+    x = question.model.draw(source)
+    started = time.monotonic()
+    version, loss, wrong = None, "", ""
+    try:
+        y = client.ask(question, x)
+    except (OSError, http.client.HTTPException, InferenceServerException) as error:
+        loss = f"{type(error).__name__}: {error}"[:_LOSS_LETTERS]
+    else:
+        version = question.model.find_version(x, y)
+        if version is None or question.version not in ("", str(version)):
+            wrong = f"asked for version {question.version or 'any'}, {x[0, :4]} was answered {y.ravel()[:4]}"
+    return Outcome(number, question, started, time.monotonic() - started, version, loss, wrong)
+
+
+def _read(result: Any) -> Array:
+    y = result.as_numpy("y")
+    return np.empty(0) if y is None else np.asarray(y)
+
+
+def _count_right(tally: Tally) -> int:
+    return tally.sent - len(tally.losses) - len(tally.wrongs)

@@ -1,0 +1,108 @@
+"""Model repositories of a fleet, and the questions whose answers tell which version gave them.
+
+Every model is y = factor * x; x holds whole numbers drawn for that one request, few enough bits that the
+product is exact in half precision too. So an answer is right to the bit, and nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from life_cycle_models import SYNCHRONOUS, WIDTH, exchange, scale_model
+from poprt import Compiler, Converter
+from poprt.triton_model import write_triton_model
+
+Array = npt.NDArray[Any]
+
+LARGEST = 400
+"""Of the numbers in an input; five times that are exact in half."""
+FACTORS = {1: 2, 2: 3, 3: 5}
+"""By version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """How one of the models is compiled and served."""
+
+    name: str
+    precision: str = "fp32"
+    instances: int = 1
+    is_synchronous: bool = True
+    is_isolated: bool = False
+
+    def draw(self, random: Random) -> Array:
+        """An input that no other request has: 512 numbers."""
+        rows = np.frombuffer(random.randbytes(4 * WIDTH), np.uint32).reshape(1, WIDTH)
+        numbers: Array = (rows % (2 * LARGEST + 1)).astype(np.int64) - LARGEST
+        return numbers.astype(self.dtype)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of its input and output."""
+        return np.dtype(np.float16 if self.precision == "fp16" else np.float32)
+
+    def find_version(self, x: Array, y: Array) -> int | None:
+        """The version that answers `x` with `y`; None where none does."""
+        for version, factor in FACTORS.items():
+            if y.dtype == x.dtype and np.array_equal(y, x * x.dtype.type(factor)):
+                return version
+        return None
+
+
+PLAIN = Model("plain")
+MIXED = (
+    Model("single_instances", instances=2),
+    Model("half", precision="fp16"),
+    Model("isolated", is_isolated=True),
+    Model("isolated_half", precision="fp16", is_isolated=True),
+    Model("queued", is_synchronous=False),
+    Model("queued_half_instances", precision="fp16", instances=2, is_synchronous=False),
+)
+"""Those of the soak."""
+
+
+def write_repository(repository: Path, models: Sequence[Model]) -> Path:
+    """A repository of version 1 of each."""
+    for model in models:
+        write_version(repository / model.name, model, 1)
+    return repository
+
+
+def write_version(folder: Path, model: Model, version: int) -> Path:
+    """A model folder that has this version only; of its configuration, what the model says and that two
+    versions are served."""
+    factor = FACTORS[version]
+    compiled = Compiler.compile(
+        Converter(batch_size=4, precision=model.precision).convert(scale_model(factor))
+    )
+    write_triton_model(compiled, folder)
+    (folder / "1").rename(folder / str(version))
+    config = folder / "config.pbtxt"
+    if not model.is_synchronous:
+        exchange(config, SYNCHRONOUS, "")
+    if model.is_isolated:
+        exchange(config, "instance_group", f"{_parameter('sim_isolation', 'process')}\ninstance_group")
+    exchange(config, "{ kind: KIND_CPU }", f"{{ kind: KIND_CPU count: {model.instances} }}")
+    with config.open("a") as file:
+        file.write("version_policy { latest { num_versions: 2 } }\n")
+    return folder
+
+
+def publish(repository: Path, folder: Path, version: int) -> None:
+    """Move the version of a model folder elsewhere on this disk into that of the repository, all at once."""
+    (folder / str(version)).rename(repository / folder.name / str(version))
+
+
+def _parameter(name: str, value: str) -> str:
+    return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
+
+
+def read_files(folder: Path) -> Mapping[str, bytes]:
+    """The files below a folder by their path in it."""
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}

@@ -1,0 +1,127 @@
+"""Programs that run while a block lasts, and all that they started: nothing stays, whatever was killed.
+
+A process belongs to a program if it has inherited the program's mark in its environment, so that also the
+children of one that was killed are found.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fault_clients import PATIENCE_SECONDS, wait_until
+
+HOST = "127.0.0.1"
+_MARK = "POPLAR_FLEET_MARK"
+_PORTS = range(20000, 32000)
+"""Below those that the kernel gives to clients: nobody takes the port of a server that starts again."""
+
+
+def choose_ports(count: int) -> list[int]:
+    """So many ports that nobody listens on."""
+    chosen: list[int] = []
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            chosen.append(port)
+        if len(chosen) == count:
+            return chosen
+    raise AssertionError(f"no {count} free ports in {_PORTS}")
+
+
+class Program:
+    """One program as a context manager: started again and again on the way, gone on exit with all that it
+    started."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._command = [str(word) for word in command]
+        self._mark = uuid.uuid4().hex
+        self._environment = {**os.environ, **(environment or {}), _MARK: self._mark}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Any:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        """Start it; what it prints comes after what it has printed before."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+
+    def stop(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """SIGTERM; the exit status. AssertionError when it has not ended in time."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait(seconds)
+
+    def wait(self, seconds: float = PATIENCE_SECONDS) -> int:
+        """The exit status, once it ends by itself. AssertionError when that has not been in time."""
+        wait_until(lambda: self.poll() is not None, f"{self.name} ends; see {self.log}", seconds)
+        status = self.poll()
+        assert status is not None
+        return status
+
+    def kill(self) -> None:
+        """kill -9 of all of it, until nothing is left."""
+
+        def gone() -> bool:
+            left = self.find_processes()
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not left
+
+        wait_until(gone, f"no process of {self.name} is left")
+        if self._process is not None:
+            self._process.wait()
+
+    def poll(self) -> int | None:
+        """The exit status; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the newest start."""
+        assert self._process is not None
+        return self._process.pid
+
+    def find_processes(self) -> list[int]:
+        """The process ids of all that belongs to it and lives, of this start and of those before."""
+        mark = f"{_MARK}={self._mark}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            # A zombie's environment is empty.
+            with suppress(OSError):
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found

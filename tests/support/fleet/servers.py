@@ -1,0 +1,191 @@
+"""`poplar-triton serve` as a deployment runs it: supervisor, Triton and stubs, on ports that stay."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fault_clients import Process, find_process, wait_until
+
+from fleet.processes import HOST, Program, choose_ports
+
+START_SECONDS = 120
+STOP_SECONDS = 60
+"""More than Triton's own exit timeout and what the supervisor adds to it."""
+ASK_SECONDS = 10
+STUB = "triton_python_backend_stub"
+_INSTANCE = 8
+"""The place of the instance's name among a stub's arguments."""
+LOOK_SECONDS = 0.02
+"""Between two looks at /ready: what is measured with it is that much longer."""
+
+
+class Server(Program):
+    """A supervised server as a context manager: started and not waited for, so that several start at once."""
+
+    def __init__(
+        self,
+        name: str,
+        repository: Path | str,
+        folder: Path,
+        options: Sequence[str] = (),
+        triton_options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.http_port, self.grpc_port, self.metrics_port, self.health_port = choose_ports(4)
+        ports = {
+            "http": self.http_port,
+            "grpc": self.grpc_port,
+            "metrics": self.metrics_port,
+            "health": self.health_port,
+        }
+        command = [
+            Path(sys.executable).parent / "poplar-triton",
+            "serve",
+            repository,
+            *(f"--{what}-port={port}" for what, port in ports.items()),
+            *options,
+            "--",
+            *triton_options,
+        ]
+        super().__init__(name, command, folder, environment)
+
+    def wait_until_ready(self) -> None:
+        """Until /ready is 200; AssertionError when it ends instead, or does not get ready."""
+
+        def settled() -> bool:
+            assert self.poll() is None, f"{self.name} ended, status {self.poll()}; see {self.log}"
+            return self.is_ready()
+
+        wait_until(settled, f"{self.name} is ready: {self.ask_ready()}; see {self.log}", START_SECONDS)
+
+    def is_ready(self) -> bool:
+        """Whether /ready is 200."""
+        return self.ask_ready()[0] == http.client.OK
+
+    def ask_ready(self) -> tuple[int, str]:
+        """The status and text of /ready; 0 and the error where nobody answers."""
+        try:
+            status, text = self.ask(self.health_port, "GET", "/ready")
+        except (OSError, http.client.HTTPException) as error:
+            return 0, repr(error)
+        return status, text.decode(errors="replace")
+
+    def ask(
+        self, port: int, method: str, path: str, body: bytes | None = None, seconds: float = ASK_SECONDS
+    ) -> tuple[int, bytes]:
+        """One HTTP request to a port of it: status and body."""
+        connection = http.client.HTTPConnection(HOST, port, timeout=seconds)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def read_metrics(self) -> str:
+        """The supervisor's Prometheus page."""
+        return self.ask(self.health_port, "GET", "/metrics")[1].decode()
+
+    def read_metric(self, name: str, **labels: str) -> float:
+        """The sum of the supervisor's series of that name with these labels among theirs."""
+        total = 0.0
+        for found, value in re.findall(rf"^{name}(?:{{(.*)}})? (\S+)$", self.read_metrics(), re.MULTILINE):
+            if labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', found)).items():
+                total += float(value)
+        return total
+
+    def load(self, model: str, seconds: float = START_SECONDS) -> tuple[int, str]:
+        """Have Triton load a model: status and text of its answer."""
+        status, text = self.ask(self.http_port, "POST", f"/v2/repository/models/{model}/load", b"{}", seconds)
+        return status, text.decode(errors="replace")
+
+    def find_versions(self, model: str) -> list[str]:
+        """The versions of a model that are ready."""
+        _, text = self.ask(self.http_port, "POST", "/v2/repository/index", b"{}")
+        index = [entry for entry in json.loads(text) if entry["name"] == model]
+        return sorted(entry["version"] for entry in index if entry.get("state") == "READY")
+
+    def find_triton(self) -> Process:
+        """The living tritonserver."""
+        (found,) = self._find("tritonserver")
+        return found
+
+    def find_stubs(self, model: str = "") -> list[Process]:
+        """The living stubs, of all models or of one."""
+        instance = re.compile(rf"{re.escape(model)}_\d+_\d+" if model else ".*")
+        return [stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])]
+
+    def kill_stub(self, model: str) -> Process:
+        """kill -9 of one of the model's stubs, which is returned."""
+        stub = self.find_stubs(model)[-1]
+        os.kill(stub.pid, signal.SIGKILL)
+        return stub
+
+    def kill_triton(self) -> None:
+        """kill -9 of tritonserver alone."""
+        os.kill(self.find_triton().pid, signal.SIGKILL)
+
+    def _find(self, program: str) -> list[Process]:
+        """Living processes of ours that run the program of that name."""
+        found = map(find_process, self.find_processes())
+        return [process for process in found if process and Path(process.command_line[0]).name == program]
+
+
+@dataclass
+class Watch:
+    """When /ready of a server changed."""
+
+    changes: list[tuple[float, int, str]] = field(default_factory=list)
+    """Time, status and text."""
+
+    def find_change(self, status: int, since: float) -> float | None:
+        """Seconds from then to the first time that the status came; None if it did not."""
+        for moment, found, _ in self.changes:
+            if moment >= since and found == status:
+                return moment - since
+        return None
+
+
+@contextmanager
+def watch(server: Server) -> Iterator[Watch]:
+    """Ask for /ready while the block lasts."""
+    found = Watch()
+    ended = threading.Event()
+
+    def look() -> None:
+        last = None
+        while not ended.wait(LOOK_SECONDS):
+            status, text = server.ask_ready()
+            if status != last:
+                found.changes.append((time.monotonic(), status, text))
+                last = status
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join(2 * ASK_SECONDS)
+
+
+@contextmanager
+def start_all(servers: Sequence[Server]) -> Iterator[None]:
+    """All of them ready while the block lasts."""
+    with ExitStack() as running:
+        for server in servers:
+            running.enter_context(server)
+        for server in servers:
+            server.wait_until_ready()
+        yield
