@@ -1,0 +1,200 @@
+"""`poplar-triton serve` with a real Triton: what it sees, heals, starts again and stops. Under load and
+behind proxies: tests/deploy."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpcclient
+from commands.serving.installation import find_triton
+from fault_clients import wait_until
+from fleet.models import Model, write_repository
+from fleet.servers import STOP_SECONDS, Server
+
+SEVERAL = Model("several", instances=3)
+OTHER = Model("other")
+QUICK_EXIT = "--exit-timeout-secs=3"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """Two models, one with three instances."""
+    return write_repository(tmp_path_factory.mktemp("supervision") / "models", (SEVERAL, OTHER))
+
+
+@pytest.fixture
+def start(repository, tmp_path):
+    """A supervised server that is ready."""
+
+    @contextmanager
+    def begin(*options, triton=(), at=repository):
+        with Server("server", at, tmp_path, options, [QUICK_EXIT, *triton]) as server:
+            server.wait_until_ready()
+            yield server
+
+    return begin
+
+
+def ask(server, model="several", **connection):
+    """One request over gRPC, whose answer is right."""
+    x = np.arange(512, dtype=np.float32).reshape(1, 512)
+    tensor = grpcclient.InferInput("x", x.shape, "FP32")
+    tensor.set_data_from_numpy(x)
+    with grpcclient.InferenceServerClient(f"127.0.0.1:{server.grpc_port}", **connection) as client:
+        result = client.infer(model, [tensor], client_timeout=30)
+    np.testing.assert_array_equal(result.as_numpy(result.get_response().outputs[0].name), 2 * x)
+
+
+def read_events(server):
+    """The supervisor's own lines, without numbers of processes, instances and seconds."""
+    lines = server.log.read_text().splitlines()
+    own = [line.removeprefix("poplar-triton: ") for line in lines if line.startswith("poplar-triton: ")]
+    return [re.sub(r" \(process \d+\)| in \d+\.\d s|(?<=several_0)_\d", "", line) for line in own]
+
+
+DEAD = "dead: several_0 of model 'several' version 1"
+HEALED = [DEAD, "model 'several': reloaded", "no instance is dead any more"]
+
+
+def kill_and_heal(server, **connection):
+    server.kill_stub("several")
+    wait_until(lambda: not server.is_ready(), "/ready tells the dead instance")
+    wait_until(server.is_ready, "the model is healed")
+    for _ in range(6):
+        ask(server, **connection)
+
+
+def test_a_dead_instance_is_told_for_as_long_as_it_is_served(start):
+    with start() as server:
+        server.kill_stub("several")
+        wait_until(lambda: not server.is_ready(), "/ready tells the dead instance")
+        time.sleep(2)
+        status, text = server.ask_ready()
+        assert (status, re.sub(r"_\d of", " of", text)) == (503, f"{DEAD}\n")
+        assert server.ask(server.health_port, "GET", "/live")[0] == 200
+        assert server.read_metric("poplar_supervisor_dead_stubs", model="several") == 1
+        assert server.read_metric("poplar_supervisor_living_stubs") == 3
+        assert server.stop(STOP_SECONDS) == 0
+        assert read_events(server)[:1] == [DEAD]
+
+
+def test_models_are_healed_again_and_again_and_nobody_else_can_load_one(start):
+    with start("--on-dead-stub", "reload") as server:
+        assert server.load("several")[0] == 403
+        for _ in range(2):
+            kill_and_heal(server)
+        assert server.read_metric("poplar_supervisor_reloads_total", outcome="success") == 2
+        assert server.stop(STOP_SECONDS) == 0
+        assert read_events(server)[:6] == 2 * HEALED
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """A key and a certificate of this machine's own."""
+    folder = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key", "-out", folder / "certificate"],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+def test_it_heals_through_tls_with_http_off(start, certificate):
+    triton = [
+        "--allow-http=false",
+        "--grpc-use-ssl=true",
+        f"--grpc-server-cert={certificate / 'certificate'}",
+        f"--grpc-server-key={certificate / 'key'}",
+    ]
+    with start("--on-dead-stub", "reload", triton=triton) as server:
+        kill_and_heal(server, ssl=True, root_certificates=str(certificate / "certificate"))
+
+
+def test_it_heals_through_restricted_apis(start):
+    apis = "health,metadata,model-repository,model-config"
+    triton = [
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        f"--http-restricted-api={apis}:admin=a secret=",
+        f"--grpc-restricted-protocol={apis}:admin=another",
+    ]
+    with start("--on-dead-stub", "reload", triton=triton) as server:
+        assert server.ask(server.http_port, "GET", "/v2/health/ready")[0] == 403
+        kill_and_heal(server)
+
+
+def test_a_model_that_was_unloaded_is_not_dead(start):
+    with start(triton=["--model-control-mode=explicit", "--load-model=*"]) as server:
+        server.kill_stub("other")
+        wait_until(lambda: not server.is_ready(), "/ready tells the dead instance")
+        assert server.ask(server.http_port, "POST", "/v2/repository/models/other/unload", b"{}")[0] == 200
+        wait_until(server.is_ready, "the model is gone")
+        assert server.find_versions("other") == []
+
+
+def test_a_triton_that_died_is_started_again_with_what_was_loaded(start):
+    triton = ["--model-control-mode=explicit", "--load-model=several"]
+    with start("--restart", "1", triton=triton) as server:
+        assert server.load("other")[0] == 200
+        wait_until(lambda: server.read_metric("poplar_supervisor_living_stubs") == 4, "it is seen")
+        time.sleep(2)  # the supervisor asks every second what is served
+        server.kill_triton()
+        wait_until(lambda: not server.is_ready(), "/ready tells it")
+        wait_until(server.is_ready, "it was started again")
+        ask(server, "several")
+        ask(server, "other")
+        server.kill_triton()
+        assert server.wait() == 1, "once is all"
+        assert "model 'other', which was served before, is loaded again" in read_events(server)
+
+
+def test_with_exit_a_dead_instance_has_triton_started_again(start):
+    with start("--on-dead-stub", "exit", "--restart", "1") as server:
+        kill_and_heal(server)
+        server.kill_stub("several")
+        assert server.wait(STOP_SECONDS) == 1
+
+
+def test_while_it_drains_it_serves_and_nothing_holds_the_stop_for_ever(start):
+    """An open connection, and a dead instance, hold Triton for its whole exit timeout."""
+    with start("--drain-seconds", "2") as server:
+        server.kill_stub("other")
+        with closing(http.client.HTTPConnection("127.0.0.1", server.http_port)) as connection:
+            connection.request("GET", "/v2/health/live")
+            connection.getresponse().read()
+            os.kill(server.pid, signal.SIGTERM)
+            wait_until(lambda: "draining" in server.ask_ready()[1], "/ready tells the drain")
+            ask(server)
+            assert server.wait(STOP_SECONDS) == 0
+
+
+def test_the_server_may_be_another_one(start, tmp_path):
+    script = tmp_path / "tritonserver"
+    script.write_text(f'#!/bin/sh\n"{find_triton()}/bin/tritonserver" "$@"\n')
+    script.chmod(0o755)
+    with start("--on-dead-stub", "reload", "--server", str(script)) as server:
+        kill_and_heal(server)
+    assert Path("/proc", str(server.pid)).exists() is False
+
+
+def test_what_a_killed_server_left_goes_when_the_next_one_starts(start, tmp_path):
+    def find_mine(prefix):
+        return [name for name in os.listdir("/dev/shm") if name.startswith(prefix)]
+
+    with start() as first:
+        (prefix,) = set(re.findall(r"poplar_\d+_\w{8}_", " ".join(first.find_stubs()[0].command_line)))
+        first.kill()
+    assert find_mine(prefix)
+    with start():
+        assert find_mine(prefix) == []
