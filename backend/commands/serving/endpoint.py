@@ -12,29 +12,22 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from commands.errors import ServerError
 from commands.serving.options import find_option, is_on, make_grpc_headers, make_http_headers
-
-if TYPE_CHECKING:
-    import tritonclient.grpc
 
 HOST = "127.0.0.1"
 ASK_SECONDS = 5
 LOAD_SECONDS = 600
 """For a model to load; it goes on in the server after that, but nobody waits for it."""
 _MOST_BYTES = 64 << 20
-_UNAVAILABLE = "StatusCode.UNAVAILABLE"
-"""gRPC's word for a server that is not there, or with which TLS does not come about."""
 _ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  what a server may have been told to listen on
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +49,9 @@ class Endpoint(Protocol):
     def is_ready(self, seconds: float) -> bool:
         """Whether the server says that it is ready, within `seconds`. One that does not let us ask is."""
 
-    def list_models(self) -> list[ServedVersion]:
-        """The repository index."""
+    def list_models(self, *, served: bool = False) -> list[ServedVersion]:
+        """The repository index; where only what is `served` is asked for, without a look at the repository,
+        whose store may be away."""
 
     def read_config(self, model: str) -> dict[str, Any]:
         """The configuration that a model is served with."""
@@ -106,9 +100,9 @@ class HttpEndpoint:
         """See Endpoint."""
         return bool(self._ask_health("ready", seconds))
 
-    def list_models(self) -> list[ServedVersion]:
+    def list_models(self, *, served: bool = False) -> list[ServedVersion]:
         """See Endpoint."""
-        index = self._ask("/v2/repository/index", b"{}")
+        index = self._ask("/v2/repository/index", json.dumps({"ready": served}).encode())
         if not isinstance(index, list):
             raise ServerError("expected the list of models, found something else")
         return [
@@ -198,70 +192,71 @@ class GrpcEndpoint:
         self, address: str, port: int, headers: Mapping[str, str], certificates: Certificates | None
     ) -> None:
         self._place = (address, port)
-        self._headers = dict(headers)
+        self._headers = tuple(headers.items())
         self._certificates = certificates
-        self._known: tritonclient.grpc.InferenceServerClient | None = None
+        self._known: Any = None
 
     def is_live(self) -> bool | None:
         """See Endpoint."""
         if not self._is_open():
             return None
         with suppress(ServerError):
-            return bool(self._call(lambda client, named: client.is_server_live(**named)))
+            return bool(self._ask("ServerLive").live)
         return True
 
     def is_ready(self, seconds: float) -> bool:
         """See Endpoint."""
         with suppress(ServerError):
-            return bool(self._call(lambda client, named: client.is_server_ready(**named), seconds))
+            return bool(self._ask("ServerReady", seconds).ready)
         return self._is_open()
 
-    def list_models(self) -> list[ServedVersion]:
+    def list_models(self, *, served: bool = False) -> list[ServedVersion]:
         """See Endpoint."""
-        index = self._call(lambda client, named: client.get_model_repository_index(**named))
+        index = self._ask("RepositoryIndex", ready=served)
         return [ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models]
 
     def read_config(self, model: str) -> dict[str, Any]:
         """See Endpoint."""
-        answer = self._call(lambda client, named: client.get_model_config(model, as_json=True, **named))
-        return dict(answer.get("config", {}))
+        from google.protobuf import json_format
+
+        answer = self._ask("ModelConfig", name=model)
+        return dict(json_format.MessageToDict(answer.config, preserving_proto_field_name=True))
 
     def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """See Endpoint."""
-        text = None if config is None else json.dumps(config)
-        self._call(lambda client, named: client.load_model(model, config=text, **named), LOAD_SECONDS)
+        parameters = {} if config is None else {"config": {"string_param": json.dumps(config)}}
+        self._ask("RepositoryModelLoad", LOAD_SECONDS, model_name=model, parameters=parameters)
 
     def _is_open(self) -> bool:
         with suppress(OSError), socket.create_connection(self._place, timeout=ASK_SECONDS):
             return True
         return False
 
-    def _call(self, ask: Callable[..., Answer], seconds: float = ASK_SECONDS) -> Answer:
-        import tritonclient.grpc
-        from tritonclient.utils import InferenceServerException
+    def _ask(self, method: str, seconds: float = ASK_SECONDS, **fields: Any) -> Any:
+        """The answer to a call of Triton's service, the request made of its fields."""
+        import grpc
+        from google.protobuf import json_format
+        from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+        request = json_format.ParseDict(fields, getattr(service_pb2, f"{method}Request")())
         try:
             if self._known is None:
-                self._known = self._connect(tritonclient.grpc)
-            return ask(self._known, {"headers": self._headers, "client_timeout": seconds})
+                self._known = service_pb2_grpc.GRPCInferenceServiceStub(self._connect())
+            return getattr(self._known, method)(request, timeout=seconds, metadata=self._headers)
         except OSError as error:
             raise UnreachableError(str(error)) from error
-        except InferenceServerException as error:
-            unreachable = error.status() == _UNAVAILABLE
-            raise (UnreachableError if unreachable else ServerError)(str(error)) from error
+        except grpc.RpcError as error:
+            kind = UnreachableError if error.code() is grpc.StatusCode.UNAVAILABLE else ServerError
+            raise kind(f"{error.code().name}: {error.details()}") from error
 
-    def _connect(self, grpc: Any) -> tritonclient.grpc.InferenceServerClient:
-        address, port = self._place
+    def _connect(self) -> Any:
+        import grpc
+
+        place = ":".join(map(str, self._place))
+        # As with HTTP: nothing stands between.
+        options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", _MOST_BYTES)]
         files = self._certificates
-        for file in (files.root, files.key, files.chain) if files else ():
-            if file is not None:
-                file.open("rb").close()  # a client that cannot read one complains once more when it is freed
-        return grpc.InferenceServerClient(
-            f"{address}:{port}",
-            ssl=files is not None,
-            root_certificates=str(files.root) if files else None,
-            private_key=str(files.key) if files and files.key else None,
-            certificate_chain=str(files.chain) if files and files.chain else None,
-            # As with HTTP: nothing stands between.
-            channel_args=[("grpc.enable_http_proxy", 0)],
-        )
+        if files is None:
+            return grpc.insecure_channel(place, options)
+        root, key, chain = (file and file.read_bytes() for file in (files.root, files.key, files.chain))
+        return grpc.secure_channel(place, grpc.ssl_channel_credentials(root, key, chain), options)

@@ -15,9 +15,7 @@ from commands.errors import ServerError
 from commands.serving.endpoint import Endpoint
 from commands.serving.stubs import Stub
 
-_ENDED = ("UNAVAILABLE", "")
-"""States of a version that is not loaded; one that the index does not have has none."""
-_ENDING, _SERVED = "UNLOADING", "READY"
+_SERVED = "READY"
 _GPU = re.compile(r"_gpu\d+$")
 
 
@@ -33,45 +31,39 @@ class Inquest:
         self._is_remote = is_remote
 
     def divide(self, lost: Iterable[Stub]) -> tuple[set[Stub], list[Stub]]:
-        """The dead among these, under their models' names, and those whose instances are no more. What is
-        being unloaded, or loaded for the first time, is neither."""
+        """The dead among these, under their models' names, and those whose instances are no more."""
         lost = list(lost)
         try:
-            states = {(each.name, each.version): each.state for each in self._endpoint.list_models()}
+            models = self._endpoint.list_models(served=True)
         except ServerError:
             return set(lost), []
+        served = {(each.name, each.version) for each in models if each.state == _SERVED}
         dead, gone = set(), []
         groups: dict[str, Mapping[str, int]] = {}
         for stub in lost:
-            known = self._name(stub, states, groups)
-            state = states.get((known.model, known.version), "")
-            if state in _ENDED:
+            known = self._name(stub, served, groups)
+            if (known.model, known.version) in served and self._has(known, groups):
+                dead.add(known)
+            else:
                 gone.append(stub)
-            elif state != _ENDING:
-                has = self._has(known, groups)
-                if has is False:
-                    gone.append(stub)
-                elif has or state == _SERVED:
-                    dead.add(known)
         return dead, gone
 
     def _name(
-        self, stub: Stub, states: Mapping[tuple[str, str], str], groups: dict[str, Mapping[str, int]]
+        self, stub: Stub, served: Iterable[tuple[str, str]], groups: dict[str, Mapping[str, int]]
     ) -> Stub:
         """The stub under the name of its model."""
-        names = {name for name, _ in states}
+        names = {name for name, _ in served}
         if not self._is_remote or stub.model in names:
             return stub
         group = _split(stub.instance)[0]
         found = (name for name in sorted(names) if group in self._read_groups(name, groups))
         return replace(stub, model=next(found, stub.model))
 
-    def _has(self, stub: Stub, groups: dict[str, Mapping[str, int]]) -> bool | None:
-        """Whether its model has such an instance; None where that cannot be known, as of one that loads for
-        the first time."""
+    def _has(self, stub: Stub, groups: dict[str, Mapping[str, int]]) -> bool:
+        """Whether its model has such an instance; where that cannot be known, yes."""
         known = self._read_groups(stub.model, groups)
         group, place = _split(stub.instance)
-        return place < known.get(group, 0) if known else None
+        return not known or place < known.get(group, 0)
 
     def _read_groups(self, model: str, groups: dict[str, Mapping[str, int]]) -> Mapping[str, int]:
         """How many instances each group of a model has; nothing where the server does not say."""

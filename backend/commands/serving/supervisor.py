@@ -146,7 +146,8 @@ class Supervisor:
         dead, gone = self._inquest.divide(lost) if lost else (set(), [])
         dead |= {stub for stub in self._dead if self._healer.is_busy(stub.model)}
         for stub in gone:
-            self._watch.forget(stub)
+            if not self._healer.is_busy(stub.model):  # else it may be served again in a moment
+                self._watch.forget(stub)
         for stub in sorted(dead - self._dead, key=lambda each: each.key):
             self._tell(f"{describe_dead([stub])} (process {stub.pid})")
         if self._dead and not dead:
@@ -190,10 +191,10 @@ class Supervisor:
 
     def _list_served(self) -> set[str]:
         try:
-            models = self._server.endpoint.list_models()
+            models = self._server.endpoint.list_models(served=True)
         except ServerError:
             return set()
-        return {model.name for model in models if model.state == "READY"}
+        return {model.name for model in models}
 
     def _restore_models(self) -> None:
         """Load what a client had loaded into the server that has ended."""

@@ -121,7 +121,8 @@ def test_the_index_is_read_whatever_it_lacks(server, endpoint):
     ]
     server.answer = (200, b"{}")
     with pytest.raises(ServerError, match="expected the list of models"):
-        endpoint.list_models()
+        endpoint.list_models(served=True)
+    assert [json.loads(body) for _, _, body in server.asked] == [{"ready": False}, {"ready": True}]
 
 
 def test_the_address_is_the_one_that_the_server_listens_on(server):
