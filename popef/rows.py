@@ -16,6 +16,7 @@ from .model import Model
 ROWS_BLOB = "simipu.rows"
 """The name of the opaque blob."""
 _MOST_BYTES = 1 << 20
+_WORD_BYTES = 8
 _UNKNOWN = "the file does not say that they are independent"
 
 
@@ -31,10 +32,12 @@ class RowFacts:
     batch_axes: Mapping[str, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """The payload of the blob."""
-        return json.dumps(
+        """The payload of the blob, filled up with blanks to whole words: what follows it in the file stays
+        where it can be mapped."""
+        payload = json.dumps(
             {"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True
         ).encode()
+        return payload + b" " * (-len(payload) % _WORD_BYTES)
 
     def axis(self, anchor: str) -> int:
         """The batch axis of an anchor's tensor."""

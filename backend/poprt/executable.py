@@ -43,14 +43,19 @@ class Executable:
     def export(
         self, filename: str | Path | BinaryIO, weights_filename: str | Path | BinaryIO | None = None
     ) -> None:
-        """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given."""
+        """Write the PopEF file; streamed weights go into it too, or into `weights_filename` where given.
+
+        What a server reads and could do without, the facts on rows, comes first: a file that is cut off
+        anywhere is refused, or lacks nothing that a server reads.
+        """
         with popef.Writer(filename) as writer:
+            with writer.createOpaqueBlob(popef.ROWS_BLOB, self.executable.name) as blob:
+                blob.write(self.rows.encode())
             writer.writeMetadata(self.metadata)
             with writer.createExecutable(self.executable.name) as blob:
                 for piece in self.executable.iter_serialized():
                     blob.write(piece)
-            blobs = {popef.ROWS_BLOB: self.rows.encode(), **self.opaque_blobs}
-            for name, payload in sorted(blobs.items()):
+            for name, payload in sorted(self.opaque_blobs.items()):
                 with writer.createOpaqueBlob(name, self.executable.name) as blob:
                     blob.write(payload)
             if weights_filename is None:

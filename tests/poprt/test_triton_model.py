@@ -17,13 +17,18 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
+from model_runtime import Session
+from model_runtime.errors import ModelRuntimeError
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.triton_config import encode_config, make_config, new_config, read_config
 from poprt.triton_model import ModelFolder, write_triton_model
 from sample_models import linear_model, make_model
 from simipu import CompileError
+from triton_poplar.errors import ModelConfigError
 from triton_poplar.model_state import ModelState
+
+import popef
 
 F = TensorProto.FLOAT
 HOSTILE = (
@@ -250,6 +255,33 @@ def test_the_executable_takes_its_place_last(streamed, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda old, new: (replaced.append(Path(new).name), replace(old, new)))
     write_triton_model(streamed, tmp_path / "m")
     assert replaced == ["name_map.json", "config.pbtxt", "weights.popef", "executable.popef"]
+
+
+@pytest.mark.parametrize("name", ["executable.popef", "weights.popef"])
+def test_a_file_that_is_cut_off_anywhere_is_refused(streamed, tmp_path, name):
+    """As a server finds it that loads a folder while it is being uploaded."""
+    write_triton_model(streamed, tmp_path / "m")
+    config, file = as_json(read_config(tmp_path / "m/config.pbtxt")), tmp_path / "m/1" / name
+
+    def load() -> None:
+        state = ModelState(config, tmp_path / "m/1")
+        state.validate()
+        Session(state.load_model()).runLoadPrograms()
+
+    load()
+    whole = file.read_bytes()
+    for size in range(len(whole)):
+        file.write_bytes(whole[:size])
+        with pytest.raises((ModelConfigError, ModelRuntimeError)):
+            load()
+
+
+def test_weights_lie_where_they_can_be_mapped(compiled, tmp_path):
+    """Whatever comes before them in the file has whole words."""
+    write_triton_model(compiled, tmp_path / "m")
+    with popef.Reader() as reader:
+        reader.parseFile(tmp_path / "m/1/executable.popef")
+        assert reader.executables()[0].blob.start % 8 == 0
 
 
 def test_what_a_killed_one_left_goes_with_the_next(compiled, tmp_path):
