@@ -6,17 +6,21 @@ One file or several that belong together; nothing here knows what is in them.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
+import shutil
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 AnyPath = str | os.PathLike[str]
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""What renaming a folder to a name says that something else has."""
 _LEFT_OVER = re.compile(r"\.(?P<name>.+)\.\d+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
@@ -31,7 +35,7 @@ class StagedFile:
         self.target = os.path.realpath(target)
         folder, name = os.path.split(self.target)
         temporary = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-        self.stream = cast(BinaryIO, io.BufferedRandom(_NamedFile(temporary, self.target)))
+        self.stream = create(temporary, self.target)
         self._temporary = temporary
         self.discard = weakref.finalize(self, _discard, self.stream, temporary)
         """Gives up: the target stays as it was."""
@@ -95,6 +99,50 @@ class Staging:
                 Path(target).unlink(missing_ok=True)
 
 
+def create(path: AnyPath, target: AnyPath) -> BinaryIO:
+    """A new file on its way to `target`, which every OSError of writing it names."""
+    return cast(BinaryIO, io.BufferedRandom(_NamedFile(os.fspath(path), os.fspath(target))))
+
+
+def place_folder(staged: Path, target: Path, order: Sequence[str]) -> None:
+    """Give the folder `staged`, which holds files only, the name `target`: it is there whole or not at all.
+
+    Where the file system renames no folder, the files are copied into a new one in this `order`, so that
+    whoever looks for the last one finds all or is refused; what an error leaves of it goes again. Raises
+    FileExistsError, and changes nothing, where `target` is there already.
+    """
+    for name in order:
+        _sync(staged / name)
+    _sync(staged)
+    try:
+        os.rename(staged, target)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise FileExistsError(error.errno, error.strerror, str(target)) from error
+        # Which error a file system has for what it cannot do is its own affair: ENOTSUP, EXDEV, EMFILE.
+        target.mkdir()
+        try:
+            for name in order:
+                _copy(staged / name, target / name)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+    _sync(target.parent)
+
+
+def place_file(staged: Path, target: Path) -> None:
+    """Give the file `staged` the name `target`, in whose place it is; a copy where the file system renames
+    none."""
+    _sync(staged)
+    try:
+        os.replace(staged, target)
+    except IsADirectoryError:
+        raise
+    except OSError:
+        _copy(staged, target)
+    _sync(target.parent)
+
+
 def remove_left_overs(targets: Iterable[AnyPath]) -> None:
     """Remove what killed writers of these files left beside them; nobody may be writing them."""
     for target in map(Path, targets):
@@ -102,6 +150,23 @@ def remove_left_overs(targets: Iterable[AnyPath]) -> None:
             match = _LEFT_OVER.fullmatch(left.name)
             if match and match["name"] == target.name:
                 left.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as given, _naming(str(target)), target.open("wb") as copy:
+        shutil.copyfileobj(given, copy)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def _sync(path: Path) -> None:
+    """Have the file, or what a folder lists, on the disk; some file systems cannot do that to folders."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with suppress(OSError) if path.is_dir() else _naming(str(path)):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class _NamedFile(io.FileIO):

@@ -37,6 +37,7 @@ from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits, supervised
 from poprt.terminal import configure_logging, make_console, show_progress
 from poprt.triton_model import ModelFolder, stage_executable
+from poprt.triton_version import NewVersion
 
 _EXAMPLES = (
     "poprt -i model.onnx --input_shape x=16,3,224,224 --precision fp16 --triton_model_dir models/mine",
@@ -57,11 +58,10 @@ def _run(options: argparse.Namespace) -> int:
     configure_logging("poprt", options.logging_level)
     compiler_options = _compiler_options(options)
     model_dir = options.triton_model_dir
-    with (
-        ModelFolder(model_dir, overwrite_config=options.overwrite_config)
-        if model_dir
-        else nullcontext() as folder
-    ):
+    if options.new_version and not model_dir:
+        raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
+    kind = NewVersion if options.new_version else ModelFolder
+    with kind(model_dir, overwrite_config=options.overwrite_config) if model_dir else nullcontext() as folder:
         _convert(options, compiler_options, folder)
     return 0
 
@@ -363,6 +363,11 @@ def _parser() -> Parser:
         help="write a whole Triton model folder; its config.pbtxt and name_map.json are kept, and "
         "must fit the executable",
     )
+    version_help = (
+        "put the model into that folder as a new version, of the next number, beside those that are served "
+        "(ours)"
+    )
+    add("--new_version", action="store_true", help=version_help)
     add(
         "--overwrite_config",
         action="store_true",

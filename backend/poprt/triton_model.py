@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from simipu import CompileError
@@ -31,6 +32,14 @@ from poprt.triton_config import (
 )
 
 VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """name_map.json and config.pbtxt as they are to be written; None where one is there and is kept."""
+
+    names: bytes | None
+    config: bytes | None
 
 
 class ModelFolder:
@@ -57,10 +66,7 @@ class ModelFolder:
 
     def __enter__(self) -> ModelFolder:
         with ExitStack() as held:
-            for folder in (*reversed(self.path.parents), self.path, self.version):
-                if not folder.exists():
-                    folder.mkdir(exist_ok=True)
-                    held.callback(_remove_empty, folder)
+            make_folders(self.version, held)
             try:
                 alone = held.enter_context(lock_folder(self.path))
             except BlockingIOError:
@@ -82,28 +88,35 @@ class ModelFolder:
         Raises CompileError, which lists all that a kept file and the new executable disagree about; the
         folder is as it was.
         """
-        _check_names(compiled)
-        names, kept_names = self._find_names(compiled)
-        kept_config = not self._overwrite and self._config_file.exists()
-        if kept_config:
-            self._check_config(read_config(self._config_file), compiled, names)
+        texts = self._settle(compiled)
         weights, executable = self._popef_files()
         with Staging() as staging:
-            if not kept_names:
-                staging.open(self._names_file).write((json.dumps(names, indent=4) + "\n").encode())
-            if not kept_config:
-                staging.open(self._config_file).write(
-                    encode_config(make_config(self.name, compiled, names)).encode()
-                )
+            if texts.names is not None:
+                staging.open(self._names_file).write(texts.names)
+            if texts.config is not None:
+                staging.open(self._config_file).write(texts.config)
             if not compiled.weights:
                 staging.remove(weights)
             stage_executable(staging, compiled, self.version)
         lines = [f"wrote {file}" for file in (executable, weights)[: 1 + bool(compiled.weights)]]
         return [
             *lines,
-            f"{'kept' if kept_names else 'wrote'} {self._names_file}",
-            f"{'kept' if kept_config else 'wrote'} {self._config_file}",
+            f"{'kept' if texts.names is None else 'wrote'} {self._names_file}",
+            f"{'kept' if texts.config is None else 'wrote'} {self._config_file}",
         ]
+
+    def _settle(self, compiled: Executable) -> Texts:
+        """What is to be written beside the executable. Raises CompileError where a kept file does not fit
+        it."""
+        _check_names(compiled)
+        names, kept_names = self._find_names(compiled)
+        kept_config = not self._overwrite and self._config_file.exists()
+        if kept_config:
+            self._check_config(read_config(self._config_file), compiled, names)
+        return Texts(
+            None if kept_names else (json.dumps(names, indent=4) + "\n").encode(),
+            None if kept_config else encode_config(make_config(self.name, compiled, names)).encode(),
+        )
 
     def _popef_files(self) -> tuple[Path, Path]:
         """In the order in which they are replaced: a server looks for the executable."""
@@ -191,6 +204,14 @@ def _iter_name_differences(given: Mapping[str, str], names: Mapping[str, str]) -
     }.items():
         if owners.setdefault(friendly, anchor) != anchor:
             yield f"{owners[friendly]!r} and {anchor!r} are both called {friendly!r}"
+
+
+def make_folders(folder: Path, held: ExitStack) -> None:
+    """Make `folder` and those above it that are missing; those that are empty when `held` ends go again."""
+    for each in (*reversed(folder.parents), folder):
+        if not each.exists():
+            each.mkdir(exist_ok=True)
+            held.callback(_remove_empty, each)
 
 
 def _remove_empty(folder: Path) -> None:
