@@ -52,7 +52,8 @@ def run(
         return status
 
     options.guard = partial(_guard, parser.prog, options, (PopefError, *expected))
-    return _guard(parser.prog, options, (PopefError, *expected), command)
+    status: int = options.guard(command)
+    return status
 
 
 def _guard(
@@ -60,8 +61,9 @@ def _guard(
     options: argparse.Namespace,
     expected: tuple[type[Exception], ...],
     command: Callable[[], int],
+    tell: Callable[[str], None] | None = None,
 ) -> int:
-    """The status of `command`, whatever it raises."""
+    """The status of `command`, whatever it raises; `tell` gets the text of an error instead of stderr."""
     try:
         try:
             status = command()
@@ -79,7 +81,11 @@ def _guard(
     except Exception as error:  # noqa: BLE001 - the one guard at the edge: nobody above could do more with it
         with suppress(OSError):
             _flush()
-        _report(program, error, _describe(error, options, expected))
+        text = _describe(error, options, expected)
+        if tell is None:
+            _report(program, error, text)
+        else:
+            tell(text)
         return 1
     return status
 

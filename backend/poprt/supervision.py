@@ -13,8 +13,9 @@ import resource
 import select
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn
 
 from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 from simipu.memory import limit_memory, usable_memory_bytes
@@ -54,26 +55,88 @@ def supervised(command: Command) -> Command:
             return command(options)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         most = options.memory_limit << 20 if options.memory_limit else usable_memory_bytes()
-        child = os.fork()
-        if child:
-            return _wait(child, options.time_limit, most)
-        os.setpgid(0, 0)  # with all that it starts: an interrupt reaches the parent alone, which passes it on
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        limit_memory(most)
+
+        def work() -> int:
+            with naming_memory(most):
+                return command(options)
+
+        child = Child(lambda: options.guard(work), most)
         try:
-            status = options.guard(lambda: _run_here(command, options, most))
-        except SystemExit as error:
-            status = int(error.code or 0)
-        sys.stdout.flush()
-        # Not by way of what C++ does at exit: it would wait for threads that a fork does not have.
-        os._exit(status)
+            ended = bool(select.select([child.handle], [], [], options.time_limit)[0])
+        except BaseException:
+            child.interrupt()
+            child.end(_END_SECONDS)
+            raise
+        if not ended:
+            child.end()
+            raise make_timeout(options.time_limit)
+        return child.finish()
 
     return run
 
 
-def _run_here(command: Command, options: argparse.Namespace, limit_bytes: int) -> int:
+class Child:
+    """A process that does some work within a limit of memory. It is to be finished, or ended with all that it
+    has started; it dies with this one."""
+
+    def __init__(self, work: Callable[[], int], limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()  # what waits in it would be written by both
+        parent = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            _work(work, limit_bytes, parent)
+        # By both, so that it is done when either goes on. An interrupt reaches the parent alone, which passes
+        # it on.
+        with suppress(OSError):
+            os.setpgid(self._pid, self._pid)
+        self.handle = os.pidfd_open(self._pid)
+        """Can be read from when the child has ended."""
+
+    def finish(self) -> int:
+        """The status of a child that has ended by itself. Raises CompileMemoryError or CompileError for one
+        that crashed."""
+        os.close(self.handle)
+        _, ended_by, usage = os.wait4(self._pid, 0)
+        status = os.waitstatus_to_exitcode(ended_by)
+        if status >= 0:
+            return status
+        name = signal.Signals(-status).name
+        if _was_nearly_full(usage, self._limit_bytes):
+            raise _out_of_memory(
+                self._limit_bytes, f"onnx or ONNX Runtime crashed ({name}), most likely because "
+            )
+        raise CompileError(
+            f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they cannot do"
+        )
+
+    def interrupt(self) -> None:
+        """Ask it, and all that it has started, to end; `end` has to follow."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGINT)
+
+    def end(self, patience_seconds: float = 0) -> None:
+        """End it and all that it has started, after so long at the most."""
+        select.select([self.handle], [], [], patience_seconds)
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        os.waitpid(self._pid, 0)
+        os.close(self.handle)
+
+
+def make_timeout(limit_seconds: int) -> CompileTimeoutError:
+    """The error of work that took longer than its limit."""
+    return CompileTimeoutError(
+        f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises the limit"
+    )
+
+
+@contextmanager
+def naming_memory(limit_bytes: int) -> Iterator[None]:
+    """What is raised inside for want of memory becomes CompileMemoryError."""
     try:
-        return command(options)
+        yield
     except MemoryError as error:
         raise _out_of_memory(limit_bytes) from error
     except Exception as error:  # want of memory has many names, "cannot parse" among them
@@ -82,36 +145,25 @@ def _run_here(command: Command, options: argparse.Namespace, limit_bytes: int) -
         raise
 
 
+def _work(work: Callable[[], int], limit_bytes: int, parent: int) -> NoReturn:
+    """What the child does."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() == parent:  # it has not died before
+            limit_memory(limit_bytes)
+            status = work()
+        sys.stdout.flush()
+    except SystemExit as error:
+        status = int(error.code or 0)
+    finally:
+        # Not by way of what C++ does at exit: it would wait for threads that a fork does not have.
+        os._exit(status)
+
+
 def _was_nearly_full(usage: resource.struct_rusage, limit_bytes: int) -> bool:
     return usage.ru_maxrss << 10 > _NEARLY * limit_bytes
-
-
-def _wait(child: int, limit_seconds: int, limit_bytes: int) -> int:
-    handle = os.pidfd_open(child)
-    try:
-        ended = bool(select.select([handle], [], [], limit_seconds)[0])
-    except BaseException:
-        _end(child, handle, signal.SIGINT)
-        raise
-    else:
-        if not ended:
-            _end(child, handle, signal.SIGKILL)
-            raise CompileTimeoutError(
-                f"it took longer than its limit of {limit_seconds} s and was ended; --time_limit raises the "
-                "limit"
-            )
-    finally:
-        os.close(handle)
-    _, ended_by, usage = os.wait4(child, 0)
-    status = os.waitstatus_to_exitcode(ended_by)
-    if status < 0:
-        name = signal.Signals(-status).name
-        if _was_nearly_full(usage, limit_bytes):
-            raise _out_of_memory(limit_bytes, f"onnx or ONNX Runtime crashed ({name}), most likely because ")
-        raise CompileError(
-            f"onnx or ONNX Runtime crashed ({name}): the model is damaged, or asks for what they cannot do"
-        )
-    return status
 
 
 def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:
@@ -119,12 +171,3 @@ def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:
         f"{how}it needs more than its limit of {limit_bytes >> 20} MiB of memory; --memory_limit raises the "
         "limit"
     )
-
-
-def _end(child: int, handle: int, first: signal.Signals) -> None:
-    """End the child and all that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(child, first)
-        select.select([handle], [], [], _END_SECONDS)
-        os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
