@@ -11,7 +11,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from model_runtime.errors import ModelRuntimeError
-from poprt.supervision import supervised
 from poprt.terminal import cell, make_console
 from rich.table import Table
 from simipu import SimIpuError
@@ -137,7 +136,7 @@ def _parser() -> Parser:
     make.add_argument("--force", action="store_true", help="compile again what is up to date")
     text = "what a model would take on the chip: time, memory, where they go (modelled)"
     profile_command.add_arguments(
-        _add(commands, "profile", supervised(profile_command.run), text, profile_command.EXAMPLES)
+        _add(commands, "profile", profile_command.run, text, profile_command.EXAMPLES)
     )
     examples = ("poplar-triton install /opt/tritonserver/backends",)
     put = _add(commands, "install", _install, "put the backend into an existing Triton server", examples)

@@ -27,6 +27,8 @@ Command = Callable[[argparse.Namespace], int]
 _LIMIT_SECONDS = 3_600
 _END_SECONDS = 5.0
 """For a child to end by itself when it is asked to."""
+_MOST_MILLISECONDS = 2**31 - 1
+"""That poll(2) waits: 24 days."""
 _NEARLY = 0.5
 """Of its limit: what a process has touched, if it failed for want of more."""
 _DIE_WITH_PARENT = 1
@@ -62,7 +64,7 @@ def supervised(command: Command) -> Command:
 
         child = Child(lambda: options.guard(work), most)
         try:
-            ended = bool(select.select([child.handle], [], [], options.time_limit)[0])
+            ended = _wait(child.handle, options.time_limit)
         except BaseException:
             child.interrupt()
             child.end(_END_SECONDS)
@@ -94,6 +96,10 @@ class Child:
         self.handle = os.pidfd_open(self._pid)
         """Can be read from when the child has ended."""
 
+    def has_ended(self) -> bool:
+        """Whether the child has ended by itself."""
+        return _wait(self.handle, 0)
+
     def finish(self) -> int:
         """The status of a child that has ended by itself. Raises CompileMemoryError or CompileError for one
         that crashed."""
@@ -118,7 +124,7 @@ class Child:
 
     def end(self, patience_seconds: float = 0) -> None:
         """End it and all that it has started, after so long at the most."""
-        select.select([self.handle], [], [], patience_seconds)
+        _wait(self.handle, patience_seconds)
         with suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
@@ -164,6 +170,13 @@ def _work(work: Callable[[], int], limit_bytes: int, parent: int) -> NoReturn:
 
 def _was_nearly_full(usage: resource.struct_rusage, limit_bytes: int) -> bool:
     return usage.ru_maxrss << 10 > _NEARLY * limit_bytes
+
+
+def _wait(handle: int, seconds: float) -> bool:
+    """Whether a child has ended, after so long at the most; its handle may have any number."""
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    return bool(waiting.poll(min(seconds * 1000, _MOST_MILLISECONDS)))
 
 
 def _out_of_memory(limit_bytes: int, how: str = "") -> CompileMemoryError:

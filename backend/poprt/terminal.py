@@ -49,17 +49,25 @@ class _TextFormatter(logging.Formatter):
 
 
 @contextmanager
-def show_progress(title: str, steps: int, *, disabled: bool = False) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr, which each call with the next step's name moves; nothing where stderr is no
-    terminal."""
+def show_progress(
+    title: str, steps: int, *, disabled: bool = False, threads: bool = True
+) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr, which each call with the next step's name moves; nothing where stderr is no terminal.
+
+    Without `threads`, for programs that fork, only the calls draw it.
+    """
     console = make_console(stderr=True)
     columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
     with Progress(
-        *columns, console=console, transient=True, disable=disabled or not console.is_terminal
+        *columns,
+        console=console,
+        transient=True,
+        auto_refresh=threads,
+        disable=disabled or not console.is_terminal,
     ) as progress:
         task = progress.add_task(title, total=steps)
 
         def on_step(step: str) -> None:
-            progress.update(task, description=escape(step), advance=1)
+            progress.update(task, description=escape(step), advance=1, refresh=not threads)
 
         yield on_step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +14,13 @@ from poprt.options import PRECISIONS
 from poprt.pipeline import CONVERSION
 from poprt.profiling.profile import Profile
 from poprt.profiling.table import print_profile
-from poprt.supervision import add_limits
+from poprt.supervision import add_limits, supervised
 from poprt.terminal import make_console, show_progress
 from simipu import CompileError
 from simipu.target import ALIASES, TARGETS
 
+from commands.profile import bulk
+from commands.profile.cases import Shard
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.report import BATCH_SIZES, make_report, require_matplotlib
 from commands.profile.source import open_source
@@ -43,6 +45,7 @@ EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
     "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
+    "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
 )
 _CONVERTER_STEPS = len(CONVERSION) + 1
 """Steps that the converter and the profiler announce for a point, at the most."""
@@ -53,8 +56,11 @@ Axis = tuple[str, tuple[str | int, ...]]
 def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
-    model_help = "ONNX file (weights may be missing), or a PopEF file compiled by poprt"
-    parser.add_path("model", type=Path, metavar="MODEL", help=model_help)
+    model_help = (
+        "ONNX file (weights may be missing), or a PopEF file compiled by poprt; with --output several, and "
+        "folders of them"
+    )
+    parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
     add(
         "--target",
         type=_target,
@@ -73,7 +79,7 @@ def add_arguments(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=d0,d1",
-        help="sizes of an input; repeatable",
+        help="sizes of an input, the first -1 for the batch size; repeatable",
     )
     add("--partials_type", choices=("half", "float"), help="type of partial sums (default: half)")
     add(
@@ -111,6 +117,7 @@ def add_arguments(parser: Parser) -> None:
     )
     sweep_help = "batch_size=1,2,4, target=c600,bow or precision=fp16,fp32; repeatable: all combinations"
     add("--sweep", type=_axis, action="append", default=[], metavar="NAME=A,B", help=sweep_help)
+    _add_bulk_arguments(parser)
     add(
         "--top",
         type=positive,
@@ -134,14 +141,48 @@ def add_arguments(parser: Parser) -> None:
     add_limits(parser)
 
 
+def _add_bulk_arguments(parser: Parser) -> None:
+    add = parser.add_argument
+    parser.add_path(
+        "--output",
+        type=Path,
+        metavar="NAME",
+        help="write a row a model and setting into NAME.jsonl and NAME.csv; goes on where it was ended",
+    )
+    add("--jobs", type=positive, metavar="N", help="processes at once, with --output (default: the cores)")
+    shard_help = "with --output: do this part of the work, from 0/N to (N-1)/N, as one of N machines"
+    add("--shard", type=_shard, metavar="I/N", help=shard_help)
+    add(
+        "--retry_failed", action="store_true", help="with --output: try again what has an error in NAME.jsonl"
+    )
+
+
 def run(options: argparse.Namespace) -> int:
+    """Profile as asked, one model in a process of its own, or many."""
+    points = _points(options)
+    if options.output is None:
+        _refuse(options, ("jobs", "shard", "retry_failed"), "needs --output")
+        if len(options.model) > 1:
+            raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
+        return supervised(_run_one)(options)
+    _refuse(options, ("json", "html", "trace"), "is of one model, and does not go with --output")
+    return bulk.run(options, points)
+
+
+def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    for name in names:
+        if getattr(options, name):
+            raise UsageError(f"--{name} {why}")
+
+
+def _run_one(options: argparse.Namespace) -> int:
     """Profile as asked and print. Raises CompileError, LoadError, PopefError or OSError for bad input."""
     if options.html:
         require_matplotlib()
     points = _points(options)
     steps = (len(points) + (len(BATCH_SIZES) if options.html else 0)) * _CONVERTER_STEPS
     with show_progress("read model", steps) as on_step:
-        profiler = Profiler(open_source(options.model, dict(options.input_shape)), on_step)
+        profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
         if options.html:
             sizes = dict(options.sweep).get("batch_size", BATCH_SIZES)
@@ -209,6 +250,17 @@ def _target(text: str) -> str:
     if name not in TARGETS:
         raise argparse.ArgumentTypeError(f"target {text!r} is not known; known are {_known_targets()}")
     return name
+
+
+def _shard(text: str) -> Shard:
+    number, separator, total = text.partition("/")
+    try:
+        shard = Shard(count(number), positive(total))
+    except argparse.ArgumentTypeError:
+        shard = Shard(0, 0)
+    if not separator or shard.number >= shard.count:
+        raise argparse.ArgumentTypeError(f"expected I/N with I from 0 to N-1, found {text!r}")
+    return shard
 
 
 def _axis(text: str) -> Axis:

@@ -24,6 +24,11 @@ class Settings:
     options: Mapping[str, Any] = field(default_factory=dict)
     """CostOptions by name, where they differ from the source's."""
 
+    @property
+    def graph(self) -> tuple[int | None, str | None]:
+        """Settings that are equal in this share a converted graph."""
+        return self.batch_size, self.precision
+
 
 class Profiler:
     """Profiles one source under many settings; equal graphs are converted once."""
@@ -43,13 +48,15 @@ class Profiler:
                 f"num_io_tiles must be at least 0 and below the {target.tiles_per_ipu} tiles of "
                 f"{target.name}, found {options.num_io_tiles}"
             )
-        precision = settings.precision or self.source.precision
-        model = self._convert(settings.batch_size, precision)
+        model = self.convert(settings)
         self._on_step("plan operators")
+        precision = settings.precision or self.source.precision
         return make_profile(self.source.name, precision, model, target, options, settings.batch_size)
 
-    def _convert(self, batch_size: int | None, precision: str) -> onnx.ModelProto:
-        key = (batch_size, precision)
+    def convert(self, settings: Settings) -> onnx.ModelProto:
+        """The static graph of these settings, kept for the next ones that share it. Raises CompileError as
+        `profile`."""
+        key = (settings.batch_size, settings.precision or self.source.precision)
         if self._converted is None or self._converted[0] != key:
-            self._converted = key, self.source.convert(batch_size, precision, self._on_step)
+            self._converted = key, self.source.convert(*key, self._on_step)
         return self._converted[1]

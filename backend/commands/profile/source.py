@@ -29,6 +29,8 @@ from simipu.numerics.quarter import QUARTERS
 from commands.profile.weightless import strip_weights
 
 DEFAULT_TARGET = "ipu21"
+_BATCH = -1
+"""As the first size that is given for an input: the batch size, whichever is asked for."""
 
 
 class Source(Protocol):
@@ -90,8 +92,17 @@ class OnnxSource:
     ) -> onnx.ModelProto:
         """The converter's result, large weights left without data. Raises CompileError as the converter
         does."""
-        converter = Converter(input_shape=self.input_shape, batch_size=batch_size, precision=precision)
+        shapes = {
+            name: [batch_size, *shape[1:]] if batch_size and list(shape[:1]) == [_BATCH] else shape
+            for name, shape in self.input_shape.items()
+        }
+        converter = Converter(input_shape=shapes, batch_size=batch_size, precision=precision)
         return converter.convert(self._model, on_step)
+
+    def take_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Have those of `shapes` that are of its inputs."""
+        names = {value.name for value in self._model.graph.input}
+        self.input_shape = {name: shape for name, shape in shapes.items() if name in names}
 
     def _check(self) -> None:
         empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}

@@ -1,0 +1,219 @@
+"""A child process of a bulk run: what it does, and what the parent knows of it.
+
+It says a line for each case, and before them an empty one when it has the graph that they share, so that the
+parent knows which cases a crash is about.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from poprt.supervision import Child, make_timeout, naming_memory
+from simipu import CompileError
+
+from commands.profile.cases import Case, Task
+from commands.profile.journal import Result
+from commands.profile.profiler import Profiler
+from commands.profile.source import OnnxSource, open_source
+from popef.text import escape
+
+END_SECONDS = 5.0
+"""For children to end by themselves when they are asked to."""
+_MOST_WARNINGS = 20
+"""Of a case; a hostile model could have thousands."""
+_MOST_CHARACTERS = 500
+_OUTPUTS = (1, 2)
+"""Of every process: stdout and stderr."""
+_READ_BYTES = 1 << 20
+
+Guard = Callable[[Callable[[], int], Callable[[str], None]], int]
+"""Calls a function and tells what it raises in one line, as popef.console has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of each case: seconds, bytes of memory, and where temporary files go, which a child that is killed
+    leaves; and how many are worked on at once."""
+
+    seconds: int
+    memory_bytes: int
+    jobs: int
+    scratch: Path
+
+
+class Worker:
+    """A child at work on a task; it has to be closed or ended."""
+
+    def __init__(self, task: Task, limits: Limits, guard: Guard) -> None:
+        self._left = deque(task)
+        self._limits = limits
+        self._has_graph = False
+        self._heard = b""
+        self._pipe, to_parent = os.pipe()
+        os.set_blocking(self._pipe, False)
+
+        def work() -> int:
+            with os.fdopen(to_parent, "wb") as stream:
+                return _Work(stream, limits, guard).profile(task)
+
+        self._child = Child(work, limits.memory_bytes)
+        os.close(to_parent)
+        self.handles = self._pipe, self._child.handle
+        """What can be read from when there is news."""
+        self._deadline = time.monotonic() + limits.seconds
+
+    def read(self) -> list[tuple[Case, Result]]:
+        """The cases that are done since the last call; the next one has its time from now on."""
+        while (data := self._read_some()) is not None and data:
+            self._heard += data
+        *lines, self._heard = self._heard.split(b"\n")
+        found = []
+        for line in lines:
+            self._deadline = time.monotonic() + self._limits.seconds
+            if line:
+                found.append((self._left.popleft(), Result(**json.loads(line))))
+            else:
+                self._has_graph = True
+        return found
+
+    def has_ended(self) -> bool:
+        """Whether the child has ended, or has to be because it takes too long."""
+        return time.monotonic() > self._deadline or self._child.has_ended()
+
+    def close(self) -> tuple[list[tuple[Case, Result]], Task]:
+        """End the child: the last cases that are done, those that it failed at among them, and those that are
+        left to do."""
+        error = self._find_error()
+        found = self.read()
+        os.close(self._pipe)
+        num_failed = min(1, len(self._left)) if self._has_graph else len(self._left)
+        failed = [(self._left.popleft(), Result(None, error)) for _ in range(num_failed)]
+        return found + failed, tuple(self._left)
+
+    def interrupt(self) -> None:
+        """Ask the child to end."""
+        self._child.interrupt()
+
+    def end(self, patience_seconds: float) -> None:
+        """End the child, after so long at the most; nobody wants to know what it has done."""
+        self._child.end(patience_seconds)
+        os.close(self._pipe)
+
+    def _find_error(self) -> str:
+        if not self._child.has_ended():
+            self._child.end()
+            return str(make_timeout(self._limits.seconds))
+        try:
+            return f"the process that profiled it ended without a result, with status {self._child.finish()}"
+        except CompileError as error:
+            return str(error)
+
+    def _read_some(self) -> bytes | None:
+        try:
+            return os.read(self._pipe, _READ_BYTES)
+        except BlockingIOError:
+            return None
+
+
+class _Work:
+    """What the child does."""
+
+    def __init__(self, stream: BinaryIO, limits: Limits, guard: Guard) -> None:
+        self._stream = stream
+        self._limits = limits
+        self._guard = guard
+
+    def profile(self, task: Task) -> int:
+        """Say a result for each case of the task."""
+        _be_quiet()
+        tempfile.tempdir = str(self._limits.scratch)
+        warnings = _Warnings()
+        logging.getLogger().handlers = [warnings]
+        profilers: list[Profiler] = []
+
+        def convert() -> None:
+            source = open_source(task[0].model)
+            if isinstance(source, OnnxSource):
+                source.take_shapes(task[0].input_shape)
+            profilers.append(Profiler(source))
+            profilers[0].convert(task[0].settings)
+
+        error = self._try(convert)
+        shared = tuple(warnings.texts)
+        if error is None:
+            self._say(b"")
+        for case in task:
+            warnings.texts[:] = shared
+            result = Result(None, error) if error else self._profile(profilers[0], case)
+            self._say(json.dumps(asdict(replace(result, warnings=warnings.texts))).encode())
+        return 0
+
+    def _say(self, line: bytes) -> None:
+        self._stream.write(line + b"\n")
+        self._stream.flush()
+
+    def _profile(self, profiler: Profiler, case: Case) -> Result:
+        found = []
+        error = self._try(lambda: found.append(profiler.profile(case.settings).as_json()))
+        return Result(None, error) if error else Result(found[0], None)
+
+    def _try(self, work: Callable[[], None]) -> str | None:
+        """The error of some work, None when it went well."""
+        told: list[str] = []
+
+        def guarded() -> int:
+            with naming_memory(self._limits.memory_bytes):
+                work()
+            return 0
+
+        status = self._guard(guarded, told.append)
+        if status and not told:
+            raise KeyboardInterrupt
+        return escape(told[0]) if told else None
+
+
+class _Warnings(logging.Handler):
+    """Keeps the texts of warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a text, if there are not too many."""
+        if len(self.texts) < _MOST_WARNINGS:
+            self.texts.append(escape(record.getMessage(), _MOST_CHARACTERS))
+
+
+def _be_quiet() -> None:
+    """What C++ prints of a model would come between the lines of the progress."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in _OUTPUTS:
+        os.dup2(nowhere, output)
+
+
+def end_all(workers: Iterable[Worker]) -> None:
+    """End them together."""
+    for worker in workers:
+        worker.interrupt()
+    deadline = time.monotonic() + END_SECONDS
+    for worker in workers:
+        worker.end(max(0, deadline - time.monotonic()))
+
+
+def wait_for_news(workers: Iterable[Worker], seconds: float) -> None:
+    """Wait until a child has something to say or has ended, at most so long."""
+    waiting = select.poll()
+    for handle in (handle for worker in workers for handle in worker.handles):
+        waiting.register(handle, select.POLLIN)
+    waiting.poll(seconds * 1000)
