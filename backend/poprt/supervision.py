@@ -27,6 +27,7 @@ Command = Callable[[argparse.Namespace], int]
 _LIMIT_SECONDS = 3_600
 _END_SECONDS = 5.0
 """For a child to end by itself when it is asked to."""
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _MOST_MILLISECONDS = 2**31 - 1
 """That poll(2) waits: 24 days."""
 _NEARLY = 0.5
@@ -86,15 +87,20 @@ class Child:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()  # what waits in it would be written by both
         parent = os.getpid()
-        self._pid = os.fork()
-        if not self._pid:
-            _work(work, limit_bytes, parent)
-        # By both, so that it is done when either goes on. An interrupt reaches the parent alone, which passes
-        # it on.
-        with suppress(OSError):
-            os.setpgid(self._pid, self._pid)
-        self.handle = os.pidfd_open(self._pid)
-        """Can be read from when the child has ended."""
+        # Python drops what is raised by an interrupt that comes while it forks.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+        try:
+            self._pid = os.fork()
+            if not self._pid:
+                _work(work, limit_bytes, parent, mask)
+            # By both, so that it is done when either goes on. An interrupt reaches the parent alone, which
+            # passes it on.
+            with suppress(OSError):
+                os.setpgid(self._pid, self._pid)
+            self.handle = os.pidfd_open(self._pid)
+            """Can be read from when the child has ended."""
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def has_ended(self) -> bool:
         """Whether the child has ended by itself."""
@@ -151,12 +157,15 @@ def naming_memory(limit_bytes: int) -> Iterator[None]:
         raise
 
 
-def _work(work: Callable[[], int], limit_bytes: int, parent: int) -> NoReturn:
+def _work(
+    work: Callable[[], int], limit_bytes: int, parent: int, mask: set[int | signal.Signals]
+) -> NoReturn:
     """What the child does."""
     status = 1
     try:
         os.setpgid(0, 0)
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if os.getppid() == parent:  # it has not died before
             limit_memory(limit_bytes)
             status = work()
