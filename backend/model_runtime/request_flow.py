@@ -60,6 +60,17 @@ class RequestFlow:
         self._thread: threading.Thread | None = None
         self._abandoned = False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are taken and answered: until it is stopped, as long as the session thread that
+        was started lives and the device is not lost for good. Cheap, and takes no lock."""
+        thread = self._thread
+        return (
+            not self.queues.is_disconnected
+            and self.session.lost is None
+            and (thread is None or thread.is_alive())
+        )
+
     def enqueue_request(
         self, inputs: Mapping[str, Array], rows: int, started: Callback | None = None
     ) -> None:

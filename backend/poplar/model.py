@@ -77,6 +77,7 @@ class TritonPythonModel:
     """One instance of a model, in a process of its own."""
 
     _instance: ModelInstanceState
+    _sender: threading.Thread
     _state: ModelState
 
     @staticmethod
@@ -109,7 +110,7 @@ class TritonPythonModel:
         respond = None if self._is_synchronous else self._answers.put
         self._instance = ModelInstanceState(self._state, args["model_instance_name"], respond)
         if not self._is_synchronous:
-            self._start(self._send_answers, "responses")
+            self._sender = self._start(self._send_answers, "responses")
         # What is here now stays: the garbage collector need not look at it again and again while requests are
         # served.
         gc.freeze()
@@ -125,6 +126,11 @@ class TritonPythonModel:
             return self._compute(requests)
         self._hand_over(requests)
         return None
+
+    def is_ready(self) -> bool:
+        """Whether the instance answers requests. Triton 26.03 and later ask at each readiness check, beside
+        `execute`; older ones never do."""
+        return self._instance.is_ready and (self._is_synchronous or self._sender.is_alive())
 
     def finalize(self) -> None:
         """Release the model: what is in flight is answered first."""
@@ -165,10 +171,11 @@ class TritonPythonModel:
             }
         return self._make_request(self._state, inputs, request.requested_output_names(), reply)
 
-    def _start(self, target: Callable[[], None], name: str) -> None:
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)
+        return thread
 
     def _send_answers(self) -> None:
         """Send what is ready, in its order, until the model is unloaded."""

@@ -61,6 +61,12 @@ class ModelInstanceState:
         return self._pipeline.queues.lock
 
     @property
+    def is_ready(self) -> bool:
+        """Whether requests are computed; a child of `sim_isolation` that died is replaced, and does not
+        count."""
+        return self._pipeline.is_open
+
+    @property
     def queues(self) -> QueueManager:
         """The queues of the session."""
         return self._pipeline.queues
