@@ -42,8 +42,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
 {{/*
-From the signal to the end: the drain, Triton's own wait for what is under way, the 15 s after which the supervisor
-kills it, and 10 s for what is left.
+From the signal to the end: the drain, Triton's own wait for what is under way, the 15 s after which the
+supervisor kills it, and 10 s for what is left.
 */}}
 {{- define "poplar-triton.gracePeriod" -}}
 {{- add .Values.supervisor.drainSeconds .Values.supervisor.exitTimeoutSeconds 15 10 }}
