@@ -12,8 +12,8 @@ import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +27,8 @@ ASK_SECONDS = 5
 LOAD_SECONDS = 600
 """For a model to load; it goes on in the server after that, but nobody waits for it."""
 _MOST_BYTES = 64 << 20
+_UNKNOWN = "Request for unknown model"
+"""Triton's words for a model or version that is not there or not loaded; the codes are several."""
 _ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  what a server may have been told to listen on
 
 
@@ -49,12 +51,12 @@ class Endpoint(Protocol):
     def is_ready(self, seconds: float) -> bool:
         """Whether the server says that it is ready, within `seconds`. One that does not let us ask is."""
 
-    def list_models(self, *, served: bool = False) -> list[ServedVersion]:
-        """The repository index; where only what is `served` is asked for, without a look at the repository,
-        whose store may be away."""
+    def list_models(self) -> list[ServedVersion]:
+        """The repository index, for which the server looks into the repository: it takes half a minute where
+        a store is away."""
 
-    def read_config(self, model: str) -> dict[str, Any]:
-        """The configuration that a model is served with."""
+    def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
+        """The configuration that a model, or this version of it, is served with; None where it is not."""
 
     def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """Load a model; with a configuration anew, though its files are what they were: the old one serves
@@ -100,9 +102,9 @@ class HttpEndpoint:
         """See Endpoint."""
         return bool(self._ask_health("ready", seconds))
 
-    def list_models(self, *, served: bool = False) -> list[ServedVersion]:
+    def list_models(self) -> list[ServedVersion]:
         """See Endpoint."""
-        index = self._ask("/v2/repository/index", json.dumps({"ready": served}).encode())
+        index = self._ask("/v2/repository/index", b"{}")
         if not isinstance(index, list):
             raise ServerError("expected the list of models, found something else")
         return [
@@ -110,10 +112,17 @@ class HttpEndpoint:
             for entry in index
         ]
 
-    def read_config(self, model: str) -> dict[str, Any]:
+    def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
         """See Endpoint."""
-        config = self._ask(f"/v2/models/{quote(model, safe='')}/config")
-        return config if isinstance(config, dict) else {}
+        place = (
+            f"{quote(model, safe='')}/versions/{quote(version, safe='')}"
+            if version
+            else quote(model, safe="")
+        )
+        with _none_where_unknown():
+            config = self._ask(f"/v2/models/{place}/config")
+            return config if isinstance(config, dict) else {}
+        return None
 
     def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """See Endpoint."""
@@ -149,6 +158,16 @@ class HttpEndpoint:
     def _open(self, path: str, body: bytes | None, seconds: float) -> Any:
         request = urllib.request.Request(f"{self._url}{path}", body, self._headers)  # noqa: S310  http: ours
         return self._opener.open(request, timeout=seconds)
+
+
+@contextmanager
+def _none_where_unknown() -> Iterator[None]:
+    """Go on after the block where the server says that it does not serve that."""
+    try:
+        yield
+    except ServerError as error:
+        if _UNKNOWN not in str(error):
+            raise
 
 
 def _find_reason(body: bytes) -> str:
@@ -210,17 +229,19 @@ class GrpcEndpoint:
             return bool(self._ask("ServerReady", seconds).ready)
         return self._is_open()
 
-    def list_models(self, *, served: bool = False) -> list[ServedVersion]:
+    def list_models(self) -> list[ServedVersion]:
         """See Endpoint."""
-        index = self._ask("RepositoryIndex", ready=served)
+        index = self._ask("RepositoryIndex")
         return [ServedVersion(each.name, each.version, each.state, each.reason) for each in index.models]
 
-    def read_config(self, model: str) -> dict[str, Any]:
+    def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
         """See Endpoint."""
         from google.protobuf import json_format
 
-        answer = self._ask("ModelConfig", name=model)
-        return dict(json_format.MessageToDict(answer.config, preserving_proto_field_name=True))
+        with _none_where_unknown():
+            answer = self._ask("ModelConfig", name=model, version=version)
+            return dict(json_format.MessageToDict(answer.config, preserving_proto_field_name=True))
+        return None
 
     def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
         """See Endpoint."""

@@ -100,7 +100,8 @@ class Healer:
     def _reload(self, model: str) -> None:
         began = self._clock()
         try:
-            self._endpoint.load(model, _mark(self._endpoint.read_config(model)))
+            config = self._endpoint.read_config(model)
+            self._endpoint.load(model, None if config is None else _mark(config))
         except ServerError as error:
             self._condition.note_reload(model, "failure")
             self._tell(f"model {model!r}: reload failed: {error}")

@@ -131,6 +131,8 @@ class Supervisor:
     def _look(self) -> bool:
         """Bring what is known up to date and heal; False where Triton has to be started again for it."""
         living, lost = self._watch.look()
+        self._inquest.meet(living)
+        self._served = {stub.model for stub in (*living, *lost)}
         due = self._clock() >= self._asked_at + ASK_SECONDS
         if due or self._dead or lost != self._lost:
             self._hold_inquest(lost)
@@ -162,8 +164,6 @@ class Supervisor:
         if ready:
             self._answered_at = self._clock()
         self._condition.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
-        if ready and self._settings.restarts and self._server.takes_models:
-            self._served = self._list_served() or self._served
 
     def _start_again(self) -> bool:
         """Start the server that has ended once more; False where that may not be, or was given up for a
@@ -189,19 +189,14 @@ class Supervisor:
             return True
         return False
 
-    def _list_served(self) -> set[str]:
-        try:
-            models = self._server.endpoint.list_models(served=True)
-        except ServerError:
-            return set()
-        return {model.name for model in models}
-
     def _restore_models(self) -> None:
         """Load what a client had loaded into the server that has ended."""
-        for model in sorted(self._served - self._list_served()):
+        for model in sorted(self._served if self._server.takes_models else ()):
             if self._stop.count:
                 return
             try:
+                if self._server.endpoint.read_config(model) is not None:
+                    continue
                 self._server.endpoint.load(model)
             except ServerError as error:
                 self._tell(f"model {model!r}, which was served before, did not load: {error}")

@@ -121,8 +121,22 @@ def test_the_index_is_read_whatever_it_lacks(server, endpoint):
     ]
     server.answer = (200, b"{}")
     with pytest.raises(ServerError, match="expected the list of models"):
-        endpoint.list_models(served=True)
-    assert [json.loads(body) for _, _, body in server.asked] == [{"ready": False}, {"ready": True}]
+        endpoint.list_models()
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_version_that_is_not_served_has_no_configuration(server, endpoint, status):
+    server.answer = (200, b'{"name":"m"}')
+    assert endpoint.read_config("a/b", "1") == endpoint.read_config("m") == {"name": "m"}
+    assert [path for path, _, _ in server.asked] == [
+        "/v2/models/a%2Fb/versions/1/config",
+        "/v2/models/m/config",
+    ]
+    server.answer = (status, b'{"error":"Request for unknown model: \'m\' version 1 is not at ready state"}')
+    assert endpoint.read_config("m", "1") is None
+    server.answer = (status, b'{"error":"something else"}')
+    with pytest.raises(ServerError, match="something else"):
+        endpoint.read_config("m", "1")
 
 
 def test_the_address_is_the_one_that_the_server_listens_on(server):

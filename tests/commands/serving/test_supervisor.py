@@ -12,7 +12,6 @@ import pytest
 from commands.errors import ServerError
 from commands.serving import supervisor
 from commands.serving.condition import Condition, Phase
-from commands.serving.endpoint import ServedVersion
 from commands.serving.stubs import Stub
 from commands.serving.supervisor import OnDeadStub, Settings, Supervisor
 
@@ -32,6 +31,7 @@ class Server:
         self.status: int | None = None
         self.ready = True
         self.served = ["m"]
+        self.living = [HERE]
         self.lost: list[Stub] = []
         self.starts = 0
         self.failing_starts = 0
@@ -44,7 +44,7 @@ class Server:
         return self.status
 
     def look(self):
-        return [HERE], list(self.lost)
+        return self.living, list(self.lost)
 
     def forget(self, stub):
         self.lost.remove(stub)
@@ -62,11 +62,8 @@ class Server:
     def is_ready(self, seconds):
         return self.ready
 
-    def list_models(self, *, served):
-        return [ServedVersion(name, "1", "READY", "") for name in self.served]
-
-    def read_config(self, model):
-        return {"instance_group": [{"name": "m_0", "count": 2}]}
+    def read_config(self, model, version=""):
+        return {"instance_group": [{"name": "m_0", "count": 2}]} if model in self.served else None
 
     def load(self, model, config=None):
         self.loads.append(model)
@@ -243,13 +240,8 @@ def test_a_request_to_stop_ends_a_restart(play):
 def test_what_clients_had_loaded_is_loaded_into_the_next_server(play):
     it = play(restarts=1)
     it.server.takes_models = True
-    it.server.served = ["m", "later"]
-
-    def die():
-        it.die()
-        it.server.served = ["m"]
-
-    assert it.run(lambda: None, die)
+    it.server.living = [HERE, Stub(9, 1, "later", "1", "later_0_0")]
+    assert it.run(lambda: None, it.die)
     assert it.server.loads == ["later"]
     assert "model 'later', which was served before, is loaded again" in it.lines
 
