@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import tritonclient.http as httpclient
-from commands.server import TritonServer
+from commands.serving.server import TritonServer
 from fault_clients import wait_until
 from life_cycle_models import scale_model
 from poprt import Compiler, Converter
@@ -35,18 +35,22 @@ def test_every_request_is_answered_while_versions_come_and_go(tmp_path, options)
     publish(folder, 2)
     with serve(tmp_path, options) as server, httpclient.InferenceServerClient(server.http_url) as http:
 
-        def load() -> None:
+        def load(expected: float) -> None:
             if options == EXPLICIT:
                 http.load_model("m")
+            wait_for_all(clients, expected)
 
         with traffic(server.grpc_url, "m") as clients:
             wait_for_all(clients, 2.0)
             publish(folder, 3)
-            load()
-            wait_for_all(clients, 3.0)
+            load(3.0)
+            given = (folder / "config.pbtxt").read_text()
+            (folder / "config.pbtxt").write_text(f"{given}version_policy {{ specific {{ versions: [1] }} }}")
+            load(2.0)
+            (folder / "config.pbtxt").write_text(given)
+            load(3.0)
             shutil.rmtree(folder / "2")
-            load()
-            wait_for_all(clients, 2.0)
+            load(2.0)
         assert {outcome for client in clients for outcome in phases(client)} == {2.0, 3.0}
 
 
