@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("popef/*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("popef/*.md"), *ROOT.glob("deploy/*.md")]
+)
 _TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -28,7 +30,9 @@ def test_links_lead_somewhere(document):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_paths_of_the_repository_exist(document):
-    for path in re.findall(r"`((?:backend|benchmarks|docs|popef|tests|\.ci)/[\w./]+)`", document.read_text()):
+    for path in re.findall(
+        r"`((?:backend|benchmarks|deploy|docs|popef|tests|\.ci)/[\w./]+)`", document.read_text()
+    ):
         assert (ROOT / path).exists(), path
 
 
