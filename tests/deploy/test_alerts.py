@@ -1,5 +1,6 @@
 """The alerts: what they ask for exists, and they fire when they should and only then."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -66,3 +67,8 @@ def test_an_alert_asks_for_series_that_exist_and_says_who_should_care(name):
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert rule["annotations"].keys() == {"summary", "description", "runbook"}
     assert rule["annotations"]["runbook"] == f"docs/operations.md#{name.lower()}"
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_operations_document_says_what_to_do_at_an_alert(name):
+    assert re.search(rf"^#+ {name}$", (ROOT / "docs" / "operations.md").read_text(), re.MULTILINE)
