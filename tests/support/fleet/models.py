@@ -6,7 +6,6 @@ product is exact in half precision too. So an answer is right to the bit, and no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -35,6 +34,8 @@ class Model:
     instances: int = 1
     is_synchronous: bool = True
     is_isolated: bool = False
+    delay_ms: int = 0
+    """That every run takes longer: so that there is always a request under way when a process is killed."""
 
     def draw(self, random: Random) -> Array:
         """An input that no other request has: 512 numbers."""
@@ -55,7 +56,7 @@ class Model:
         return None
 
 
-PLAIN = Model("plain")
+PLAIN = Model("plain", delay_ms=20)
 MIXED = (
     Model("single_instances", instances=2),
     Model("half", precision="fp16"),
@@ -65,13 +66,6 @@ MIXED = (
     Model("queued_half_instances", precision="fp16", instances=2, is_synchronous=False),
 )
 """Those of the soak."""
-
-
-def write_repository(repository: Path, models: Sequence[Model]) -> Path:
-    """A repository of version 1 of each."""
-    for model in models:
-        write_version(repository / model.name, model, 1)
-    return repository
 
 
 def write_version(folder: Path, model: Model, version: int) -> Path:
@@ -86,23 +80,14 @@ def write_version(folder: Path, model: Model, version: int) -> Path:
     config = folder / "config.pbtxt"
     if not model.is_synchronous:
         exchange(config, SYNCHRONOUS, "")
-    if model.is_isolated:
-        exchange(config, "instance_group", f"{_parameter('sim_isolation', 'process')}\ninstance_group")
+    parameters = {"sim_isolation": "process" if model.is_isolated else "", "execute_delay_ms": model.delay_ms}
+    lines = [_parameter(name, str(value)) for name, value in parameters.items() if value]
+    exchange(config, "instance_group", "\n".join([*lines, "instance_group"]))
     exchange(config, "{ kind: KIND_CPU }", f"{{ kind: KIND_CPU count: {model.instances} }}")
     with config.open("a") as file:
         file.write("version_policy { latest { num_versions: 2 } }\n")
     return folder
 
 
-def publish(repository: Path, folder: Path, version: int) -> None:
-    """Move the version of a model folder elsewhere on this disk into that of the repository, all at once."""
-    (folder / str(version)).rename(repository / folder.name / str(version))
-
-
 def _parameter(name: str, value: str) -> str:
     return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}'
-
-
-def read_files(folder: Path) -> Mapping[str, bytes]:
-    """The files below a folder by their path in it."""
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}

@@ -15,7 +15,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import tritonclient.grpc as grpcclient
 from fault_clients import Process, find_process, wait_until
+from tritonclient.utils import InferenceServerException
 
 from fleet.processes import HOST, Program, choose_ports
 
@@ -105,10 +107,17 @@ class Server(Program):
                 total += float(value)
         return total
 
-    def load(self, model: str, seconds: float = START_SECONDS) -> tuple[int, str]:
-        """Have Triton load a model: status and text of its answer."""
-        status, text = self.ask(self.http_port, "POST", f"/v2/repository/models/{model}/load", b"{}", seconds)
-        return status, text.decode(errors="replace")
+    def load(self, model: str) -> str:
+        """Have Triton load a model: why it does not, or "".
+
+        Over gRPC: a load over HTTP keeps the requests of all connections that share its thread waiting.
+        """
+        with grpcclient.InferenceServerClient(f"{HOST}:{self.grpc_port}") as client:
+            try:
+                client.load_model(model, client_timeout=START_SECONDS)
+            except InferenceServerException as error:
+                return str(error)
+        return ""
 
     def find_versions(self, model: str) -> list[str]:
         """The versions of a model that are ready."""

@@ -1,0 +1,133 @@
+"""Where servers have their models from: a folder, or an S3 store that can be taken away and given back."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from fault_clients import wait_until
+
+from fleet.models import Model, write_version
+from fleet.processes import HOST, Program, choose_ports
+from fleet.servers import ASK_SECONDS
+from fleet.tools import Tools
+
+
+class Repository(Protocol):
+    """A model repository; `url` and `environment` are for `poplar-triton serve`."""
+
+    @property
+    def url(self) -> str | Path:
+        """The folder, or the address in a store."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a server needs to get at it."""
+
+    def add_version(self, folder: Path, version: int) -> None:
+        """Take over a version of the model folder of that name; nobody sees half of it."""
+
+    def remove_version(self, model: str, version: int) -> None:
+        """The version is not there any more."""
+
+
+def fill(repository: Repository, models: Sequence[Model]) -> None:
+    """Version 1 of each model."""
+    with tempfile.TemporaryDirectory() as folder:
+        for model in models:
+            repository.add_version(write_version(Path(folder, model.name), model, 1), 1)
+
+
+class LocalRepository:
+    """A folder."""
+
+    environment: Mapping[str, str] = {}
+
+    def __init__(self, url: Path) -> None:
+        self.url = url
+        url.mkdir()
+
+    def add_version(self, folder: Path, version: int) -> None:
+        """See Repository."""
+        target = self.url / folder.name
+        target.mkdir(exist_ok=True)
+        shutil.copyfile(folder / "config.pbtxt", target / "config.pbtxt")
+        shutil.copytree(folder / str(version), target / f".{version}")
+        (target / f".{version}").rename(target / str(version))
+
+    def remove_version(self, model: str, version: int) -> None:
+        """See Repository."""
+        (self.url / model / str(version)).rename(self.url / model / f".{version}")
+        shutil.rmtree(self.url / model / f".{version}")
+
+
+class Store(Program):
+    """SeaweedFS with an empty bucket, as a context manager: ready on entry."""
+
+    # Triton signs its requests. The store takes requests of anybody, unsigned ones too.
+    environment: Mapping[str, str] = {
+        "AWS_ACCESS_KEY_ID": "anyone",
+        "AWS_SECRET_ACCESS_KEY": "anything",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+    def __init__(self, tools: Tools, folder: Path) -> None:
+        (folder / "store").mkdir()
+        names = ("s3", "master", "volume", "filer")
+        ports = choose_ports(2 * len(names))
+        self._address = (HOST, ports[0])
+        options: dict[str, object] = {
+            "dir": folder / "store",
+            "ip": HOST,
+            "ip.bind": HOST,
+            "volume.max": 20,
+            "master.volumeSizeLimitMB": 64,
+            "master.telemetry": "false",
+            "s3.iam": "false",
+            "s3.port.iceberg": 0,
+            "s3.port.lance": 0,
+        }
+        for name, port, grpc_port in zip(names, ports[::2], ports[1::2], strict=True):
+            options |= {f"{name}.port": port, f"{name}.port.grpc": grpc_port}
+        words = [f"-{name}={value}" for name, value in options.items()]
+        super().__init__("store", [tools.weed, "server", "-s3", *words], folder)
+
+    @property
+    def url(self) -> str:
+        """See Repository."""
+        host, port = self._address
+        return f"s3://{host}:{port}/bucket/models"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes files."""
+        super().start()
+        wait_until(lambda: self._ask("PUT", "/bucket") and self._ask("PUT", "/bucket/probe", b"x"), "a store")
+
+    def add_version(self, folder: Path, version: int) -> None:
+        """See Repository. The executable comes last: without it the version is not one yet."""
+        files = [file for file in (folder / str(version)).iterdir() if file.suffix != ".popef"]
+        files += (folder / str(version)).glob("*.popef")
+        for file in (folder / "config.pbtxt", *files):
+            path = f"/bucket/models/{file.relative_to(folder.parent)}"
+            assert self._ask("PUT", path, file.read_bytes()), f"{path} is not taken; see {self.log}"
+
+    def remove_version(self, model: str, version: int) -> None:
+        """See Repository. The empty name is that of the folder: SeaweedFS lists it for a while yet."""
+        for name in ("executable.popef", "name_map.json", ""):
+            path = f"/bucket/models/{model}/{version}/{name}"
+            assert self._ask("DELETE", path), f"{path} does not go; see {self.log}"
+
+    def _ask(self, method: str, path: str, body: bytes = b"") -> bool:
+        """Whether a request succeeds, or what it asks for is so already."""
+        with closing(http.client.HTTPConnection(*self._address, timeout=ASK_SECONDS)) as connection:
+            try:
+                connection.request(method, path, body)
+                status = connection.getresponse().status
+            except (OSError, http.client.HTTPException):
+                return False
+        return status in (http.client.OK, http.client.NO_CONTENT, http.client.CONFLICT)
