@@ -43,12 +43,12 @@ class HAProxy(Proxy):
     def __init__(
         self, tools: Tools, servers: Sequence[Server], folder: Path, *, retries: bool = True
     ) -> None:
-        http_port, grpc_port, self._metrics_port = choose_ports(3)
+        http_port, grpc_port, self.metrics_port = choose_ports(3)
         environment = {
             "LISTEN_ADDRESS": HOST,
             "LISTEN_HTTP": str(http_port),
             "LISTEN_GRPC": str(grpc_port),
-            "LISTEN_METRICS": str(self._metrics_port),
+            "LISTEN_METRICS": str(self.metrics_port),
         }
         for number, server in enumerate(servers, 1):
             environment[f"SERVER_{number}_HTTP"] = f"{HOST}:{server.http_port}"
@@ -63,7 +63,7 @@ class HAProxy(Proxy):
 
     def count_up(self) -> int:
         """How many servers get requests of each protocol."""
-        page = _read(self._metrics_port, "/metrics")
+        page = _read(self.metrics_port, "/metrics")
         up = re.findall(r'^haproxy_server_status\{proxy="(\w+)",.*state="UP"\} 1$', page, re.MULTILINE)
         return min(up.count("http"), up.count("grpc"))
 

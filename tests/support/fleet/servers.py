@@ -119,6 +119,11 @@ class Server(Program):
                 return str(error)
         return ""
 
+    def unload(self, model: str) -> None:
+        """Have Triton unload a model."""
+        with grpcclient.InferenceServerClient(f"{HOST}:{self.grpc_port}") as client:
+            client.unload_model(model, client_timeout=START_SECONDS)
+
     def find_versions(self, model: str) -> list[str]:
         """The versions of a model that are ready."""
         _, text = self.ask(self.http_port, "POST", "/v2/repository/index", b"{}")
