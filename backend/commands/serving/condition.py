@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,7 +16,7 @@ from commands.serving.stubs import Stub
 
 _SILENT = "tritonserver has not said for long that it is ready"
 _MOST_NAMED = 5
-"""Dead instances named in one line."""
+"""In one line."""
 
 
 class Phase(Enum):
@@ -37,6 +37,7 @@ class Condition(Collector):
         self._phase = Phase.STARTING
         self._answers = False
         self._silent = False
+        self._unready_models: list[str] = []
         self._hopeless = ""
         self._living: list[Stub] = []
         self._dead: list[Stub] = []
@@ -83,6 +84,11 @@ class Condition(Collector):
         """Note whether the server says that it is ready."""
         with self._lock:
             self._answers = ready
+
+    def note_unready_models(self, models: list[str]) -> None:
+        """Note the models that are loaded and do not say that they are ready."""
+        with self._lock:
+            self._unready_models = models
 
     def note_silence(self, long: bool) -> None:
         """Note whether the server has not said for long that it is ready."""
@@ -152,6 +158,8 @@ class Condition(Collector):
             return "tritonserver does not say that it is ready"
         if self._dead:
             return describe_dead(self._dead)
+        if self._unready_models:
+            return f"not ready: {name_some([f'model {model!r}' for model in self._unready_models])}"
         return ""
 
 
@@ -159,8 +167,13 @@ def describe_dead(dead: Iterable[Stub]) -> str:
     """Which instances have lost their process, in one line."""
     stubs = sorted(dead, key=lambda stub: stub.key)
     names = [f"{stub.instance} of model {stub.model!r} version {stub.version}" for stub in stubs]
+    return f"dead: {name_some(names)}"
+
+
+def name_some(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"dead: {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _per_model(

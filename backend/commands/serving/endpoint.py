@@ -51,6 +51,10 @@ class Endpoint(Protocol):
     def is_ready(self, seconds: float) -> bool:
         """Whether the server says that it is ready, within `seconds`. One that does not let us ask is."""
 
+    def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
+        """Whether a version of a model says that it is ready: from Triton 25.12 on not with a dead instance,
+        from 26.03 on only where its own is_ready() says so."""
+
     def list_models(self) -> list[ServedVersion]:
         """The repository index, for which the server looks into the repository: it takes half a minute where
         a store is away."""
@@ -96,11 +100,15 @@ class HttpEndpoint:
 
     def is_live(self) -> bool | None:
         """See Endpoint."""
-        return self._ask_health("live", ASK_SECONDS)
+        return self._is_fine("/v2/health/live", ASK_SECONDS)
 
     def is_ready(self, seconds: float) -> bool:
         """See Endpoint."""
-        return bool(self._ask_health("ready", seconds))
+        return bool(self._is_fine("/v2/health/ready", seconds))
+
+    def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
+        """See Endpoint."""
+        return bool(self._is_fine(f"/v2/models/{_quote_version(model, version)}/ready", seconds))
 
     def list_models(self) -> list[ServedVersion]:
         """See Endpoint."""
@@ -114,13 +122,8 @@ class HttpEndpoint:
 
     def read_config(self, model: str, version: str = "") -> dict[str, Any] | None:
         """See Endpoint."""
-        place = (
-            f"{quote(model, safe='')}/versions/{quote(version, safe='')}"
-            if version
-            else quote(model, safe="")
-        )
         with _none_where_unknown():
-            config = self._ask(f"/v2/models/{place}/config")
+            config = self._ask(f"/v2/models/{_quote_version(model, version)}/config")
             return config if isinstance(config, dict) else {}
         return None
 
@@ -134,9 +137,9 @@ class HttpEndpoint:
         body = json.dumps({"parameters": parameters}).encode()
         self._ask(f"/v2/repository/models/{quote(model, safe='')}/load", body, LOAD_SECONDS)
 
-    def _ask_health(self, what: str, seconds: float) -> bool | None:
+    def _is_fine(self, path: str, seconds: float) -> bool | None:
         try:
-            with self._open(f"/v2/health/{what}", None, seconds):
+            with self._open(path, None, seconds):
                 return True
         except urllib.error.HTTPError as error:
             with error:
@@ -158,6 +161,11 @@ class HttpEndpoint:
     def _open(self, path: str, body: bytes | None, seconds: float) -> Any:
         request = urllib.request.Request(f"{self._url}{path}", body, self._headers)  # noqa: S310  http: ours
         return self._opener.open(request, timeout=seconds)
+
+
+def _quote_version(model: str, version: str) -> str:
+    name = quote(model, safe="")
+    return f"{name}/versions/{quote(version, safe='')}" if version else name
 
 
 @contextmanager
@@ -228,6 +236,15 @@ class GrpcEndpoint:
         with suppress(ServerError):
             return bool(self._ask("ServerReady", seconds).ready)
         return self._is_open()
+
+    def is_model_ready(self, model: str, version: str, seconds: float) -> bool:
+        """See Endpoint."""
+        try:
+            return bool(self._ask("ModelReady", seconds, name=model, version=version).ready)
+        except UnreachableError:
+            return self._is_open()
+        except ServerError:
+            return False
 
     def list_models(self) -> list[ServedVersion]:
         """See Endpoint."""

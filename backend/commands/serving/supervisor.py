@@ -7,6 +7,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +22,8 @@ LOOK_SECONDS = 0.2
 """Between two looks at the processes."""
 ASK_SECONDS = 1.0
 """Between two questions whether the server is ready, and how long its answer may take."""
+ASK_MODELS_SECONDS = 5.0
+"""The same for every model; as often as the server where one is not ready."""
 SILENCE_SECONDS = 30.0
 """A server that has not said for so long that it is ready is given up."""
 RESTART_WINDOW_SECONDS = 600.0
@@ -125,7 +128,8 @@ class Supervisor:
         self._healer.forget()
         self._lost: list[Stub] = []
         self._dead: set[Stub] = set()
-        self._asked_at = float("-inf")
+        self._unready: list[str] = []
+        self._asked_at = self._asked_models_at = float("-inf")
         self._answered_at = self._clock()
 
     def _look(self) -> bool:
@@ -139,6 +143,8 @@ class Supervisor:
         self._condition.note_stubs(living, self._dead)
         if due:
             self._ask()
+            if self._unready or self._clock() >= self._asked_models_at + ASK_MODELS_SECONDS:
+                self._ask_models(living)
         if self._settings.on_dead_stub is OnDeadStub.RELOAD:
             self._healer.attend({stub.model for stub in self._dead})
         return not (self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT)
@@ -164,6 +170,18 @@ class Supervisor:
         if ready:
             self._answered_at = self._clock()
         self._condition.note_silence(self._clock() - self._answered_at > SILENCE_SECONDS)
+
+    def _ask_models(self, living: list[Stub]) -> None:
+        """Whether all that is loaded says that it is ready: of what loads or unloads it is not expected."""
+        self._asked_models_at = self._clock()
+        endpoint = self._server.endpoint
+        self._unready = []
+        for model, version in sorted({(stub.model, stub.version) for stub in living}):
+            with suppress(ServerError):
+                ready = endpoint.is_model_ready(model, version, ASK_SECONDS)
+                if not ready and endpoint.read_config(model, version) is not None:
+                    self._unready.append(model)
+        self._condition.note_unready_models(self._unready)
 
     def _start_again(self) -> bool:
         """Start the server that has ended once more; False where that may not be, or was given up for a

@@ -47,6 +47,16 @@ def endpoint(server, monkeypatch):
     return make_endpoint(options, server.server_port, 1)
 
 
+def test_a_model_is_asked_by_name_and_version(server, endpoint):
+    assert endpoint.is_model_ready("a/b", "1", 5)
+    server.answer = (400, b"")
+    assert not endpoint.is_model_ready("m", "", 5)
+    assert [path for path, _, _ in server.asked] == [
+        "/v2/models/a%2Fb/versions/1/ready",
+        "/v2/models/m/ready",
+    ]
+
+
 def test_every_question_carries_the_keys_and_asks_no_proxy(server, endpoint):
     assert endpoint.is_ready(5)
     assert endpoint.is_live()

@@ -31,6 +31,7 @@ class Server:
         self.status: int | None = None
         self.ready = True
         self.served = ["m"]
+        self.unready: list[str] = []
         self.living = [HERE]
         self.lost: list[Stub] = []
         self.starts = 0
@@ -61,6 +62,9 @@ class Server:
 
     def is_ready(self, seconds):
         return self.ready
+
+    def is_model_ready(self, model, version, seconds):
+        return model not in self.unready
 
     def read_config(self, model, version=""):
         return {"instance_group": [{"name": "m_0", "count": 2}]} if model in self.served else None
@@ -261,6 +265,18 @@ def test_a_server_that_is_silent_for_long_is_given_up_and_may_come_back(play):
 
     assert it.run(note, note, note, answer, note)
     assert hopeless == [False, False, True, True, False]
+
+
+def test_a_loaded_model_that_is_not_ready_is_told(play):
+    """As newer Tritons say it, which ask the model itself."""
+    it = play()
+    it.server.unready = ["m"]
+    assert it.run(it.pass_time)
+    assert it.seen == [("not ready: model 'm'", "")]
+    it = play()
+    it.server.unready, it.server.served = ["m"], []
+    assert it.run(it.pass_time)
+    assert it.seen == [("", "")], "it is being loaded or unloaded"
 
 
 def test_it_drains_while_it_serves_on(play):
