@@ -117,16 +117,23 @@ class Store(Program):
             assert self._ask("PUT", path, file.read_bytes()), f"{path} is not taken; see {self.log}"
 
     def remove_version(self, model: str, version: int) -> None:
-        """See Repository. The empty name is that of the folder: SeaweedFS lists it for a while yet."""
-        for name in ("executable.popef", "name_map.json", ""):
-            path = f"/bucket/models/{model}/{version}/{name}"
-            assert self._ask("DELETE", path), f"{path} does not go; see {self.log}"
+        """See Repository. The empty name is that of the folder: SeaweedFS lists it for a while yet.
 
-    def _ask(self, method: str, path: str, body: bytes = b"") -> bool:
+        Triton looks for newer files only, so one that stays is made newer: the configuration is copied onto
+        itself.
+        """
+        folder = f"/bucket/models/{model}"
+        for name in ("executable.popef", "name_map.json", ""):
+            assert self._ask("DELETE", f"{folder}/{version}/{name}"), f"{name} does not go; see {self.log}"
+        config = f"{folder}/config.pbtxt"
+        headers = {"X-Amz-Copy-Source": config, "X-Amz-Metadata-Directive": "REPLACE"}
+        assert self._ask("PUT", config, headers=headers), f"{config} stays as it was; see {self.log}"
+
+    def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = {}) -> bool:
         """Whether a request succeeds, or what it asks for is so already."""
         with closing(http.client.HTTPConnection(*self._address, timeout=ASK_SECONDS)) as connection:
             try:
-                connection.request(method, path, body)
+                connection.request(method, path, body, dict(headers))
                 status = connection.getresponse().status
             except (OSError, http.client.HTTPException):
                 return False
