@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | check | dist | dist-check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | soak | check | dist | dist-check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy check dist dist-check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy soak check dist dist-check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -36,7 +36,13 @@ deploy-tools: .venv/deploy
 	@.ci/deploy_tools $(BIN)/python
 
 test-deploy: deploy-tools models
-	$(BIN)/python -m pytest -m deploy
+	$(BIN)/python -m pytest -m deploy -rP
+
+SOAK_MINUTES ?= 60
+
+# Ten minutes of it are a part of test-deploy.
+soak: deploy-tools
+	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/python -m pytest tests/deploy/test_soak.py
 
 check: .venv/dev
 	$(BIN)/ruff check
