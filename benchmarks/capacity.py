@@ -1,9 +1,9 @@
 """How much a core serves: requests of the example models per second of processor time of the server and its
 instances.
 
-Processor time is what a machine that others use still tells; the requests per second beside it are those of
-this moment. Requests of a row each, which the server joins, and of a compiled batch each; gRPC; every round
-measures each load once.
+Processor time is what a machine that others use still tells, where an instance has one thread: several spin
+while they wait for each other. The requests per second beside it are those of this moment. Requests of a row
+each, which the server joins, and of a compiled batch each; gRPC; every round measures each load once.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def write_loads(models: Path, rows_at_once: Sequence[int]) -> list[Load]:
     loads = []
     for recipe in repository.build_examples():
         config = repository.copy_example(recipe.model, models / recipe.model)
+        config.parameters["sim_threads"].string_value = "1"
+        repository.write_config(models / recipe.model, config)
         data = inputs.write_inputs(models.parent, config, inputs.make_rows(config, NUM_ROWS))
         loads += [Load(recipe.model, 1, at_once, data) for at_once in rows_at_once]
         batch = config.max_batch_size // BATCHES_PER_REQUEST
@@ -100,7 +102,7 @@ def make_table(found: dict[Load, list[Capacity]]) -> Table:
         median = statistics.median(each.per_core_second for each in measured)
         table.add_row(
             *(load.model, str(load.rows), str(load.at_once)),
-            f"{statistics.median(each.per_second for each in measured):.0f}",
+            f"{statistics.median(each.per_second for each in measured):.3g}",
             f"{statistics.median(each.p99_us for each in measured) / 1000:.1f}",
             describe([each.per_core_second for each in measured]),
             f"{median * load.rows:.0f}",
@@ -110,7 +112,7 @@ def make_table(found: dict[Load, list[Capacity]]) -> Table:
 
 def describe(figures: Sequence[float]) -> str:
     """The median, then the least and the greatest."""
-    return f"{statistics.median(figures):.0f} ({min(figures):.0f}..{max(figures):.0f})"
+    return f"{statistics.median(figures):.3g} ({min(figures):.3g}..{max(figures):.3g})"
 
 
 def main() -> None:
