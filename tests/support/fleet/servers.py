@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 
 import tritonclient.grpc as grpcclient
 from fault_clients import Process, find_process, wait_until
@@ -25,6 +26,7 @@ START_SECONDS = 120
 STOP_SECONDS = 60
 """More than Triton's own exit timeout and what the supervisor adds to it."""
 ASK_SECONDS = 10
+SHARED_MEMORY = Path("/dev/shm")
 STUB = "triton_python_backend_stub"
 _INSTANCE = 8
 """The place of the instance's name among a stub's arguments."""
@@ -60,7 +62,27 @@ class Server(Program):
             "--",
             *triton_options,
         ]
-        super().__init__(name, command, folder, environment)
+        self.temporary = folder / f"temporary_{name}"
+        """Its temporary folder, and that of all that it starts."""
+        self.temporary.mkdir()
+        self._supervisors: list[int] = []
+        super().__init__(name, command, folder, {**(environment or {}), "TMPDIR": str(self.temporary)})
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for segment in self.find_segments():
+            segment.unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Start it; what it prints comes after what it has printed before."""
+        super().start()
+        self._supervisors.append(self.pid)
+
+    def find_segments(self) -> list[Path]:
+        """What it has in /dev/shm, of this start and of those before."""
+        return [path for pid in self._supervisors for path in SHARED_MEMORY.glob(f"poplar_{pid}_*")]
 
     def wait_until_ready(self) -> None:
         """Until /ready is 200; AssertionError when it ends instead, or does not get ready."""

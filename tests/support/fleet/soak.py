@@ -122,8 +122,6 @@ class _Trouble:
         self.wait()
 
     def _make_server(self, number: int, folder: Path) -> Server:
-        temporary = folder / f"temporary_server{number}"
-        temporary.mkdir()
         options = ("--drain-seconds", str(DRAIN_SECONDS), "--on-dead-stub", "reload", "--restart", "1000")
         return Server(
             f"server{number}",
@@ -131,7 +129,6 @@ class _Trouble:
             folder,
             options,
             (*EXPLICIT, QUICK_STOP),
-            {"TMPDIR": str(temporary)},
         )
 
     def wait(self) -> None:
@@ -241,11 +238,10 @@ def _list_events(
 
 def _stop(server: Server) -> list[str]:
     """Stop a server: what is not as it should be after that."""
-    supervisor = server.pid
     status = server.stop(STOP_SECONDS)
     found = [f"{server.name} ended with status {status}"] if status else []
     found += [f"{server.name}: process {pid} is left" for pid in server.find_processes()]
-    return found + [f"{path} is left" for path in (*_find_segments(supervisor), *_find_temporary(server))]
+    return found + [f"{path} is left" for path in (*server.find_segments(), *_find_temporary(server))]
 
 
 def _serves(server: Server, model: Model, versions: list[str]) -> bool:
@@ -260,20 +256,14 @@ def _measure(server: Server) -> Usage:
         held[f"{name}, files"] = len(os.listdir(f"/proc/{pid}/fd"))
         held[f"{name}, threads"] = len(os.listdir(f"/proc/{pid}/task"))
     held["processes"] = len(server.find_processes())
-    held["segments"] = len(_find_segments(server.pid))
+    held["segments"] = len(server.find_segments())
     held["temporary folders"] = len(_find_temporary(server))
     return held
 
 
-def _find_segments(supervisor: int) -> list[Path]:
-    return list(Path("/dev/shm").glob(f"poplar_{supervisor}_*"))
-
-
 def _find_temporary(server: Server) -> list[Path]:
     """What is in the server's temporary folder, but for ONNX Runtime's one file."""
-    return [
-        path for path in (server.log.parent / f"temporary_{server.name}").iterdir() if path.name != ".ses"
-    ]
+    return [path for path in server.temporary.iterdir() if path.name != ".ses"]
 
 
 def _describe(soak: Soak) -> str:
