@@ -41,14 +41,3 @@ def test_commands_of_the_makefile_exist(document):
     text = document.read_text()
     for command in re.findall(r"`make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)", text):
         assert command in _TARGETS, command
-
-
-def test_every_alert_says_where_it_is_told_what_to_do():
-    """In a heading of its own."""
-    rules = (ROOT / "deploy/helm/poplar-triton/files/alerts.yaml").read_text()
-    alerts = re.findall(r"alert: (\w+)", rules)
-    runbooks = re.findall(r"runbook: (\S+)#(\S+)", rules)
-    assert alerts
-    assert [anchor for _, anchor in runbooks] == [alert.lower() for alert in alerts]
-    for document, anchor in runbooks:
-        assert anchor in _anchors(ROOT / document), anchor
