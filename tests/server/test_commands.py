@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -162,14 +163,15 @@ def test_a_server_with_such_options_is_ready(tmp_path, small_repository, options
     assert server.exit_status == 0
 
 
-def test_a_server_that_does_not_let_us_ask_serves(tmp_path, small_repository):
+def test_a_server_with_restricted_apis_is_asked_with_their_keys(tmp_path, small_repository):
     restricted = [
         "--http-restricted-api=model-repository,health:k=v",
         "--grpc-restricted-protocol=model-repository:k=v",
     ]
     with TritonServer(small_repository, options=restricted, log=tmp_path / "log") as server:
-        with pytest.raises(ServerError, match="does not say which models it serves"):
-            server.failed_models()
+        assert server.failed_models() == {}
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=5)
         answer = urllib.request.urlopen(f"http://{server.http_url}/v2/models/linear", timeout=5)
         assert b'"linear"' in answer.read()
 
