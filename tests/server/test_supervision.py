@@ -4,6 +4,7 @@ behind proxies: tests/deploy."""
 from __future__ import annotations
 
 import http.client
+import itertools
 import os
 import re
 import signal
@@ -37,10 +38,12 @@ def repository(tmp_path_factory):
 @pytest.fixture
 def start(repository, tmp_path):
     """A supervised server that is ready."""
+    numbers = itertools.count()
 
     @contextmanager
     def begin(*options, triton=(), at=repository):
-        with Server("server", at, tmp_path, options, [QUICK_EXIT, *triton]) as server:
+        name = f"server{next(numbers)}"
+        with Server(name, at, tmp_path, options, [QUICK_EXIT, *triton]) as server:
             server.wait_until_ready()
             yield server
 
@@ -198,6 +201,6 @@ def test_what_a_killed_server_left_goes_when_the_next_one_starts(start, tmp_path
     with start() as first:
         (prefix,) = set(re.findall(r"poplar_\d+_\w{8}_", " ".join(first.find_stubs()[0].command_line)))
         first.kill()
-    assert find_mine(prefix)
-    with start():
-        assert find_mine(prefix) == []
+        assert find_mine(prefix)
+        with start():
+            assert find_mine(prefix) == []
