@@ -244,9 +244,10 @@ def heal_without_store(fleet: Fleet, store: Store) -> Report:
         report.tallies = traffic.tallies
         traffic.wait_for_answers()
         store.kill()
+        before = server.read_metric(RELOADS, outcome="failure")
         moment = time.monotonic()
         server.kill_stub(PLAIN.name)
-        wait_until(lambda: server.read_metric(RELOADS, outcome="failure"), "a reload has failed")
+        wait_until(lambda: server.read_metric(RELOADS, outcome="failure") > before, "a reload has failed")
         report.figures["seconds to 503"] = watched.find_change(503, moment) or math.inf
         report.figures["/ready without the store"] = server.ask_ready()[0]
         store.start()
