@@ -206,7 +206,8 @@ class TritonServer:
         return self._wait_until_ready(pause)
 
     def _prepare(self, folder: Path) -> None:
-        self.ports = tuple(choose_port(port, name) for name, port in self._wanted.items())  # type: ignore[assignment]
+        http, grpc, metrics = (choose_port(port, name) for name, port in self._wanted.items())
+        self.ports = http, grpc, metrics
         self.endpoint = make_endpoint(self._options, self.ports[0], self.ports[1])
         installation = find_installation(self._program)
         interpreter = folder / "bin"
