@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from full_disk import full_disk
 from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
@@ -324,17 +322,6 @@ def test_a_failed_compilation_leaves_no_folder(tmp_path):
     done = poprt(tmp_path, "--input_shape", "q=1")
     assert done.returncode == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
-
-
-@contextmanager
-def full_disk(most_bytes: int) -> Iterator[None]:
-    """Files that grow beyond this are refused."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_full_disk_names_the_file_and_leaves_the_folder_as_it_was(compiled, streamed, tmp_path):

@@ -6,18 +6,17 @@ import errno
 import fcntl
 import itertools
 import os
-import resource
 import shutil
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
 import pytest
+from full_disk import full_disk
 from google.protobuf.json_format import MessageToDict
 from model_runtime import Session
 from model_runtime.errors import ModelRuntimeError
@@ -291,17 +290,6 @@ def test_who_is_killed_in_a_new_model_folder_leaves_no_model_half(compiled, tmp_
         if not status:
             break
     assert step > 8
-
-
-@contextmanager
-def full_disk(most_bytes: int) -> Iterator[None]:
-    """Files that grow beyond this are refused."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("most_bytes", [20, 200, 1000])
