@@ -1,5 +1,5 @@
 """Shapes and element sizes of a graph's tensors, by shape inference: ONNX's for the standard's operators, and
-that of registered rules for those of other domains."""
+for those of other domains that of standard ones which stand in for them, or of users' functions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 import onnx
-from onnx import TensorProto, TypeProto
+from onnx import TensorProto, helper
 
-from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.edit import replace_nodes
+from onnxgraph.nodes import STANDARD_DOMAINS, iter_bodies
 from onnxgraph.tensors import element_bytes
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
@@ -26,25 +27,43 @@ MOST_TRIPS = 2**31
 _MOST_REMEMBERED = 2
 """Graphs whose shapes are remembered: who asks again asks soon."""
 
-ShapeRule = Callable[[onnx.NodeProto, Sequence[TypeProto]], Sequence[TypeProto]]
-"""The types, shapes included, of what a node makes, of those of what it takes (of an input left out: an empty
-one)."""
+StandIn = Callable[[onnx.NodeProto], Sequence[onnx.NodeProto]]
+"""Of a node of another domain, nodes of the standard that make tensors of the same names, types and
+shapes."""
+ShapeFunction = Callable[[onnx.ModelProto, onnx.NodeProto], tuple[onnx.ModelProto, bool]]
+"""What a user says of an operator: the model with the shapes that the node makes, and whether they are
+known."""
 
-_RULES: dict[tuple[str, str], ShapeRule] = {}
+_STAND_INS: dict[tuple[str, str], StandIn] = {}
+_FUNCTIONS: dict[str, ShapeFunction] = {}
+_MARK = "onnxgraph.stand-in:"
+"""What stand-ins are known by, in their doc_string; behind it the number of the node that they stand for."""
 _Inference = tuple[onnx.shape_inference.InferenceError | None, onnx.ModelProto]
 """What is wrong with a graph, and what can be said of it all the same."""
 _remembered: ContextVar[dict[bytes, _Inference] | None] = ContextVar("_remembered", default=None)
 
 
-def register_shapes(domain: str, *op_types: str) -> Callable[[ShapeRule], ShapeRule]:
-    """A decorator: the function says what operators of another domain than the standard's make."""
+def register_stand_in(domain: str, *op_types: str) -> Callable[[StandIn], StandIn]:
+    """A decorator: while shapes are inferred, what the function makes of a node stands in for operators of
+    another domain than the standard's."""
 
-    def add(rule: ShapeRule) -> ShapeRule:
+    def add(make: StandIn) -> StandIn:
         assert domain not in STANDARD_DOMAINS, "ONNX infers the shapes of its own operators"
-        _RULES.update(((domain, op_type), rule) for op_type in op_types)
-        return rule
+        _STAND_INS.update(((domain, op_type), make) for op_type in op_types)
+        return make
 
     return add
+
+
+def register_shape_function(function: ShapeFunction, *op_types: str) -> None:
+    """Ask `function`, a user's, for what nodes of those operators make, whatever their domain, where nothing
+    else says it."""
+    _FUNCTIONS.update(dict.fromkeys(op_types, function))
+
+
+def like_first_input(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """The stand-in of operators whose first result is of the type and shape of their first operand."""
+    return [helper.make_node("Identity", [node.input[0]], [node.output[0]])]
 
 
 @contextmanager
@@ -125,33 +144,87 @@ def _infer_for_both(model: onnx.ModelProto) -> _Inference:
 
 
 def _infer(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
+    stood_for: list[onnx.NodeProto] = []
+    _put_stand_ins(model.graph, stood_for)
+    try:
+        inferred = _infer_standard(model, strict)
+    finally:
+        _take_stand_ins_away(model.graph, stood_for)
+    _take_stand_ins_away(inferred.graph, stood_for)
+    return inferred
+
+
+def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     loops = sum(node.op_type == "Loop" for node in model.graph.node)
-    others = sum((node.domain, node.op_type) in _RULES for node in model.graph.node)
-    for _ in range(min(2 * loops, _MOST_ROUNDS) + others):  # into a Loop's body, and out of it
-        if not (_declare_loops(inferred) | declare_others(inferred.graph)):
+    asked = sum(node.op_type in _FUNCTIONS for node in model.graph.node)
+    for _ in range(min(2 * loops, _MOST_ROUNDS) + asked):  # into a Loop's body, and out of it
+        if not (_declare_loops(inferred) | (asked > 0 and _ask_functions(inferred))):
             break
         inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=strict, data_prop=True)
     return inferred
 
 
-def declare_others(graph: onnx.GraphProto) -> bool:
-    """Write into the graph, in place, what registered rules say that its nodes make, where all that they take
-    is known, and what they make is not. Whether anything was written."""
-    if not any((node.domain, node.op_type) in _RULES for node in graph.node):
-        return False
-    known = _find_known(graph)
-    written = False
+def _put_stand_ins(graph: onnx.GraphProto, stood_for: list[onnx.NodeProto]) -> None:
+    """In place, in bodies too; the nodes that are stood for are added to the list."""
+    nodes: list[onnx.NodeProto] = []
+    found = False
     for node in graph.node:
-        rule = _RULES.get((node.domain, node.op_type))
-        if rule is None or known.keys() >= set(filter(None, node.output)):
+        for body in iter_bodies(node):
+            _put_stand_ins(body, stood_for)
+        make = _STAND_INS.get((node.domain, node.op_type))
+        if make is None:
+            nodes.append(node)
             continue
-        if known.keys() >= set(filter(None, node.input)):
-            taken = [known[name].type if name else TypeProto() for name in node.input]
-            for name, made in zip(node.output, rule(node, taken), strict=True):
-                known[name] = onnx.ValueInfoProto(name=name, type=made)
-                _declare(graph, known[name])
-            written = True
+        found = True
+        made = list(make(node))
+        for each in made:
+            each.doc_string = f"{_MARK}{len(stood_for)}"
+        nodes += made
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        stood_for.append(own)
+    if found:
+        replace_nodes(graph, nodes)
+
+
+def _take_stand_ins_away(graph: onnx.GraphProto, stood_for: Sequence[onnx.NodeProto]) -> None:
+    """Put the nodes that are stood for back, and forget what stand-ins make on the way."""
+    if not stood_for:
+        return
+    nodes: dict[int, onnx.NodeProto] = {}
+    inner: set[str] = set()
+    found = False
+    for i, node in enumerate(graph.node):
+        for body in iter_bodies(node):
+            _take_stand_ins_away(body, stood_for)
+        _, mark, number = node.doc_string.partition(_MARK)
+        if mark:
+            found = True
+            own = stood_for[int(number)]
+            inner |= set(node.output) - set(own.output)
+            nodes.setdefault(-1 - int(number), own)
+        else:
+            nodes[i] = node
+    if found:
+        replace_nodes(graph, nodes.values())
+        kept = [value for value in graph.value_info if value.name not in inner]
+        if len(kept) < len(graph.value_info):
+            del graph.value_info[:]
+            graph.value_info.extend(kept)
+
+
+def _ask_functions(model: onnx.ModelProto) -> bool:
+    """Have users' functions write, in place, what their nodes make. Whether anything was written."""
+    written = False
+    for node in list(model.graph.node):
+        function = _FUNCTIONS.get(node.op_type)
+        if function is None or _find_known(model.graph).keys() >= set(filter(None, node.output)):
+            continue
+        told, is_known = function(model, node)
+        if is_known and told is not model:
+            model.CopyFrom(told)
+        written |= is_known
     return written
 
 

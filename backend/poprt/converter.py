@@ -3,6 +3,7 @@ types."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from poprt.options import ConverterOptions
 from poprt.passes import PassManager, Stage
 from poprt.passes.precision import Fp8Params
 
+Names = Collection[str] | str | None
+"""Names as a text with commas between, or one by one."""
 OnStep = Callable[[str], None]
 """Is told the name of each step before it is taken."""
 
@@ -22,18 +25,34 @@ def _ignore(_step: str) -> None:
 
 
 class Converter:
-    """Turns an ONNX model into one that `Compiler` accepts. Names and meanings of the arguments are the real
-    tool's.
+    """Turns an ONNX model into one that `Compiler` accepts. Names, defaults and meanings of the arguments are
+    the real tool's, but where it says otherwise.
 
-    input_shape: variable dimensions to fix, by input name. batch_size, batch_axis: the size, and the axis
-    (default 0), of the batch in all inputs. precision: fp32 (what the model has, which may be half), fp16,
-    fp8 (fp16 with 8-bit operands of products) or fp8_weight (8-bit weights, computed with in half).
-    fp16_skip_op_types, fp16_skip_op_names (ours): operators and nodes that stay in fp32 in an fp16 model.
-    fp8_params: formats and scales, see Fp8Params (None: its defaults). fp8_skip_op_names: products that stay
-    in fp16. remove_outputs: outputs to drop with all that only they need. fix_inputs (ours): values by name
-    of inputs that become constants; of an If that they decide only the branch taken is left. convert_version:
-    target opset; None keeps the model's (the real tool's PopART wants 11, ONNX Runtime takes any), but a
-    model in half needs 11.
+    Lists of names may be texts with commas, or lists; what is empty asks for nothing.
+
+    input_shape: variable dimensions to fix, by input name; names that the model lacks are warned of.
+    batch_size, batch_axis: the size, and the axis (default 0), of the batch in all inputs. convert_version:
+    target opset; None (the default, where the real tool's is 11) keeps the model's: ONNX Runtime takes any,
+    but a model in half needs 11. infer_shape_ahead: fold constants and infer shapes before anything else.
+    max_tensor_size: bytes of the largest tensor that folding may make; -1: no bound.
+
+    precision: fp32 (what the model has, which may be half), fp16, fp8 (fp16 with 8-bit operands of products)
+    or fp8_weight (8-bit weights, computed with in half). fp16_skip_op_types, fp16_skip_op_names (ours):
+    operators, by their names after conversion, and nodes that stay in fp32 in an fp16 model.
+    enable_avoid_overflow_patterns: float_to_half keeps what is known to overflow in fp32. fp8_params: formats
+    and scales, see Fp8Params (None: its defaults). fp8_skip_op_names: products that stay in fp16. quantize:
+    leave the model as poprt.quantizer.quantize wants it. eightbitsio: 8-bit images.
+
+    checkpoints: inner tensors that become outputs too. remove_outputs: outputs to drop with all that only
+    they need. fix_inputs (ours): values by name of inputs that become constants; of an If that they decide
+    only the branch taken is left. check: run the converted model on made-up data.
+
+    used_passes: further passes, run in that order after the others; they win over disable_*. skip_passes:
+    passes to leave out. disable_fast_norm, enable_erf_gelu, enable_insert_remap (where: remap_mode),
+    enable_compress_pattern, merge_if_with_same_cond, fold_periodic_initializer, serialize_matmul,
+    serialize_matmul_add, merge_matmul, merge_matmul_add, merge_moe, apply_hcsr, pack_args: the passes of
+    docs/passes.md. disable_progress_bar: no bar (here there is one only where `poprt` shows it). logger:
+    whom the passes tell.
     """
 
     def __init__(
@@ -42,26 +61,76 @@ class Converter:
         input_shape: Mapping[str, Sequence[int]] | None = None,
         convert_version: int | None = None,
         precision: str = "fp32",
-        fp16_skip_op_types: Collection[str] | str | None = None,
-        fp16_skip_op_names: Collection[str] | str | None = None,
-        fp8_params: str | None = "F143,F143,0,0",
-        fp8_skip_op_names: Collection[str] | str | None = None,
+        checkpoints: Names = None,
+        eightbitsio: bool = False,
+        fp16_skip_op_types: Names = None,
+        fp16_skip_op_names: Names = None,
+        skip_passes: Names = None,
+        used_passes: Names = (),
+        check: bool = False,
+        disable_fast_norm: bool = False,
+        pack_args: Mapping[str, Any] | None = None,
+        fp8_skip_op_names: Names = None,
+        fp8_params: str | Sequence[Any] | None = "F143,F143,0,0",
+        quantize: bool = False,
+        enable_insert_remap: bool = False,
+        enable_erf_gelu: bool = False,
+        serialize_matmul: Mapping[str, str] | None = None,
+        serialize_matmul_add: Mapping[str, str] | None = None,
+        merge_matmul: str | None = None,
+        merge_matmul_add: str | None = None,
+        merge_moe: str | None = None,
+        remap_mode: Names = ("after_matmul",),
+        max_tensor_size: int = -1,
+        infer_shape_ahead: bool = False,
+        enable_avoid_overflow_patterns: bool = False,
+        disable_progress_bar: bool = False,
         batch_size: int | None = None,
         batch_axis: int | None = None,
-        remove_outputs: Collection[str] = (),
+        remove_outputs: Names = (),
+        fold_periodic_initializer: bool = False,
+        enable_compress_pattern: bool = False,
+        merge_if_with_same_cond: bool = False,
+        apply_hcsr: Mapping[str, Any] | None = None,
         fix_inputs: Mapping[str, Any] | None = None,
+        logger: logging.Logger | None = None,
     ) -> None:
+        self.logger = logger or logging.getLogger("poprt")
+        self.disable_progress_bar = disable_progress_bar
         self.options = ConverterOptions(
             input_shape=dict(input_shape or {}),
             convert_version=convert_version,
-            precision=precision,
-            fp16_skip_op_types=_names(fp16_skip_op_types),
-            fp16_skip_op_names=_names(fp16_skip_op_names),
-            fp8_params=Fp8Params() if fp8_params is None else Fp8Params.parse(fp8_params),
-            fp8_skip_op_names=_names(fp8_skip_op_names),
+            precision=precision or "fp32",
+            checkpoints=_names(checkpoints),
+            eightbitsio=eightbitsio,
+            fp16_skip_op_types=frozenset(_names(fp16_skip_op_types)),
+            fp16_skip_op_names=frozenset(_names(fp16_skip_op_names)),
+            skip_passes=frozenset(_names(skip_passes)),
+            used_passes=_names(used_passes),
+            check=check,
+            disable_fast_norm=disable_fast_norm,
+            pack_args=pack_args,
+            fp8_params=Fp8Params() if not fp8_params else Fp8Params.parse(fp8_params),
+            fp8_skip_op_names=frozenset(_names(fp8_skip_op_names)),
+            quantize=quantize,
+            enable_insert_remap=enable_insert_remap,
+            remap_mode=_names(remap_mode),
+            enable_erf_gelu=enable_erf_gelu,
+            serialize_matmul=serialize_matmul,
+            serialize_matmul_add=serialize_matmul_add,
+            merge_matmul=merge_matmul,
+            merge_matmul_add=merge_matmul_add,
+            merge_moe=merge_moe,
+            max_tensor_size=max_tensor_size,
+            infer_shape_ahead=infer_shape_ahead,
+            enable_avoid_overflow_patterns=enable_avoid_overflow_patterns,
             batch_size=batch_size,
             batch_axis=batch_axis,
-            remove_outputs=frozenset(remove_outputs),
+            remove_outputs=frozenset(_names(remove_outputs)),
+            fold_periodic_initializer=fold_periodic_initializer,
+            enable_compress_pattern=enable_compress_pattern,
+            merge_if_with_same_cond=merge_if_with_same_cond,
+            apply_hcsr=apply_hcsr,
             fix_inputs=dict(fix_inputs or {}),
         )
 
@@ -90,8 +159,8 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def _names(names: Collection[str] | str | None) -> frozenset[str]:
+def _names(names: Names) -> list[str]:
     """What a user lists, as text with commas between or one by one; blanks around the names are no part of
     them."""
     listed = names.split(",") if isinstance(names, str) else names or ()
-    return frozenset(stripped for name in listed if (stripped := name.strip()))
+    return [stripped for name in listed if (stripped := name.strip())]

@@ -38,18 +38,42 @@ PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 
 @dataclass(frozen=True, slots=True)
 class ConverterOptions:
-    """How to convert; what each means, `Converter` says."""
+    """How to convert; what each means, `Converter` says. Lists of names are lists here, whatever they were
+    given as."""
 
     input_shape: Mapping[str, Sequence[int]] = field(default_factory=dict)
     convert_version: int | None = None
     precision: str = "fp32"
+    checkpoints: Sequence[str] = ()
+    eightbitsio: bool = False
     fp16_skip_op_types: Collection[str] = ()
     fp16_skip_op_names: Collection[str] = ()
+    skip_passes: Collection[str] = ()
+    used_passes: Sequence[str] = ()
+    check: bool = False
+    disable_fast_norm: bool = False
+    pack_args: Mapping[str, Any] | None = None
     fp8_params: Fp8Params = field(default_factory=Fp8Params)
     fp8_skip_op_names: Collection[str] = ()
+    quantize: bool = False
+    enable_insert_remap: bool = False
+    remap_mode: Sequence[str] = ("after_matmul",)
+    enable_erf_gelu: bool = False
+    serialize_matmul: Mapping[str, str] | None = None
+    serialize_matmul_add: Mapping[str, str] | None = None
+    merge_matmul: str | None = None
+    merge_matmul_add: str | None = None
+    merge_moe: str | None = None
+    max_tensor_size: int = -1
+    infer_shape_ahead: bool = False
+    enable_avoid_overflow_patterns: bool = False
     batch_size: int | None = None
     batch_axis: int | None = None
     remove_outputs: Collection[str] = ()
+    fold_periodic_initializer: bool = False
+    enable_compress_pattern: bool = False
+    merge_if_with_same_cond: bool = False
+    apply_hcsr: Mapping[str, Any] | None = None
     fix_inputs: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

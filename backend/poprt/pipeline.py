@@ -14,30 +14,92 @@ from enum import Enum
 
 import onnx
 from onnxgraph import find_opset, infer_shapes
-from simipu import Target, cost
+from simipu import CompileError, Target, cost
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, PassManager, find_pass
+from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass, get_registered_passes
 from poprt.passes.precision import is_half
 
 CONVERSION = (
+    # Admission: is it a model that may be looked at.
     "check_operators",
     "admit",
-    "convert_version",
+    # Interface: inputs and outputs, their shapes, the opset.
     "limit_ir_version",
+    "remove_initializer_from_input",
     "remove_outputs",
+    "add_checkpoints",
     "fix_inputs",
     "const_input_shape",
+    "convert_version",
+    # Folding: what is computed once, and what need not be computed.
     "half_to_float",
+    "double_to_float",
+    "move_subgraph_initializer",
+    "extract_constant_to_initializer",
+    "remove_empty_concat_inputs",
+    "replace_clip_empty_inputs",
+    "replace_castlike",
     "eliminate_nop_if",
     "check_constants",
     "constant_folding",
+    "fill_squeeze_axes",
+    "merge_if_with_same_cond",
+    "eliminate_identity",
+    "eliminate_nop_cast",
+    "eliminate_nop_arithmetic",
+    "eliminate_nop_expand",
+    "eliminate_nop_flatten",
+    "eliminate_nop_pad",
+    "eliminate_nop_reshape",
+    "eliminate_nop_transpose",
+    "fuse_consecutive_cast",
+    "fuse_consecutive_reshape",
+    "fuse_consecutive_squeeze",
+    "fuse_consecutive_transpose",
+    "fuse_consecutive_unsqueeze",
+    "fuse_bn_into_conv",
+    "eliminate_duplicate_nodes",
+    "eliminate_deadend",
+    "remove_duplicated_initializer",
+    "eliminate_unused_initializer",
     "name_nodes",
+    # Patterns: one operator, or a cheaper subgraph, for several.
+    "layer_norm_pattern",
+    "gelu_pattern",
+    "erf_gelu_pattern",
+    "replace_hardswish",
+    "replace_greater_or_equal",
+    "replace_less_or_equal",
+    "replace_einsum_with_matmul",
+    "replace_div_with_mul",
+    "fold_periodic_initializer",
+    "merge_matmul",
+    "merge_matmul_add",
+    "merge_moe",
+    # Borders: what the host sends and gets.
     "int64_to_int32",
+    # Precision: the types that the chip computes in.
+    "replace_half_reducemean",
     "float_to_half",
+    "eight_bits_io",
     "float_to_fp8",
+    # Chip: operators of its own compiler.
+    "replace_groupnorm_with_fast_norm",
+    "replace_where_with_wherev2",
+    "compress_pattern",
+    "packed_transformer",
+    "serialize_matmul",
+    "serialize_matmul_add",
+    "apply_host_concat_split",
+    # Custom: what the user lists in used_passes goes here.
+    # Layout.
+    "auto_insert_remap",
+    # Checks.
+    "check_unsupported_attribute",
+    "final_check",
     "check_static",
 )
 """From the given graph to the converted one; those run that the options and the registry say."""
@@ -102,7 +164,23 @@ class LoweringOptions:
 def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
     """The passes that convert `model`, in order."""
     settled = _settle(options, model)
-    return _make(_find_on(CONVERSION, settled), settled)
+    used = list(map(get_pass, settled.used_passes))
+    listed = {each.name for each in used}
+    found = _make([name for name in _find_on(CONVERSION, settled) if name not in listed], settled)
+    skipped = _find_skipped(settled.skip_passes)
+    early = [each for each in found if each.info.stage <= Stage.CHIP]
+    return [each for each in (*early, *used, *found[len(early) :]) if each.name not in skipped]
+
+
+def _find_skipped(names: Collection[str]) -> Collection[str]:
+    """The passes to be left out. Raises CompileError for one that is not registered, and for one without
+    which nothing compiles here."""
+    needed = sorted(name for name in names if find_pass(name).info.is_ours)
+    if needed:
+        raise CompileError(
+            f"skip_passes names {needed[0]!r}, a check or step of ours without which no model compiles here"
+        )
+    return names
 
 
 def preparation(options: PreparationOptions) -> list[Pass]:
@@ -146,7 +224,8 @@ def count_steps(options: ConverterOptions, model: onnx.ModelProto, *, compiling:
 
 
 def _find_on(order: Sequence[str], options: ConverterOptions | LoweringOptions) -> list[str]:
-    return [name for name in order if find_pass(name).info.is_on(options)]
+    known = get_registered_passes()  # TODO(issue 15): while passes are still being written
+    return [name for name in order if name in known and find_pass(name).info.is_on(options)]
 
 
 def _make(

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from poprt.passes.base import find_pass
+from poprt.passes.base_pass import find_pass
 
 F, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, passes, pipeline
 from poprt.cli import main
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, PassManager, PatternMatcher, Stage, base, find_pass, get_pass, register
+from poprt.passes import Pass, PassManager, PatternMatcher, Stage, base_pass, find_pass, get_pass, register
 from sample_models import linear_model, make_model
 from simipu import TARGETS, CompileError
 from simipu.cost import CostOptions
@@ -20,7 +20,7 @@ F, F16 = TensorProto.FLOAT, TensorProto.FLOAT16
 @pytest.fixture
 def registry(monkeypatch):
     """What a test registers is gone after it."""
-    monkeypatch.setattr(base, "_PASSES", dict(base._PASSES))
+    monkeypatch.setattr(base_pass, "_PASSES", dict(base_pass._PASSES))
 
 
 def make_pass(name, **facts):

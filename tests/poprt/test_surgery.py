@@ -2,7 +2,7 @@
 
 import pytest
 from onnx import helper
-from poprt.passes.base import find_pass
+from poprt.passes.base_pass import find_pass
 from simipu import CompileError
 
 

@@ -1,27 +1,73 @@
 """Passes: each rewrites or checks a model, under the real tool's name where that has the same. One family a
-file; what a pass is: `base`. Which of them run, and in which order: `poprt.pipeline`."""
+file; what a pass is: `base_pass`. Which of them run, and in which order: `poprt.pipeline`."""
 
-from poprt.passes import checks, elimination, folding, lowering, precision, shapes, surgery
-from poprt.passes.base import Pass, PassInfo, Stage, find_pass, get_pass, get_registered_passes, register
+from poprt.passes import (
+    attention,
+    checks,
+    chip_operators,
+    consecutive,
+    elimination,
+    folding,
+    fusing,
+    lowering,
+    merging,
+    norms,
+    opsets,
+    precision,
+    refused,
+    replacements,
+    reports,
+    serialisation,
+    shapes,
+    surgery,
+    workarounds,
+)
+from poprt.passes.base_pass import (
+    ImmutablePass,
+    Pass,
+    PassInfo,
+    Stage,
+    find_pass,
+    get_pass,
+    get_registered_passes,
+    get_typed_registered_passes,
+    override_register,
+    register,
+)
 from poprt.passes.manager import PassManager
-from poprt.passes.patterns import Found, PatternMatcher
+from poprt.passes.pattern_helper import Found, PatternMatcher
 
 __all__ = [
     "Found",
+    "ImmutablePass",
     "Pass",
     "PassInfo",
     "PassManager",
     "PatternMatcher",
     "Stage",
+    "attention",
     "checks",
+    "chip_operators",
+    "consecutive",
     "elimination",
     "find_pass",
     "folding",
+    "fusing",
     "get_pass",
     "get_registered_passes",
+    "get_typed_registered_passes",
     "lowering",
+    "merging",
+    "norms",
+    "opsets",
+    "override_register",
     "precision",
+    "refused",
     "register",
+    "replacements",
+    "reports",
+    "serialisation",
     "shapes",
     "surgery",
+    "workarounds",
 ]

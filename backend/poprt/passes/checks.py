@@ -17,7 +17,7 @@ from simipu.operators import OPERATORS, names_where
 from poprt.branches import advise_to_fix, raise_for_branch
 from poprt.ipu_operators import describe_missing
 from poprt.origins import describe_inputs, find_inputs
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 _TYPES = frozenset(
     getattr(TensorProto, name)

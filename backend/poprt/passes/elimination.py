@@ -28,7 +28,7 @@ from onnxgraph.weights import has_data
 from simipu.computed import ORT_ERRORS
 
 from poprt.origins import OF_SHAPES
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 _RANDOM = frozenset(
     "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()

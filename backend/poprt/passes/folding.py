@@ -24,7 +24,7 @@ from simipu.operators import find_operator
 
 from poprt.branches import raise_for_branch
 from poprt.origins import OF_SHAPES
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 TIMEOUT_SECONDS = 1_800
 _REFUSED = "ONNX Runtime cannot load the model: "

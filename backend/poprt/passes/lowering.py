@@ -16,17 +16,25 @@ import itertools
 from collections.abc import Sequence
 
 import onnx
-from onnx import TypeProto, helper
-from onnxgraph import Value, attribute, fresh_name, graph_values, iter_defined, iter_reads, register_shapes
+from onnx import helper
+from onnxgraph import (
+    Value,
+    attribute,
+    fresh_name,
+    graph_values,
+    iter_defined,
+    iter_reads,
+    like_first_input,
+    register_stand_in,
+)
 from onnxgraph.edit import replace_nodes, set_attribute
-from onnxgraph.inference import declare_others
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.cost.placed import IPU_ATTRIBUTE, find_ipus, place_inputs
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import IPU_COPY, find_operator
 
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 _DOMAIN = "ai.graphcore"
 """Of the operators that PopART has besides the standard's."""
@@ -134,8 +142,17 @@ class InsertCopies(Pass):
         replace_nodes(graph, nodes)
         if copies:
             model.opset_import.add(domain=_DOMAIN, version=1)
-            declare_others(graph)
+            _declare_copies(graph, {copy: name for (name, _), copy in copies.items()})
         return model
+
+
+def _declare_copies(graph: onnx.GraphProto, copies: dict[str, str]) -> None:
+    """A copy is what it is a copy of."""
+    known = {info.name: info for info in (*graph.input, *graph.value_info, *graph.output)}
+    for copy, name in copies.items():
+        if name in known:
+            graph.value_info.add().CopyFrom(known[name])
+            graph.value_info[-1].name = copy
 
 
 def _make_copy(source: str, result: str, ipu: int) -> onnx.NodeProto:
@@ -144,10 +161,7 @@ def _make_copy(source: str, result: str, ipu: int) -> onnx.NodeProto:
     return copy
 
 
-@register_shapes(_DOMAIN, IPU_COPY)
-def _infer_copy(_node: onnx.NodeProto, taken: Sequence[TypeProto]) -> Sequence[TypeProto]:
-    """A copy is what it is a copy of."""
-    return taken
+register_stand_in(_DOMAIN, IPU_COPY)(like_first_input)
 
 
 def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:

@@ -9,7 +9,7 @@ import onnx
 from onnxgraph import remember_inferences
 from simipu import CompileError
 
-from poprt.passes.base import Pass, get_pass
+from poprt.passes.base_pass import Pass, get_pass
 
 
 class PassManager:

@@ -6,7 +6,7 @@ They convert a graph as the chip would compute it; what rounding does to its num
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import find_operator
 
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 _NARROWED: dict[int, int] = {TensorProto.INT64: TensorProto.INT32, TensorProto.UINT64: TensorProto.UINT32}
 _HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
@@ -336,11 +336,12 @@ class Fp8Params:
     weight_scale: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Fp8Params:
-        """From `input_format,weight_format,input_scale,weight_scale`; CompileError says what is wrong with
-        it."""
+    def parse(cls, text: str | Sequence[Any]) -> Fp8Params:
+        """From `input_format,weight_format,input_scale,weight_scale`, as a text or one by one; CompileError
+        says what is wrong with it."""
         try:
-            of_input, of_weight, *given = (part.strip() for part in text.split(","))
+            parts = text.split(",") if isinstance(text, str) else map(str, text)
+            of_input, of_weight, *given = (part.strip() for part in parts)
             formats = FORMATS[of_input], FORMATS[of_weight]
             input_scale, weight_scale = map(int, given)
             fits = input_scale in _SCALES and weight_scale in _SCALES

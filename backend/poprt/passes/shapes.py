@@ -15,7 +15,7 @@ from onnxgraph import infer_shapes, replace_inputs, replace_outputs, set_shape
 from onnxgraph.edit import forget_values
 from simipu import CompileError
 
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 

@@ -11,7 +11,7 @@ from onnxgraph import change_without_weights, keep_outputs, name_nodes
 from onnxgraph.weights import is_outlined
 from simipu import CompileError
 
-from poprt.passes.base import Pass, Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
 
 MINIMUM_IR_VERSION = 8
 """ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX

@@ -1,0 +1,1 @@
+"""Passes that make one node of two of a kind that follow each other."""

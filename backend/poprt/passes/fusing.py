@@ -1,0 +1,1 @@
+"""Passes that take one operator up into the constants of another."""

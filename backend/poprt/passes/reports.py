@@ -1,0 +1,1 @@
+"""Passes that change nothing and say what is in a model."""

@@ -1,0 +1,1 @@
+"""Passes that cut a product into pieces which are computed one after the other."""

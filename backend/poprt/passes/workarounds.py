@@ -1,0 +1,1 @@
+"""Passes that bring operands into the form which the chip's compiler wants."""

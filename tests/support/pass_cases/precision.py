@@ -1,0 +1,5 @@
+"""Passes that change types."""
+
+from pass_cases.case import Case
+
+CASES: dict[str, Case] = {}
