@@ -213,7 +213,8 @@ def override_register(name: str, **facts: Any) -> Callable[[_P], _P]:
 
 def _own_info(made: type[Pass]) -> PassInfo:
     """What decorators below have said of that class already."""
-    return made.__dict__.get("info", PassInfo())
+    info: PassInfo = made.__dict__.get("info", PassInfo())
+    return info
 
 
 def _constrain(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
