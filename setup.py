@@ -17,6 +17,8 @@ setup(
         "onnx>=1.16",
         "onnxruntime>=1.18",
         "rich>=13",
+        # MIT, 1 MiB: reads the files of --config_yaml.
+        "pyyaml>=6",
         # Apache-2.0 and BSD-2-Clause, pure Python: writes the page of metrics of `poplar-triton serve`.
         "prometheus-client>=0.17",
         # MPL-2.0, 60 KiB, needs nothing: writes the shells' completion scripts out of argparse, as the real

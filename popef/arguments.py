@@ -50,6 +50,10 @@ class Parser(argparse.ArgumentParser):
         action.complete = _FOLDERS if folder else _FILES  # type: ignore[attr-defined]
         self.path_options[action.dest] = names[-1] if names[0].startswith("-") else ""
 
+    def option_names(self) -> set[str]:
+        """All options, as they are written."""
+        return {name for action in self._actions for name in action.option_strings}
+
     def error(self, message: str) -> NoReturn:
         """End the process with status 2 and a line on stderr that points to --help."""
         self.exit(2, f"{self.prog}: error: {escape(message)}; see {self.prog} --help\n")

@@ -61,6 +61,12 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
             yield from iter_nodes(body)
 
 
+def find_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """What is fed: formats of old have weights among the inputs."""
+    weights = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in weights]
+
+
 def iter_defined(graph: onnx.GraphProto) -> Iterator[str]:
     """Names of everything that a graph and its bodies are given or make."""
     for each in iter_graphs(graph):

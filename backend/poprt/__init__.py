@@ -4,7 +4,20 @@ Import name, API and options are those of the real PopRT; what it compiles for i
 `simipu`.
 """
 
-from poprt import compiler, converter, frontend, passes
+from poprt import (
+    backend,
+    backends,
+    compiler,
+    converter,
+    frontend,
+    optimizer,
+    passes,
+    profile,
+    quantizer,
+    runtime,
+    utils,
+)
+from poprt.backends import Backend
 from poprt.compiler import Compiler
 from poprt.converter import Converter
 from poprt.options import CompilerOptions
@@ -13,16 +26,24 @@ from poprt.passes import Pass, PassManager, get_pass, get_registered_passes
 __version__ = "0.1.0"
 
 __all__ = [
+    "Backend",
     "Compiler",
     "CompilerOptions",
     "Converter",
     "Pass",
     "PassManager",
     "__version__",
+    "backend",
+    "backends",
     "compiler",
     "converter",
     "frontend",
     "get_pass",
     "get_registered_passes",
+    "optimizer",
     "passes",
+    "profile",
+    "quantizer",
+    "runtime",
+    "utils",
 ]

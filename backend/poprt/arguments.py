@@ -1,8 +1,16 @@
-"""What several commands read from their arguments about a model."""
+"""What the commands read from their arguments about a model."""
 
 from __future__ import annotations
 
 import argparse
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from popef.arguments import Parser
+from poprt.options import PRECISIONS
+
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def read_shape(text: str) -> tuple[str, list[int]]:
@@ -15,3 +23,79 @@ def read_shape(text: str) -> tuple[str, list[int]]:
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"expected NAME=d0,d1,..., found {text!r}")
     return name, sizes
+
+
+def read_named(text: str) -> tuple[str, str]:
+    """An argparse type: NAME=VALUE, where the name may hold another =."""
+    name, separator, value = text.rpartition("=")
+    return _check_pair(name, separator, value, text)
+
+
+def read_option(text: str) -> tuple[str, str]:
+    """An argparse type: KEY=VALUE, where the value may hold another =."""
+    return _check_pair(*text.partition("="), text)
+
+
+def _check_pair(name: str, separator: str, value: str, text: str) -> tuple[str, str]:
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {text!r}")
+    return name, value
+
+
+def read_serialised(text: str) -> tuple[str, str]:
+    """An argparse type: OP=FACTOR[/MODE[/KEEP]]; the operator's name may hold = and /."""
+    name, specification = read_named(text)
+    factor, _, rest = specification.partition("/")
+    mode, _, keep = rest.partition("/")
+    modes = ("", "input_channels", "output_channels", "reducing_dim", "none")
+    if not factor.isdecimal() or mode not in modes or keep.lower() not in ("", *_TRUTHS):
+        raise argparse.ArgumentTypeError(
+            f"expected OP=FACTOR[/MODE[/KEEP_PRECISION]] with a whole FACTOR, MODE {', '.join(modes[1:])}, "
+            f"KEEP_PRECISION True or False, found {text!r}"
+        )
+    return name, specification
+
+
+def read_group(text: str) -> tuple[Any, ...]:
+    """An argparse type: inputs of one type and shape, DTYPE,[SHAPE][,NUMBER], such as fp32,[512,1],50."""
+    dtype, separator, rest = text.partition(",")
+    try:
+        shape, *number = ast.literal_eval(f"({rest},)" if separator else "None")
+        fits = all(isinstance(size, int) and size > 0 for size in (*shape, *number))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        fits = False
+    if not fits or len(number) > 1:
+        raise argparse.ArgumentTypeError(
+            f"expected DTYPE,[SHAPE][,NUMBER] such as fp32,[512,1],50, found {text!r}"
+        )
+    return (dtype.strip(), list(shape), *number)
+
+
+def split_names(texts: Sequence[str]) -> list[str]:
+    """Names given as several words, comma separated, or both; blanks around them are no part of them."""
+    return [name for text in texts for part in text.split(",") if (name := part.strip())]
+
+
+def add_names(parser: Parser, option: str, help_text: str, metavar: str = "NAME") -> None:
+    """Give `parser` an option that takes names with commas between."""
+    parser.add_argument(option, nargs="+", default=[], metavar=metavar, help=f"{help_text} (comma separated)")
+
+
+def add_precision(parser: Parser, default: str | None, default_text: str) -> None:
+    """Give `parser` the option for the type of weights and arithmetic."""
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=default,
+        help=f"type of weights and arithmetic (default: {default_text})",
+    )
+
+
+def add_pass_options(parser: Parser) -> None:
+    """Give `parser` the options of the converter that `profile` has too."""
+    add = parser.add_argument
+    add_names(parser, "--passes", "further passes, run in that order after the others", "PASS")
+    add_names(parser, "--skip_passes", "passes to leave out", "PASS")
+    add_names(parser, "--fp16_skip_op_types", "operators that stay fp32 in an fp16 model", "OP")
+    add("--enable_erf_gelu", action="store_true", help="put the chip's Gelu for the formula with Erf, too")
+    add("--disable_fast_norm", action="store_true", help="leave layer norms GroupNormalization")

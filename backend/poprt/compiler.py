@@ -3,7 +3,9 @@ weights. How: `poprt.compiling`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import io
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +14,60 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnxgraph import remember_inferences
 from onnxgraph.weights import has_data
+from rich.console import Console
 from simipu import CompileError
+from simipu.computed import read_graph
 from simipu.target import find_target
 
 from poprt import pipeline
+from poprt.caching import EngineCache
 from poprt.capacity import check_weights
-from poprt.compiling import CalibrationRun, compile_model
+from poprt.compiling import CalibrationRun, compile_model, cost_options
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.frontend import OnnxFrontend
 from poprt.options import CompilerOptions
 from poprt.passes import PassManager
+from poprt.passes.precision import is_half
+from poprt.profiling.profile import make_profile
+from poprt.profiling.table import print_profile
+from poprt.programs import MAIN_PROGRAM
+from poprt.terminal import show_progress
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
+Model = onnx.ModelProto | bytes | str | Path
+"""A model, the bytes of one, or the file."""
+_WHOLE = 100
+"""What `compilation_progress_logger` is told progress is of, as in the real tool."""
+_REPORT_WIDTH = 140
+"""Columns of a summary report."""
+
 
 class Compiler:
-    """The real tool's class: both methods are static and take the options last."""
+    """The real tool's class: its methods are static and take the options last."""
 
     @staticmethod
     def compile(
-        model: onnx.ModelProto | bytes | str | Path,
+        model: Model,
         outputs: Collection[str] | None = None,
         options: CompilerOptions | None = None,
         *,
         batch_axis: int = 0,
         float_model: onnx.ModelProto | None = None,
         calibration_data: Mapping[str, npt.NDArray[Any]] | None = None,
-        on_step: Callable[[str], None] = lambda _step: None,
     ) -> Executable:
         """Compile a converted model (every shape static), or the ONNX file or bytes of one.
 
         `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A
         model in half is computed once, with `calibration_data` (rows by input name) or made-up inputs, beside
         `float_model`, the same before its precision was converted (None: itself, rounded nowhere): nodes
-        whose results overflow, and outputs that part, are warned of. Raises CompileError naming the node, its
-        operator and why.
+        whose results overflow, and outputs that part, are warned of. With `enable_engine_caching` what was
+        compiled before is read instead. Raises CompileError naming the node, its operator and why.
         """
         options = options or CompilerOptions()
         options.check()
+        calibration = CalibrationRun(float_model, outputs, calibration_data)
         loaded = _load(model)
         missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
         if missing is not None:
@@ -61,15 +78,21 @@ class Compiler:
         target = find_target(options.ipu_version or "ipu2", options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = take_weights(loaded, LEAST_CONSTANT_BYTES if options.constant_weights else 0)
-        calibration = CalibrationRun(float_model, outputs, calibration_data)
-        with remember_inferences():
+        cache = EngineCache.of(options, light, weights, outputs, batch_axis)
+        if cache is not None and (found := cache.find()) is not None:
+            found.appendOpaqueBlobs(options.opaque_blobs)
+            return found
+        with remember_inferences(), _progress(options) as on_step:
             passes = pipeline.preparation(pipeline.PreparationOptions(outputs, options.only_ipu_operators))
             light = PassManager(passes).run(light, on_step)
-            return compile_model(light, weights, target, options, batch_axis, calibration, on_step)
+            compiled = compile_model(light, weights, target, options, batch_axis, calibration, on_step)
+        if cache is not None:
+            cache.keep(compiled)
+        return compiled
 
     @staticmethod
     def compile_and_export(
-        model: onnx.ModelProto | bytes | str | Path,
+        model: Model,
         outputs: Collection[str] | None,
         filename: str | Path,
         options: CompilerOptions | None = None,
@@ -77,8 +100,51 @@ class Compiler:
         """Compile and write the PopEF file `filename`, streamed weights included."""
         Compiler.compile(model, outputs, options).export(filename)
 
+    @staticmethod
+    def compile_and_get_summary_report(
+        model: Model,
+        outputs: Collection[str] | None = None,
+        options: CompilerOptions | None = None,
+        reset_profile: bool = True,  # noqa: ARG004
+    ) -> str:
+        """Compile, and say what a batch takes of the chip in time and memory, by operator, cause and node:
+        all of it modelled, where the real one has Poplar's text.
 
-def _load(model: onnx.ModelProto | bytes | str | Path) -> onnx.ModelProto:
+        Each compilation is profiled anew, whatever `reset_profile` says.
+        """
+        options = options or CompilerOptions()
+        compiled = Compiler.compile(model, outputs, options)
+        graph = read_graph(compiled.executable.program(MAIN_PROGRAM))
+        precision = "fp16" if is_half(graph) else "fp32"
+        name = Path(model).stem if isinstance(model, (str, Path)) else graph.graph.name or "model"
+        target = compiled.executable.target
+        report = io.StringIO()
+        console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
+        print_profile(make_profile(name, precision, graph, target, cost_options(options)), console)
+        return report.getvalue()
+
+
+@contextmanager
+def _progress(options: CompilerOptions) -> Iterator[Callable[[str], None]]:
+    """What shows, on a terminal, and tells `compilation_progress_logger` how far the compiler is."""
+    steps = len(pipeline.PREPARATION) + len(pipeline.Step)
+    done = 0
+    hidden = not options.show_compilation_progress_bar
+    with show_progress("Graph compilation", steps, disabled=hidden) as show:
+
+        def on_step(step: str) -> None:
+            nonlocal done
+            show(step)
+            if options.compilation_progress_logger is not None:
+                options.compilation_progress_logger(_WHOLE * done // steps, _WHOLE)
+            done += 1
+
+        yield on_step
+        if options.compilation_progress_logger is not None:
+            options.compilation_progress_logger(_WHOLE, _WHOLE)
+
+
+def _load(model: Model) -> onnx.ModelProto:
     """A model of one's own, but for its large weights, which are read from where they are."""
     if isinstance(model, (str, Path)):
         return OnnxFrontend(model).open_model()

@@ -140,7 +140,7 @@ def _build(
         constants=tuple(make_constant(name, value) for name, value in constants.items()),
         numerics=options.numerics(),
     )
-    return Executable(
+    return Executable.of(
         executable, make_metadata(executable, options), streamed, options.opaque_blobs, findings
     )
 

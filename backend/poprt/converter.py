@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
+from onnxgraph import remember_inferences
 
 from poprt import pipeline
+from poprt._later import later
 from poprt.options import ConverterOptions
-from poprt.passes import PassManager, Stage
+from poprt.passes import PassManager, Stage, find_pass
 from poprt.passes.precision import Fp8Params
+from poprt.terminal import show_progress
 
 Names = Collection[str] | str | None
 """Names as a text with commas between, or one by one."""
@@ -51,8 +55,7 @@ class Converter:
     passes to leave out. disable_fast_norm, enable_erf_gelu, enable_insert_remap (where: remap_mode),
     enable_compress_pattern, merge_if_with_same_cond, fold_periodic_initializer, serialize_matmul,
     serialize_matmul_add, merge_matmul, merge_matmul_add, merge_moe, apply_hcsr, pack_args: the passes of
-    docs/passes.md. disable_progress_bar: no bar (here there is one only where `poprt` shows it). logger:
-    whom the passes tell.
+    docs/passes.md. disable_progress_bar: no bar on a terminal. logger: whom the passes tell.
     """
 
     def __init__(
@@ -137,20 +140,48 @@ class Converter:
     def convert(self, model: onnx.ModelProto, on_step: OnStep = _ignore) -> onnx.ModelProto:
         """A new model; `model` itself is not changed. Raises CompileError naming what cannot be compiled, and
         why."""
-        return PassManager(pipeline.conversion(self.options, model)).run(_copy(model), on_step)
+        return self.convert_beside_float(model, on_step, beside=False)[0]
 
     def convert_beside_float(
-        self, model: onnx.ModelProto, on_step: OnStep = _ignore
+        self, model: onnx.ModelProto, on_step: OnStep = _ignore, *, beside: bool = True
     ) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
         """The same, and what it was before its precision was converted, for `Compiler` to compare with
-        (ours); None where it computes in float."""
+        (ours); None where it computes in float, or is not asked for."""
         passes = pipeline.conversion(self.options, model)
         before = [each for each in passes if each.info.stage < Stage.PRECISION]
         after = passes[len(before) :]
-        converted = PassManager(before).run(_copy(model), on_step)
-        narrows = any(each.info.stage is Stage.PRECISION for each in after)
-        whole = _copy(converted) if narrows else None
-        return PassManager(after).run(converted, on_step), whole
+        for each in passes:
+            each.logger = self.logger
+        hidden = self.disable_progress_bar
+        with (
+            show_progress("PopRT conversion", len(pipeline.STEPS), disabled=hidden) as show,
+            remember_inferences(),
+        ):
+            steps = _Steps((show, on_step))
+            converted = PassManager(before).run(_copy(model), steps.tell)
+            narrows = beside and any(each.info.stage is Stage.PRECISION for each in after)
+            whole = _copy(converted) if narrows else None
+            return PassManager(after).run(converted, steps.tell), whole
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Tells listeners of each of the five steps when its first pass runs."""
+
+    listeners: Sequence[OnStep]
+    told: int = 0
+
+    def tell(self, name: str) -> None:
+        """Of the pass that is about to run."""
+        stage = find_pass(name).info.stage
+        while self.told < len(pipeline.STEPS) and stage >= pipeline.STEPS[self.told][0]:
+            for listener in self.listeners:
+                listener(pipeline.STEPS[self.told][1])
+            self.told += 1
+
+
+MFConverter = later("converter.MFConverter", "compile each model by itself")
+Sharder = later("converter.Sharder", "CompilerOptions.virtual_graph_mode='auto' cuts models for several IPUs")
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

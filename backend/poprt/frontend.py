@@ -1,8 +1,9 @@
-"""Reads source models. Only ONNX: a model of another framework is exported to ONNX first."""
+"""Reads source models. Only ONNX yet: a model of another framework is exported to ONNX first."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -10,27 +11,28 @@ from onnxgraph import without_weights
 from onnxgraph.weights import inline, is_outlined
 from simipu import CompileError
 
+from poprt._later import later
 from poprt.opening import open_model
 
 
 class OnnxFrontend:
     """Loads an ONNX model from a file, or from a folder that holds exactly one."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, **_options: Any) -> None:
         self.path = Path(path)
 
-    def get_onnx_name(self) -> Path:
-        """The ONNX file meant by the path. Raises CompileError when there is none, or more than one."""
-        if not self.path.is_dir():
-            if not self.path.is_file():
-                raise CompileError(f"input model {self.path}: no such file")
-            return self.path
-        files = sorted(self.path.glob("*.onnx"))
+    def get_onnx_name(self, dir_or_name: str | Path | None = None) -> Path:
+        """The ONNX file meant by a path, its own by default. Raises CompileError when there is none, or more
+        than one."""
+        path = Path(dir_or_name or self.path)
+        if not path.is_dir():
+            if not path.is_file():
+                raise CompileError(f"input model {path}: no such file")
+            return path
+        files = sorted(path.glob("*.onnx"))
         if len(files) != 1:
             names = ", ".join(file.name for file in files) or "none"
-            raise CompileError(
-                f"folder {self.path} must hold exactly one ONNX file, found {names}; name the file"
-            )
+            raise CompileError(f"folder {path} must hold exactly one ONNX file, found {names}; name the file")
         return files[0]
 
     def load_model(self) -> onnx.ModelProto:
@@ -55,10 +57,16 @@ class OnnxFrontend:
         return model
 
 
-def get_frontend(path: str | Path, framework: str = "onnx") -> OnnxFrontend:
-    """The front end for `framework`; CompileError for any but onnx."""
+TensorflowFrontend = later(
+    "frontend.TensorflowFrontend", "export the model with `python -m tf2onnx.convert` and give the ONNX file"
+)
+
+
+def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> OnnxFrontend:
+    """The front end for `framework`, with its options; CompileError for any but onnx and tensorflow."""
+    if framework == "tensorflow":
+        found: OnnxFrontend = TensorflowFrontend(path, **options)
+        return found
     if framework != "onnx":
-        raise CompileError(
-            f"framework {framework!r} has no front end here, only onnx; export the model to ONNX"
-        )
-    return OnnxFrontend(path)
+        raise CompileError(f"framework {framework!r} has no front end; there is onnx")
+    return OnnxFrontend(path, **options)

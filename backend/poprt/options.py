@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,20 +18,57 @@ from popef.text import escape
 from poprt.passes.precision import Fp8Params
 
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
-    "virtual_graph_mode": ("off", "auto"),
+    "virtual_graph_mode": ("off", "auto", "manual"),
     "partials_type": ("half", "float"),
     "ipu_version": ("", "ipu1", "ipu2", "ipu21", "bow"),
 }
 """Options whose other values would change what the program does; refused rather than ignored."""
+_MOST = 2**31 - 1
 _BOUNDS = {
     "num_ipus": (1, MOST_IPUS),
-    "batches_per_step": (1, 2**31 - 1),
+    "batches_per_step": (1, _MOST),
     "num_io_tiles": (0, 1472),
-    "stream_buffering_depth": (1, 2**31 - 1),
+    "stream_buffering_depth": (1, _MOST),
+    "subgraph_copying_strategy": (0, 1),
+    "available_memory_proportion": (0, 1),
 }
-"""1472: no chip has more tiles."""
-_ENTRIES = {"engine_options": str, "opaque_blobs": bytes}
+"""1472: no chip has more tiles. 0 and 1: PopART's OnEnterAndExit and JustInTime."""
+_ENTRIES: Mapping[str, type | tuple[type, ...]] = {
+    "engine_options": str,
+    "opaque_blobs": bytes,
+    "custom_transform_applier_settings": (list, tuple),
+}
 """What the options that are dicts hold by name."""
+_UNRECORDED = frozenset(
+    "opaque_blobs compilation_progress_logger show_compilation_progress_bar enable_engine_caching cache_path "
+    "serialize_ir serialized_ir_dest".split()
+)
+"""Options that say nothing of the program: an executable does not record them."""
+_WARNED = ": a warning"
+"""Behind the reason of an option that asks for something which there is not."""
+WITHOUT_EFFECT: Mapping[str, str] = {
+    **dict.fromkeys(
+        "enable_prefetch_datastreams enable_pad_conv_channel enable_gather_simplifier "
+        "enable_multi_stage_reduce enable_fast_reduce enable_outlining outline_threshold group_host_sync "
+        "rearrange_streams_on_host rearrange_anchors_on_host enable_non_stable_softmax "
+        "subgraph_copying_strategy create_host_transferable_tensor_with_offset "
+        "enable_efficient_overlap_io_topo_cons".split(),
+        "steers the real compiler's code; recorded in the executable, not modelled",
+    ),
+    **dict.fromkeys(
+        "time_limit_scheduler swap_limit_scheduler transitive_closure_optimization_threshold".split(),
+        "steers the real compiler's scheduler; recorded in the executable, not modelled",
+    ),
+    **dict.fromkeys(
+        "serialize_ir serialized_ir_dest".split(), "the IR that PopART writes is not public: a warning"
+    ),
+    **dict.fromkeys(
+        "custom_patterns custom_transform_applier_settings".split(),
+        "PopART's patterns and transforms are libraries of its own, which cannot be loaded here: a warning",
+    ),
+    "virtual_graph_split_ratios": "the model's own cuts are taken: a warning",
+}
+"""Options that are accepted and change nothing here, with the reason; the others do what their names say."""
 
 
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
@@ -90,9 +128,13 @@ class ConverterOptions:
 
 @dataclass(slots=True)
 class CompilerOptions:
-    """How to compile. Options that only steer the real compiler's search are recorded in the executable and
-    change nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory,
-    never the results; `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21."""
+    """How to compile: the real tool's options with its defaults, checked when they are assigned.
+
+    Those that only steer the real compiler (`WITHOUT_EFFECT`) are recorded in the executable and change
+    nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory, never the
+    results; `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21. A name that
+    there is not raises AttributeError, a value that an option cannot have CompileError.
+    """
 
     num_ipus: int = 1
     ipu_version: str = ""
@@ -100,23 +142,43 @@ class CompilerOptions:
     partials_type: str = "half"
     available_memory_proportion: float = 0.6
     num_io_tiles: int = 0
-    constant_weights: bool = True
+    enable_model_fusion: bool = False
     enable_prefetch_datastreams: bool = True
     stream_buffering_depth: int = 1
+    enable_pad_conv_channel: bool = False
+    serialize_ir: bool = False
+    serialized_ir_dest: str = ""
+    enable_gather_simplifier: bool = True
+    engine_options: dict[str, str] = field(default_factory=dict)
+    show_compilation_progress_bar: bool = True
+    compilation_progress_logger: Callable[[int, int], Any] | None = None
+    """Is told how far the compiler is, and of how much: of 100."""
+    custom_patterns: list[str] = field(default_factory=list)
+    custom_transform_applier_settings: dict[str, list[str]] = field(default_factory=dict)
+    opaque_blobs: dict[str, bytes] = field(default_factory=dict)
+    """Texts are taken as UTF-8."""
     use_128bit_conv_unit_load: bool = False
     enable_multi_stage_reduce: bool = True
     enable_fast_reduce: bool = False
     enable_outlining: bool = True
-    outline_threshold: float = 1.0
     group_host_sync: bool = False
     rearrange_streams_on_host: bool = False
     rearrange_anchors_on_host: bool = True
+    outline_threshold: float = 1.0
     enable_non_stable_softmax: bool = False
     enable_pipelining: bool = False
+    enable_engine_caching: bool = False
+    """Keep what was compiled as `cache_path`/HASH.popef, and take it from there the next time."""
+    cache_path: str = ""
+    constant_weights: bool = True
+    subgraph_copying_strategy: int = 0
     virtual_graph_mode: str = "off"
-    engine_options: dict[str, str] = field(default_factory=dict)
-    opaque_blobs: dict[str, bytes] = field(default_factory=dict)
-    show_compilation_progress_bar: bool = True
+    virtual_graph_split_ratios: list[float] = field(default_factory=list)
+    time_limit_scheduler: float = 1e9
+    swap_limit_scheduler: float = 1e9
+    transitive_closure_optimization_threshold: int = 100_000
+    create_host_transferable_tensor_with_offset: bool = False
+    enable_efficient_overlap_io_topo_cons: bool = False
     allow_out_of_memory: bool = False
     """Compile what, by the model, does not fit into a tile's memory (Poplar's debug.allowOutOfMemory; the
     name is ours)."""
@@ -125,17 +187,29 @@ class CompilerOptions:
     ours)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Assign, in the constructor too. CompileError for a value that an option cannot have, whatever the
-        others are."""
-        object.__setattr__(self, name, _check(name, value) if name in _KINDS else value)
+        if name in _KINDS:
+            value = _check(name, value)
+        object.__setattr__(self, name, value)
 
     def check(self) -> None:
-        """Raise CompileError where options that are right each by itself do not go together."""
+        """Raise CompileError where options that are right each by itself do not go together, or were changed
+        in place, and warn of those that ask for what there is not."""
+        for name in _KINDS:
+            setattr(self, name, getattr(self, name))
+        if self.enable_model_fusion:
+            raise CompileError("compiler option enable_model_fusion: models are not fused here")
         if self.enable_pipelining and self.batches_per_step % self.num_ipus:
             raise CompileError(
                 f"compiler option batches_per_step must be a multiple of the {self.num_ipus} stages of the "
                 f"pipeline, found {self.batches_per_step}"
             )
+        if self.enable_engine_caching and not self.cache_path:
+            raise CompileError("compiler option enable_engine_caching needs cache_path, a folder")
+        for name, why in WITHOUT_EFFECT.items():
+            if why.endswith(_WARNED) and getattr(self, name):
+                logging.getLogger("poprt").warning(
+                    "compiler option %s changes nothing: %s", name, why.removesuffix(_WARNED)
+                )
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CompilerOptions:
@@ -167,17 +241,19 @@ class CompilerOptions:
         """The options that differ from their defaults, as text, sorted: what the executable records."""
         defaults = CompilerOptions()
         return tuple(
-            (entry.name, str(getattr(self, entry.name)))
-            for entry in sorted(dataclasses.fields(self), key=lambda entry: entry.name)
-            if getattr(self, entry.name) != getattr(defaults, entry.name) and entry.name != "opaque_blobs"
+            (name, str(getattr(self, name)))
+            for name in sorted(_KINDS.keys() - _UNRECORDED)
+            if getattr(self, name) != getattr(defaults, name)
         )
 
 
-_KINDS: dict[str, type] = {
-    entry.name: dict if entry.default is dataclasses.MISSING else type(entry.default)
-    for entry in dataclasses.fields(CompilerOptions)
-}
-"""The type of each option, which is that of its default."""
+def _find_kind(entry: dataclasses.Field[Any]) -> type:
+    factory = entry.default_factory
+    return type(entry.default if factory is dataclasses.MISSING else factory())
+
+
+_KINDS: dict[str, type] = {entry.name: _find_kind(entry) for entry in dataclasses.fields(CompilerOptions)}
+"""The type of each option, which is that of its default; None's is that of functions."""
 
 
 def _read(name: str, value: Any) -> Any:
@@ -185,6 +261,8 @@ def _read(name: str, value: Any) -> Any:
     kind = _KINDS[name]
     if not isinstance(value, str) or kind is str:
         return value
+    if kind is list and not value.startswith("["):
+        return [part for each in value.split(",") if (part := each.strip())]
     text = value.capitalize() if value.lower() in ("true", "false") else value
     try:
         return ast.literal_eval(text)
@@ -194,15 +272,8 @@ def _read(name: str, value: Any) -> Any:
 
 def _check(name: str, value: Any) -> Any:
     """The value as the option's type has it; CompileError for one that the option cannot have."""
-    kind: Any = _KINDS[name]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if kind is bool and value in (0, 1):
-        value = bool(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
-        value = float(value)
-    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise _mismatch(name, value)
+    value = _convert(name, value)
+    _check_kind(name, value)
     if name in _SUPPORTED_VALUES and value not in _SUPPORTED_VALUES[name]:
         supported = ", ".join(map(repr, _SUPPORTED_VALUES[name]))
         raise CompileError(f"compiler option {name}={_quote(value)} is not supported; supported: {supported}")
@@ -210,20 +281,47 @@ def _check(name: str, value: Any) -> Any:
         least, most = _BOUNDS[name]
         if not least <= value <= most:
             raise CompileError(f"compiler option {name} must be {least} to {most}, found {_quote(value)}")
-    if name == "available_memory_proportion" and not 0 < value <= 1:
-        raise CompileError(f"compiler option {name} must lie in (0, 1], found {value}")
     if name in _ENTRIES and not all(
         isinstance(k, str) and isinstance(v, _ENTRIES[name]) for k, v in value.items()
     ):
+        wanted = {"engine_options": "str", "opaque_blobs": "bytes"}.get(name, "list")
         raise CompileError(
-            f"compiler option {name}: expected a {_ENTRIES[name].__name__} for each name, found "
-            f"{_quote(value)}"
+            f"compiler option {name}: expected a {wanted} for each name, found {_quote(value)}"
         )
+    if name == "virtual_graph_split_ratios" and not all(
+        isinstance(each, (int, float)) and 0 < each < 1 for each in value
+    ):
+        raise CompileError(f"compiler option {name}: expected numbers in (0, 1), found {_quote(value)}")
     return value
 
 
+def _convert(name: str, value: Any) -> Any:
+    """The same value as the option's type has it, where it is another's."""
+    kind = _KINDS[name]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if kind is bool and value in (0, 1):
+        return bool(value)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+        return float(value)
+    if kind is list and isinstance(value, tuple):
+        return list(value)
+    if name == "opaque_blobs" and isinstance(value, dict):
+        return {key: each.encode() if isinstance(each, str) else each for key, each in value.items()}
+    return value
+
+
+def _check_kind(name: str, value: Any) -> None:
+    kind: Any = _KINDS[name]
+    if kind is type(None):
+        if value is not None and not callable(value):
+            raise _mismatch(name, value)
+    elif not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise _mismatch(name, value)
+
+
 def _mismatch(name: str, value: Any) -> CompileError:
-    kind = _KINDS[name].__name__
+    kind = "function" if _KINDS[name] is type(None) else _KINDS[name].__name__
     return CompileError(
         f"compiler option {name}: expected {'an' if kind == 'int' else 'a'} {kind}, found {_quote(value)}"
     )

@@ -103,6 +103,14 @@ CONVERSION = (
     "check_static",
 )
 """From the given graph to the converted one; those run that the options and the registry say."""
+STEPS = (
+    (Stage.ADMISSION, "look at the model"),
+    (Stage.FOLDING, "fold and clean up"),
+    (Stage.BORDERS, "convert types"),
+    (Stage.CHIP, "put the chip's operators in"),
+    (Stage.CHECKS, "check"),
+)
+"""The five steps of a conversion that a user sees: the first stage of each, and what it does."""
 PREPARATION = (
     "admit",
     "keep_outputs",
@@ -216,11 +224,6 @@ def estimate(
     options = options or CostOptions()
     placed = place(model, target, options, calibration)
     return cost.estimate(placed, target, options, batch_size, calibration)
-
-
-def count_steps(options: ConverterOptions, model: onnx.ModelProto, *, compiling: bool) -> int:
-    """How many steps converter and, if asked for, compiler announce for `model`."""
-    return len(conversion(options, model)) + (len(PREPARATION) + len(Step) if compiling else 0)
 
 
 def _find_on(order: Sequence[str], options: ConverterOptions | LoweringOptions) -> list[str]:

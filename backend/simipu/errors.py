@@ -5,8 +5,11 @@ class SimIpuError(Exception):
     """Base of everything that this room raises on purpose."""
 
 
-class CompileError(SimIpuError):
-    """The graph cannot become an executable: the message names the node, its operator and why."""
+class CompileError(SimIpuError, RuntimeError):
+    """The graph cannot become an executable: the message names the node, its operator and why.
+
+    A RuntimeError too, as all that the real compiler raises in Python is.
+    """
 
 
 class OutOfMemoryError(CompileError):

@@ -1,8 +1,11 @@
 """The compiler's options: which values they take, by whichever way they come."""
 
+import dataclasses
+
+import numpy as np
 import pytest
-from poprt import Compiler, CompilerOptions, Converter
-from simipu import CompileError
+from poprt import Compiler, CompilerOptions, Converter, options
+from simipu import CompileError, OutOfMemoryError
 
 
 @pytest.mark.parametrize(
@@ -10,14 +13,20 @@ from simipu import CompileError
     [
         ({"num_ipus": 0}, "num_ipus must be 1 to 65536, found 0"),
         ({"num_io_tiles": -1}, "num_io_tiles must be 0 to 1472, found -1"),
-        ({"virtual_graph_mode": "manual"}, "supported: 'off', 'auto'"),
+        ({"virtual_graph_mode": "hand"}, "supported: 'off', 'auto', 'manual'"),
+        ({"enable_engine_caching": True}, "needs cache_path, a folder"),
+        ({"enable_model_fusion": True}, "models are not fused here"),
+        ({"subgraph_copying_strategy": 7}, "subgraph_copying_strategy must be 0 to 1"),
+        ({"virtual_graph_split_ratios": "[0.5, 2]"}, r"expected numbers in \(0, 1\)"),
+        ({"compilation_progress_logger": 3}, "expected a function, found 3"),
+        ({"custom_transform_applier_settings": "{'Fwd0': 'X'}"}, "expected a list for each name"),
         (
             {"num_ipus": 4, "enable_pipelining": True, "batches_per_step": 6},
             "a multiple of the 4 stages of the pipeline, found 6",
         ),
         ({"partials_type": "quarter"}, "supported: 'half', 'float'"),
         ({"num_ipu": 1}, "'num_ipu' is not known; known are"),
-        ({"available_memory_proportion": "2"}, r"must lie in \(0, 1\]"),
+        ({"available_memory_proportion": "2"}, "must be 0 to 1, found 2"),
         ({"constant_weights": "maybe"}, "expected a bool, found 'maybe'"),
     ],
 )
@@ -30,8 +39,8 @@ def test_wrong_compiler_options_are_refused(values, reason):
     ("name", "value", "reason"),
     [
         ("partials_type", "foo", "partials_type='foo' is not supported; supported: 'half', 'float'"),
-        ("available_memory_proportion", 5.0, r"must lie in \(0, 1\], found 5.0"),
-        ("available_memory_proportion", float("nan"), r"must lie in \(0, 1\], found nan"),
+        ("available_memory_proportion", 5.0, r"must be 0 to 1, found 5.0"),
+        ("available_memory_proportion", float("nan"), r"must be 0 to 1, found nan"),
         ("num_ipus", 0, "num_ipus must be 1 to 65536, found 0"),
         ("num_ipus", True, "num_ipus: expected an int, found True"),
         ("num_ipus", "2", "num_ipus: expected an int, found '2'"),
@@ -47,15 +56,81 @@ def test_wrong_compiler_options_are_refused(values, reason):
     ],
 )
 def test_options_are_checked_when_they_are_assigned(name, value, reason):
-    options = CompilerOptions()
+    made = CompilerOptions()
     with pytest.raises(CompileError, match=reason):
-        setattr(options, name, value)
-    assert options == CompilerOptions()
+        setattr(made, name, value)
+    assert made == CompilerOptions()
 
 
 def test_options_that_do_not_go_together_are_refused_when_they_are_used(linear):
-    options = CompilerOptions()
-    options.enable_pipelining, options.num_ipus, options.batches_per_step = True, 4, 6
+    made = CompilerOptions()
+    made.enable_pipelining, made.num_ipus, made.batches_per_step = True, 4, 6
     converted = Converter(batch_size=4).convert(linear)
     with pytest.raises(CompileError, match="a multiple of the 4 stages of the pipeline, found 6"):
-        Compiler.compile(converted, None, options)
+        Compiler.compile(converted, None, made)
+
+
+REAL = """num_ipus ipu_version batches_per_step partials_type available_memory_proportion num_io_tiles
+enable_model_fusion enable_prefetch_datastreams stream_buffering_depth enable_pad_conv_channel serialize_ir
+serialized_ir_dest enable_gather_simplifier engine_options show_compilation_progress_bar
+compilation_progress_logger custom_patterns custom_transform_applier_settings opaque_blobs
+use_128bit_conv_unit_load enable_multi_stage_reduce enable_fast_reduce enable_outlining group_host_sync
+rearrange_streams_on_host rearrange_anchors_on_host outline_threshold enable_non_stable_softmax
+enable_pipelining enable_engine_caching cache_path constant_weights subgraph_copying_strategy
+virtual_graph_mode virtual_graph_split_ratios time_limit_scheduler swap_limit_scheduler
+transitive_closure_optimization_threshold create_host_transferable_tensor_with_offset
+enable_efficient_overlap_io_topo_cons""".split()
+"""The fields of the real tool's class."""
+
+
+def test_every_field_of_the_real_tool_is_there_and_two_are_ours():
+    ours = {"allow_out_of_memory", "only_ipu_operators"}
+    assert {entry.name for entry in dataclasses.fields(CompilerOptions)} == {*REAL, *ours}
+    assert options.WITHOUT_EFFECT.keys() <= set(REAL)
+
+
+def test_a_wrong_name_is_an_attribute_error():
+    with pytest.raises(AttributeError):
+        CompilerOptions().num_ipu = 2
+
+
+def test_values_are_taken_in_the_forms_that_scripts_write():
+    made = CompilerOptions()
+    made.outline_threshold = 5000
+    made.time_limit_scheduler = 0
+    made.opaque_blobs = {"name": "text"}
+    made.custom_patterns = ("A", "B:0")
+    made.num_ipus = np.int64(2)
+    assert made.opaque_blobs == {"name": b"text"}
+    assert (made.outline_threshold, made.custom_patterns, made.num_ipus) == (5000.0, ["A", "B:0"], 2)
+    read = CompilerOptions.from_dict(
+        {
+            "custom_patterns": "A, B:0",
+            "custom_transform_applier_settings": "{'Fwd0': ['X']}",
+            "group_host_sync": "true",
+        }
+    )
+    assert read.custom_patterns == ["A", "B:0"]
+    assert read.custom_transform_applier_settings == {"Fwd0": ["X"]}
+    assert read.group_host_sync is True
+
+
+def test_what_there_is_not_is_warned_of_and_what_was_changed_in_place_is_checked(caplog):
+    made = CompilerOptions(custom_patterns=["A"], serialize_ir=True)
+    made.check()
+    assert "custom_patterns changes nothing" in caplog.text
+    assert "serialize_ir changes nothing" in caplog.text
+    made.engine_options["a"] = 1
+    with pytest.raises(CompileError, match="engine_options: expected a str"):
+        made.check()
+
+
+def test_an_executable_records_what_says_something_of_the_program():
+    made = CompilerOptions(num_ipus=2, cache_path="/x", show_compilation_progress_bar=False)
+    made.compilation_progress_logger = print
+    assert made.changed() == (("num_ipus", "2"),)
+
+
+def test_errors_of_the_compiler_are_runtime_errors():
+    assert issubclass(CompileError, RuntimeError)
+    assert issubclass(OutOfMemoryError, RuntimeError)

@@ -5,9 +5,10 @@ A load is wrong when it gets no answer, or a reason of several lines or with con
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,9 +89,9 @@ def write_damaged(folder: Path, number: int) -> None:
     compiled, payload = damage(number)
     write_triton_model(compiled, folder)
     broken: Any = _Payload(compiled.executable, payload)
-    replace(compiled, executable=broken).export(
-        folder / "1" / "executable.popef", folder / "1" / "weights.popef"
-    )
+    damaged = copy.copy(compiled)
+    damaged.executable = broken
+    damaged.export(folder / "1" / "executable.popef", folder / "1" / "weights.popef")
     _set_mode(folder, number)
 
 

@@ -229,10 +229,11 @@ def _constrain(kind: str, names: Iterable[str]) -> Callable[[_P], _P]:
     return add
 
 
-def refuse_passes(reasons: Mapping[str, str]) -> None:
-    """Register passes of the real tool that do not run here, each with the reason."""
-    for name, reason in reasons.items():
-        register(name, refusal=reason)(type(name, (RefusedPass,), {"__doc__": f"Refused: {reason}."}))
+def refuse_pass(name: str, reason: str, **facts: Any) -> None:
+    """Register a pass of the real tool that does not run here, with the reason, and where and by which option
+    it would."""
+    made = type(name, (RefusedPass,), {"__doc__": f"Refused: {reason}."})
+    register(name, refusal=reason, **facts)(made)
 
 
 class RefusedPass(Pass):

@@ -3,6 +3,7 @@ order, is `poprt.pipeline`'s to say."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 import onnx
@@ -11,12 +12,24 @@ from simipu import CompileError
 
 from poprt.passes.base_pass import Pass, get_pass
 
+IR_PASSES = frozenset(
+    "eliminate_deadend eliminate_duplicate_initializer eliminate_duplicate_nodes eliminate_identity "
+    "eliminate_nop_arithmetic eliminate_nop_cast eliminate_nop_expand eliminate_nop_flatten eliminate_nop_if "
+    "eliminate_nop_pad eliminate_nop_reshape eliminate_nop_transpose eliminate_unused_initializer "
+    "extract_constant_to_initializer fuse_bn_into_conv fuse_consecutive_arithmetic fuse_consecutive_cast "
+    "fuse_consecutive_reshape fuse_consecutive_squeeze fuse_consecutive_transpose "
+    "fuse_consecutive_unsqueeze replace_einsum_with_matmul trace_folding unique_name_for_nodes".split()
+)
+"""The passes that the real tool does over its own form of a graph, several in one turn: those that
+apply_ir_pass takes."""
+
 
 class PassManager:
     """A list of passes to be run on a model, given by name or made already."""
 
-    def __init__(self, used_passes: Iterable[str | Pass] = ()) -> None:
+    def __init__(self, used_passes: Iterable[str | Pass] = (), gather_ir_passes: bool = False) -> None:
         self._passes: list[Pass] = []
+        self._gather = gather_ir_passes
         self.add_passes(used_passes)
 
     def add_passes(self, passes: Iterable[str | Pass]) -> None:
@@ -52,10 +65,20 @@ class PassManager:
         """The model after all passes, which change the one given in place; `on_pass` is told each one's name
         before it runs."""
         with remember_inferences():
-            for each in self._passes:
+            for each in gather_ir_passes(self._passes) if self._gather else self._passes:
                 on_pass(each.name)
                 model = each(model)
         return model
+
+
+def gather_ir_passes(passes: Iterable[Pass]) -> list[Pass]:
+    """The same with neighbours of the IR family joined to one apply_ir_pass each, which takes one turn over
+    the graph's names where they take one each."""
+    gathered: list[Pass] = []
+    for is_ir, found in itertools.groupby(passes, lambda each: each.name in IR_PASSES):
+        group = list(found)
+        gathered += [get_pass("apply_ir_pass", [each.name for each in group])] if is_ir else group
+    return gathered
 
 
 def _check_company(passes: Sequence[Pass]) -> None:

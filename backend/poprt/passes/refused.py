@@ -1,21 +1,14 @@
 """The passes of the real tool that do not run here, each with the reason."""
 
-from poprt.passes.base_pass import refuse_passes
+from poprt.passes.base_pass import Stage, refuse_pass
 
 _UNKNOWN = "what it looks for, or what it makes of it, is not public"
 _LATER = "the runtime that goes with it does not exist here"
 
-refuse_passes(
-    {
-        "attention_padding": _UNKNOWN,
-        "batchnorm_workaround": _UNKNOWN,
-        "compress_pattern": _UNKNOWN,
-        "cumsum_workaround": _UNKNOWN,
-        "float_to_mixed": _UNKNOWN,
-        "merge_moe": _UNKNOWN,
-        "trace_folding": _UNKNOWN,
-        "manual_sharding": _LATER,
-        "overlap_io": _LATER,
-        "packed_transformer": _LATER,
-    }
-)
+for _name in "attention_padding batchnorm_workaround cumsum_workaround float_to_mixed trace_folding".split():
+    refuse_pass(_name, _UNKNOWN)
+for _name in ("manual_sharding", "overlap_io"):
+    refuse_pass(_name, _LATER)
+refuse_pass("merge_moe", _UNKNOWN, stage=Stage.PATTERNS, option="merge_moe")
+refuse_pass("compress_pattern", _UNKNOWN, stage=Stage.CHIP, option="enable_compress_pattern")
+refuse_pass("packed_transformer", _LATER, stage=Stage.CHIP, option="pack_args")

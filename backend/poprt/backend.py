@@ -1,0 +1,196 @@
+"""Sessions, by the names of the real tool's first releases: a model under ONNX Runtime, or compiled and run
+on the simulated IPU. Most of its scripts use them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from google.protobuf.message import DecodeError
+from model_runtime import ModelRunner
+from onnxgraph.nodes import find_inputs
+from simipu import CompileError
+from simipu.numerics.lowering import lower
+
+from poprt.compiler import Compiler, CompilerOptions
+from poprt.frontend import OnnxFrontend
+
+__all__ = ["Session", "get_session"]
+
+Info = dict[str, tuple[list[int], np.dtype[Any]]]
+"""Shape and type by name."""
+Array = npt.NDArray[Any]
+_BACKENDS = ("poprt", "onnxruntime")
+
+
+class Session:
+    """A model that can be run; `load` makes it ready. Settings are for before that."""
+
+    def __init__(
+        self,
+        path_or_bytes: str | Path | bytes,
+        num_devices: int = 1,
+        output_dir: str | Path = "./",
+        options: CompilerOptions | None = None,
+        batches_per_step: int = 1,
+        export_popef: bool = False,
+        align_output_dtype: bool = False,
+    ) -> None:
+        self._model = _read(path_or_bytes)
+        self._output_dir, self._export = Path(output_dir), export_popef
+        self._align = align_output_dtype
+        self._options = options or CompilerOptions()
+        if options is None:
+            self._options.num_ipus, self._options.batches_per_step = num_devices, batches_per_step
+
+    def set_options(self, options: CompilerOptions) -> None:
+        """Compile with these."""
+        self._options = options
+
+    def set_output_dir(self, output_dir: str | Path) -> None:
+        """Write there what is exported."""
+        self._output_dir = Path(output_dir)
+
+    def set_input_names(self, names: Sequence[str]) -> None:
+        """Of TensorFlow models, for which there is no session."""
+        raise CompileError(f"input names {list(names)}: an ONNX model has its own")
+
+    def set_output_names(self, names: Sequence[str]) -> None:
+        """Of TensorFlow models, for which there is no session."""
+        raise CompileError(f"output names {list(names)}: an ONNX model has its own; use add_checkpoints")
+
+    def load(self) -> Session:
+        """Make the model ready; the session itself."""
+        raise NotImplementedError
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        """Shapes and types of the inputs and of the outputs, by name."""
+        raise NotImplementedError
+
+    def get_outputs(self) -> list[str]:
+        """Names of the outputs, in order."""
+        return [value.name for value in self._model.graph.output]
+
+    def compile_and_export(self, path: str | Path) -> None:
+        """Compile, and write the PopEF file."""
+        Compiler.compile_and_export(self._model, None, path, self._options)
+
+    def run(self, output_names: Sequence[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
+        """The outputs of those names (None: all), in that order."""
+        found = self._run(inputs)
+        names = list(output_names or self.get_outputs())
+        unknown = sorted(set(names) - found.keys())
+        if unknown:
+            raise CompileError(f"output {unknown[0]!r}: the model's are {', '.join(found)}")
+        if not self._align:
+            return [found[name] for name in names]
+        types = {value.name: value.type.tensor_type.elem_type for value in self._model.graph.output}
+        return [found[name].astype(onnx.helper.tensor_dtype_to_np_dtype(types[name])) for name in names]
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        raise NotImplementedError
+
+
+class _OrtSession(Session):
+    """The model under ONNX Runtime, operators of the chip by their bodies."""
+
+    _session: onnxruntime.InferenceSession | None = None
+
+    def load(self) -> Session:
+        model = lower(self._model, None)
+        self._session = onnxruntime.InferenceSession(
+            model.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        return _describe(find_inputs(self._model.graph)), _describe(self._model.graph.output)
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        if self._session is None:
+            self.load()
+        assert self._session is not None
+        names = [value.name for value in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(inputs)), strict=True))
+
+
+class _PopRTSession(Session):
+    """The model compiled and run on the simulated IPU."""
+
+    _runner: ModelRunner | None = None
+
+    def load(self) -> Session:
+        compiled = Compiler.compile(self._model, None, self._options)
+        with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
+            if self._export:
+                self._output_dir.mkdir(parents=True, exist_ok=True)
+            path = Path(self._output_dir if self._export else folder, "executable.popef")
+            compiled.export(path)
+            self._runner = ModelRunner(path)
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        runner = self._loaded()
+        descriptions = runner.getExecuteInputs(), runner.getExecuteOutputs()
+        inputs, outputs = (
+            {each.name: (list(each.shape), each.numpy_data_type()) for each in described}
+            for described in descriptions
+        )
+        return inputs, outputs
+
+    def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
+        return self._loaded().execute(dict(inputs))
+
+    def _loaded(self) -> ModelRunner:
+        if self._runner is None:
+            self.load()
+        assert self._runner is not None
+        return self._runner
+
+
+def get_session(
+    path_or_bytes: str | Path | bytes,
+    num_devices: int = 1,
+    backend: str = "poprt",
+    output_dir: str | Path = "./",
+    options: CompilerOptions | None = None,
+    batches_per_step: int = 1,
+    export_popef: bool = False,
+    align_output_dtype: bool = False,
+) -> Session:
+    """A session of an ONNX model. `backend`: poprt (compiled; `num_devices` IPUs and `batches_per_step`, or
+    `options`) or onnxruntime. `export_popef` writes output_dir/executable.popef; `align_output_dtype` gives
+    outputs the types that the model says. Raises CompileError for another backend."""
+    if backend not in _BACKENDS:
+        raise CompileError(f"backend {backend!r}: there are {', '.join(_BACKENDS)}")
+    kind = _PopRTSession if backend == "poprt" else _OrtSession
+    return kind(
+        path_or_bytes, num_devices, output_dir, options, batches_per_step, export_popef, align_output_dtype
+    )
+
+
+def _read(path_or_bytes: str | Path | bytes) -> onnx.ModelProto:
+    if not isinstance(path_or_bytes, bytes):
+        return OnnxFrontend(path_or_bytes).load_model()
+    try:
+        return onnx.load_model_from_string(path_or_bytes)
+    except DecodeError as error:
+        raise CompileError(
+            f"{len(path_or_bytes)} bytes: expected a serialised ONNX model: {error}"
+        ) from error
+
+
+def _describe(values: Sequence[onnx.ValueInfoProto]) -> Info:
+    return {
+        value.name: (
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+        )
+        for value in values
+    }

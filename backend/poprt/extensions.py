@@ -1,0 +1,35 @@
+"""Python files of the user's that register passes or shape functions when they are imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from simipu import CompileError
+
+
+def load_extensions(option: str, files: Iterable[str]) -> None:
+    """Import `files`, which `option` names; what stands beside one can be imported by it. It is the user's
+    code, and runs with the user's rights. Raises CompileError for one that is missing or fails."""
+    for file in files:
+        path = Path(file).absolute()
+        if not path.is_file():
+            raise CompileError(f"{option} {file}: no such file")
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        known = sys.modules.get(path.stem)
+        if known is not None and getattr(known, "__file__", None) == str(path):
+            continue
+        found = importlib.util.spec_from_file_location(path.stem, path)
+        if found is None or found.loader is None:
+            raise CompileError(f"{option} {file}: expected a Python file, NAME.py")
+        module = importlib.util.module_from_spec(found)
+        sys.modules[path.stem] = module
+        try:
+            found.loader.exec_module(module)
+        except Exception as error:  # whatever a stranger's file raises is its own fault, and is named
+            del sys.modules[path.stem]
+            text = " ".join(str(error).split())
+            raise CompileError(f"{option} {file}: {type(error).__name__}: {text}") from error

@@ -1,0 +1,60 @@
+"""--run: a compiled model on made-up data, timed on this machine's CPU."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from model_runtime import DataDesc, ModelRunner
+
+from poprt.executable import Executable
+
+_SECONDS = 1.0
+_MOST_RUNS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Rows of a run, the median time of one in seconds, and rows a second."""
+
+    batch_size: int
+    latency_seconds: float
+    throughput: float
+
+    def describe(self) -> list[str]:
+        """The real tool's three lines."""
+        return [
+            f"Bs: {self.batch_size}",
+            f"Latency: {self.latency_seconds * 1e3:.2f}ms",
+            f"Tput: {self.throughput:.0f}",
+        ]
+
+
+def time_runs(executable: Executable) -> Timing:
+    """Run it one at a time, after a run that warms up, for a second or so."""
+    with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
+        path = Path(folder, "executable.popef")
+        executable.export(path)
+        with ModelRunner(path) as runner:
+            fed = {desc.name: _make_up(desc) for desc in runner.getExecuteInputs()}
+            runner.execute(fed)
+            taken: list[float] = []
+            while len(taken) < _MOST_RUNS and sum(taken) < _SECONDS:
+                start = time.perf_counter()
+                runner.execute(fed)
+                taken.append(time.perf_counter() - start)
+    rows = max(1, executable.batch_size)
+    return Timing(rows, statistics.median(taken), rows * len(taken) / sum(taken))
+
+
+def _make_up(desc: DataDesc) -> npt.NDArray[Any]:
+    rng = np.random.default_rng(0)
+    dtype = desc.numpy_data_type()
+    drawn = rng.random(desc.shape) if dtype.kind == "f" else rng.integers(0, 2, desc.shape)
+    return np.asarray(drawn).astype(dtype)

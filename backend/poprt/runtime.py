@@ -1,0 +1,82 @@
+"""The real tool's runtime: devices. Runners are those of `model_runtime`; PopRT's own do not exist yet, and
+say so when they are made."""
+
+from __future__ import annotations
+
+import model_runtime
+from model_runtime import DataDesc, Device, InputMemoryView, ModelRuntimeError, OutputMemoryView
+
+from poprt._later import later
+
+__all__ = [
+    "DataDesc",
+    "DeviceManager",
+    "HostConcatConfig",
+    "HostConcatRunner",
+    "HostConcatRunnerConfig",
+    "InputMemoryView",
+    "LightRunner",
+    "LightRunnerConfig",
+    "ModelRunner",
+    "OutputMemoryView",
+    "PackAlgorithm",
+    "PackRunnerConfig",
+    "ReplicaIdToDevice",
+    "Runner",
+    "RuntimeConfig",
+]
+
+_DEFAULT_VERSION = "ipu21"
+"""The chip that scripts are told this machine has: the C600, for which PopRT was made."""
+_INSTEAD = "model_runtime.ModelRunner runs PopEF files"
+
+(
+    HostConcatConfig,
+    HostConcatRunner,
+    HostConcatRunnerConfig,
+    LightRunner,
+    LightRunnerConfig,
+    ModelRunner,
+    PackAlgorithm,
+    PackRunnerConfig,
+    ReplicaIdToDevice,
+    Runner,
+    RuntimeConfig,
+) = (
+    later(f"runtime.{name}", _INSTEAD)
+    for name in (
+        "HostConcatConfig HostConcatRunner HostConcatRunnerConfig LightRunner LightRunnerConfig ModelRunner "
+        "PackAlgorithm PackRunnerConfig ReplicaIdToDevice Runner RuntimeConfig"
+    ).split()
+)
+
+
+class DeviceManager:
+    """Finds simulated devices: there are as many as a script asks for."""
+
+    def __init__(self) -> None:
+        self._manager = model_runtime.DeviceManager()
+
+    def get_num_devices(self) -> int:
+        """The devices of the machine: one, whatever more may be asked for."""
+        return 1
+
+    def get_device(self, num_ipus: int = 1) -> Device:
+        """A device of so many IPUs. Raises RuntimeError where none can be attached."""
+        try:
+            return self._manager.getDevice(num_ipus, {"ipuVersion": _DEFAULT_VERSION})
+        except ModelRuntimeError as error:
+            raise RuntimeError(f"No IPU can be attached: {error}") from error
+
+    def get_specific_device(self, device_id: int) -> Device:
+        """The device of that number, from 0. Raises RuntimeError where there is none."""
+        if not 0 <= device_id < self.get_num_devices():
+            raise RuntimeError(
+                f"No IPU can be attached: there is no device {device_id}, only 0 to "
+                f"{self.get_num_devices() - 1}"
+            )
+        return self.get_device()
+
+    def ipu_hardware_version(self) -> str:
+        """The version of the chip, as CompilerOptions.ipu_version takes it."""
+        return _DEFAULT_VERSION
