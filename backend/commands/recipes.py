@@ -53,6 +53,10 @@ POPRT_OPTIONS = (
     "--allow_out_of_memory",
     "--only_ipu_operators",
     "--compiler_options",
+    "--passes",
+    "--skip_passes",
+    "--enable_erf_gelu",
+    "--disable_fast_norm",
 )
 """What a recipe may say to poprt: how to compile. Which files are read and written is the builder's."""
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?")

@@ -12,6 +12,7 @@ from pathlib import Path
 import commands.cli
 import onnx
 import poprt.cli
+import poprt.parser
 import pytest
 from commands import doctor
 from commands.serving import command
@@ -28,6 +29,12 @@ COMMANDS = {
     "popef_dump": popef.commands.dump,
     "poprt": poprt.cli,
     "poplar-triton": commands.cli,
+}
+PARSERS = {
+    "popef": popef.commands.cli._parser,
+    "popef_dump": popef.commands.dump._parser,
+    "poprt": poprt.parser.make_parser,
+    "poplar-triton": commands.cli._parser,
 }
 EVIL = "\x1b[31mred\n[server]"
 
@@ -51,7 +58,7 @@ def run(program: str, *arguments: object) -> int:
 def test_every_command_has_a_version_and_every_help_has_examples(program, capsys):
     assert run(program, "--version") == 0
     assert " 0." in capsys.readouterr().out
-    for parser in iter_parsers(COMMANDS[program]._parser()):
+    for parser in iter_parsers(PARSERS[program]()):
         assert not parser.allow_abbrev
         examples = parser.format_help().partition("\nexamples:\n")[2].splitlines()
         assert examples, parser.prog
@@ -91,7 +98,7 @@ while read -r -a words; do complete_for "${words[@]%@}"; done
 """Completes the last word of each line of stdin, of which a last @ is left out."""
 COMPLETIONS = {
     "poprt": {
-        "--preci@": "--precision",
+        "--preci@": "--precision --precision_compare",
         "--precision @": "fp32 fp16 fp8 fp8_weight",
         "-i mod@": "model.onnx models",
     },

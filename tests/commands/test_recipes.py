@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from commands import recipes
 from commands.errors import RecipeError
-from poprt import cli
+from poprt.parser import make_parser
 from poprt.triton_model import ModelFolder
 from rich.console import Console
 from sample_models import linear_model
@@ -114,8 +114,8 @@ def test_a_missing_field_is_named(folder, name):
 
 
 def test_what_a_recipe_may_say_is_what_poprt_knows(folder):
-    options = cli._parser()._option_string_actions
-    assert set(recipes.POPRT_OPTIONS) <= options.keys()
+    options = make_parser().option_names()
+    assert set(recipes.POPRT_OPTIONS) <= options
     arguments = ("--batch_axis", "-1", "--batch_size=4", "--fp8_params", "F143,F143,-1,-1")
     assert recipes.read_recipe(write(folder, GOOD | {"poprt": arguments})).poprt == arguments
 

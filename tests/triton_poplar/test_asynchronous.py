@@ -243,7 +243,8 @@ def test_a_paced_pipeline_takes_as_many_batches_as_it_works_on(make_instance, li
     slow = {"cycles": target.clock_hz, "interval_cycles": target.clock_hz // 5}
     programs = tuple(dataclasses.replace(p, **slow) if p.cycles else p for p in compiled.executable.programs)
     executable = dataclasses.replace(compiled.executable, programs=programs)
-    dataclasses.replace(compiled, executable=executable).export(tmp_path / "linear/1/executable.popef")
+    compiled.executable = executable
+    compiled.export(tmp_path / "linear/1/executable.popef")
     instance, answers = make_instance(sim_timing="paced")
     assert instance.session.runs_at_once == 5
     instance.submit([request(instance, 4, value) for value in range(5)])

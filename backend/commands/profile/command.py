@@ -8,10 +8,11 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from poprt.arguments import read_shape
+from poprt.arguments import add_pass_options, add_precision, read_shape, split_names
 from poprt.options import PRECISIONS
-from poprt.pipeline import CONVERSION
+from poprt.pipeline import STEPS
 from poprt.profiling.profile import Profile
 from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits, supervised
@@ -34,6 +35,7 @@ _OPTIONS = (
     "available_memory_proportion",
     "num_io_tiles",
     "batches_per_step",
+    "stream_buffering_depth",
     "use_128bit_conv_unit_load",
     "fused_attention",
     "num_ipus",
@@ -47,7 +49,7 @@ EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
     "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
 )
-_CONVERTER_STEPS = len(CONVERSION) + 1
+_CONVERTER_STEPS = len(STEPS) + 1
 """Steps that the converter and the profiler announce for a point, at the most."""
 
 Axis = tuple[str, tuple[str | int, ...]]
@@ -68,11 +70,8 @@ def add_arguments(parser: Parser) -> None:
         help=f"the chip: {_known_targets()} (default: c600; PopEF: its own)",
     )
     add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
-    add(
-        "--precision",
-        choices=PRECISIONS,
-        help="type of weights and arithmetic (default: fp16; PopEF: its own)",
-    )
+    add_precision(parser, None, "fp16; PopEF: its own")
+    add_pass_options(parser)
     add(
         "--input_shape",
         type=read_shape,
@@ -99,6 +98,12 @@ def add_arguments(parser: Parser) -> None:
         type=positive,
         metavar="N",
         help="batches run per return to the host (default: 1)",
+    )
+    add(
+        "--stream_buffering_depth",
+        type=positive,
+        metavar="N",
+        help="batches that wait on the host's side (default: 1)",
     )
     add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
     add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
@@ -219,7 +224,9 @@ def _write(file: Path, text: str) -> None:
 def _points(options: argparse.Namespace) -> list[Settings]:
     """The settings asked for, and their combinations with those of --sweep."""
     changed = {name: getattr(options, name) for name in _OPTIONS if getattr(options, name) is not None}
-    base = Settings(options.target, options.batch_size, options.precision, changed)
+    base = Settings(
+        options.target, options.batch_size, options.precision, changed, _converter_options(options)
+    )
     names = [name for name, _ in options.sweep]
     if len(set(names)) < len(names):
         raise UsageError(f"--sweep names one of {', '.join(names)} twice; give all its values at once")
@@ -231,6 +238,18 @@ def _points(options: argparse.Namespace) -> list[Settings]:
         if len(names) > 1
         else points
     )
+
+
+def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The further arguments of the Converter that are asked for."""
+    asked = {
+        "used_passes": split_names(options.passes),
+        "skip_passes": split_names(options.skip_passes),
+        "fp16_skip_op_types": split_names(options.fp16_skip_op_types),
+        "enable_erf_gelu": options.enable_erf_gelu,
+        "disable_fast_norm": options.disable_fast_norm,
+    }
+    return {name: value for name, value in asked.items() if value}
 
 
 def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:

@@ -23,11 +23,13 @@ class Settings:
     precision: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """CostOptions by name, where they differ from the source's."""
+    converter: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the Converter by name, where they differ from its defaults."""
 
     @property
-    def graph(self) -> tuple[int | None, str | None]:
+    def graph(self) -> tuple[int | None, str | None, str]:
         """Settings that are equal in this share a converted graph."""
-        return self.batch_size, self.precision
+        return self.batch_size, self.precision, repr(sorted(self.converter.items()))
 
 
 class Profiler:
@@ -36,7 +38,7 @@ class Profiler:
     def __init__(self, source: Source, on_step: Callable[[str], None] = lambda _step: None) -> None:
         self.source = source
         self._on_step = on_step
-        self._converted: tuple[tuple[int | None, str], onnx.ModelProto] | None = None
+        self._converted: tuple[tuple[int | None, str, str], onnx.ModelProto] | None = None
 
     def profile(self, settings: Settings) -> Profile:
         """What the source takes under `settings`. Raises CompileError naming what cannot be compiled, and
@@ -56,7 +58,11 @@ class Profiler:
     def convert(self, settings: Settings) -> onnx.ModelProto:
         """The static graph of these settings, kept for the next ones that share it. Raises CompileError as
         `profile`."""
-        key = (settings.batch_size, settings.precision or self.source.precision)
+        precision = settings.precision or self.source.precision
+        key = (settings.batch_size, precision, settings.graph[-1])
         if self._converted is None or self._converted[0] != key:
-            self._converted = key, self.source.convert(*key, self._on_step)
+            converted = self.source.convert(
+                settings.batch_size, precision, self._on_step, **settings.converter
+            )
+            self._converted = key, converted
         return self._converted[1]

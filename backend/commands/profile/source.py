@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -43,10 +43,10 @@ class Source(Protocol):
     options: CostOptions
 
     def convert(
-        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
     ) -> onnx.ModelProto:
-        """The static graph that the chip would run. Raises CompileError where there is none of that size or
-        precision."""
+        """The static graph that the chip would run, of a Converter with these further arguments. Raises
+        CompileError where there is none of that size or precision."""
         ...
 
 
@@ -88,7 +88,7 @@ class OnnxSource:
         get_pass("half_to_float")(self._model)
 
     def convert(
-        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
     ) -> onnx.ModelProto:
         """The converter's result, large weights left without data. Raises CompileError as the converter
         does."""
@@ -96,8 +96,14 @@ class OnnxSource:
             name: [batch_size, *shape[1:]] if batch_size and list(shape[:1]) == [_BATCH] else shape
             for name, shape in self.input_shape.items()
         }
-        converter = Converter(input_shape=shapes, batch_size=batch_size, precision=precision)
-        return converter.convert(self._model, on_step)
+        made = Converter(
+            input_shape=shapes,
+            batch_size=batch_size,
+            precision=precision,
+            disable_progress_bar=True,
+            **converter,
+        )
+        return made.convert(self._model, on_step)
 
     def take_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Have those of `shapes` that are of its inputs."""
@@ -144,10 +150,12 @@ class PopefSource:
         self.options = cost_options(CompilerOptions.from_dict(dict(self._executable.compile_options)))
 
     def convert(
-        self, batch_size: int | None, precision: str, on_step: Callable[[str], None]
+        self, batch_size: int | None, precision: str, on_step: Callable[[str], None], **converter: Any
     ) -> onnx.ModelProto:
         """The main program's graph; of another batch size where its rows are independent."""
         on_step("read graph")
+        if converter:
+            raise CompileError(f"{self.path} is converted already; {', '.join(converter)} is for ONNX models")
         if precision != self.precision:
             raise CompileError(
                 f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"
