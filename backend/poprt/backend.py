@@ -12,14 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-from google.protobuf.message import DecodeError
 from model_runtime import ModelRunner
 from onnxgraph.nodes import find_inputs
 from simipu import CompileError
 from simipu.numerics.lowering import lower
 
 from poprt.compiler import Compiler, CompilerOptions
-from poprt.frontend import OnnxFrontend
+from poprt.frontend import OnnxFrontend, parse_model
 
 __all__ = ["Session", "get_session"]
 
@@ -176,14 +175,9 @@ def get_session(
 
 
 def _read(path_or_bytes: str | Path | bytes) -> onnx.ModelProto:
-    if not isinstance(path_or_bytes, bytes):
-        return OnnxFrontend(path_or_bytes).load_model()
-    try:
-        return onnx.load_model_from_string(path_or_bytes)
-    except DecodeError as error:
-        raise CompileError(
-            f"{len(path_or_bytes)} bytes: expected a serialised ONNX model: {error}"
-        ) from error
+    if isinstance(path_or_bytes, bytes):
+        return parse_model(path_or_bytes)
+    return OnnxFrontend(path_or_bytes).load_model()
 
 
 def _describe(values: Sequence[onnx.ValueInfoProto]) -> Info:

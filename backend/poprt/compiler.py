@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError
 from onnxgraph import remember_inferences
 from onnxgraph.weights import has_data
 from rich.console import Console
@@ -25,7 +24,7 @@ from poprt.capacity import check_weights
 from poprt.compiling import CalibrationRun, compile_model, cost_options
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
-from poprt.frontend import OnnxFrontend
+from poprt.frontend import OnnxFrontend, parse_model
 from poprt.options import CompilerOptions
 from poprt.passes import PassManager
 from poprt.passes.precision import is_half
@@ -148,9 +147,4 @@ def _load(model: Model) -> onnx.ModelProto:
     """A model of one's own, but for its large weights, which are read from where they are."""
     if isinstance(model, (str, Path)):
         return OnnxFrontend(model).open_model()
-    if not isinstance(model, bytes):
-        return model
-    try:
-        return onnx.load_model_from_string(model)
-    except DecodeError as error:
-        raise CompileError(f"{len(model)} bytes: expected a serialised ONNX model, found {error}") from error
+    return parse_model(model) if isinstance(model, bytes) else model

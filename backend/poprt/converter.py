@@ -94,7 +94,7 @@ class Converter:
         fold_periodic_initializer: bool = False,
         enable_compress_pattern: bool = False,
         merge_if_with_same_cond: bool = False,
-        apply_hcsr: Mapping[str, Any] | None = None,
+        apply_hcsr: Mapping[str, Any] | Sequence[Sequence[Any]] | None = None,
         fix_inputs: Mapping[str, Any] | None = None,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -133,7 +133,7 @@ class Converter:
             fold_periodic_initializer=fold_periodic_initializer,
             enable_compress_pattern=enable_compress_pattern,
             merge_if_with_same_cond=merge_if_with_same_cond,
-            apply_hcsr=apply_hcsr,
+            apply_hcsr=_groups(apply_hcsr),
             fix_inputs=dict(fix_inputs or {}),
         )
 
@@ -188,6 +188,14 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
+
+
+def _groups(groups: Mapping[str, Any] | Sequence[Sequence[Any]] | None) -> Sequence[Sequence[Any]]:
+    """Groups of inputs as a list; of a dict that has them by name, or as the pass's `merged_inputs`."""
+    if isinstance(groups, Mapping):
+        listed: Sequence[Sequence[Any]] = groups.get("merged_inputs", list(groups.values()))
+        return listed
+    return groups or ()
 
 
 def _names(names: Names) -> list[str]:

@@ -57,6 +57,14 @@ class OnnxFrontend:
         return model
 
 
+def parse_model(data: bytes) -> onnx.ModelProto:
+    """The model of which `data` are the bytes. Raises CompileError where they are none."""
+    try:
+        return onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise CompileError(f"{len(data)} bytes: expected a serialised ONNX model, found {error}") from error
+
+
 TensorflowFrontend = later(
     "frontend.TensorflowFrontend", "export the model with `python -m tf2onnx.convert` and give the ONNX file"
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
 from simipu import CompileError
 from simipu.numerics import Numerics
 from simipu.target import MOST_IPUS
@@ -111,10 +112,17 @@ class ConverterOptions:
     fold_periodic_initializer: bool = False
     enable_compress_pattern: bool = False
     merge_if_with_same_cond: bool = False
-    apply_hcsr: Mapping[str, Any] | None = None
+    apply_hcsr: Sequence[Sequence[Any]] = ()
+    """Groups of inputs: type, shape, and the number of them where it is given."""
     fix_inputs: Mapping[str, Any] = field(default_factory=dict)
+    origin_model: onnx.ModelProto | None = None
+    """What is converted, for passes that compare; the pipeline puts it in."""
 
     def __post_init__(self) -> None:
+        if self.quantize:
+            raise CompileError(
+                "quantize: poprt.quantizer is not there yet; precision='fp8' takes fixed fp8_params"
+            )
         if self.precision not in PRECISIONS:
             raise CompileError(
                 f"precision {self.precision!r} is not supported; choose {', '.join(PRECISIONS)}"

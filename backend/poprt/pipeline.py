@@ -87,6 +87,7 @@ CONVERSION = (
     "eight_bits_io",
     "float_to_fp8",
     # Chip: operators of its own compiler.
+    "check_with_fake_data",
     "replace_groupnorm_with_fast_norm",
     "replace_where_with_wherev2",
     "compress_pattern",
@@ -111,6 +112,8 @@ STEPS = (
     (Stage.CHECKS, "check"),
 )
 """The five steps of a conversion that a user sees: the first stage of each, and what it does."""
+AHEAD = ("constant_folding", "shape_inference")
+"""What `infer_shape_ahead` has run before all else that changes a model."""
 PREPARATION = (
     "admit",
     "keep_outputs",
@@ -177,7 +180,15 @@ def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
     found = _make([name for name in _find_on(CONVERSION, settled) if name not in listed], settled)
     skipped = _find_skipped(settled.skip_passes)
     early = [each for each in found if each.info.stage <= Stage.CHIP]
-    return [each for each in (*early, *used, *found[len(early) :]) if each.name not in skipped]
+    if settled.infer_shape_ahead:
+        admitted = sum(each.info.stage is Stage.ADMISSION for each in early)
+        early[admitted:admitted] = _make(AHEAD, settled)
+    passes = [each for each in (*early, *used, *found[len(early) :]) if each.name not in skipped]
+    if any(each.info.against or each.info.depend or each.info.before for each in used):
+        manager = PassManager(passes)
+        manager.sort_passes()
+        return manager.get_passes()
+    return passes
 
 
 def _find_skipped(names: Collection[str]) -> Collection[str]:
@@ -249,4 +260,5 @@ def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptio
     version = options.convert_version
     if version is None and precision != "fp32" and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
         version = OLDEST_OPSET
-    return replace(options, precision=precision, convert_version=version)
+    origin = model if options.check else None
+    return replace(options, precision=precision, convert_version=version, origin_model=origin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import model_runtime
 from model_runtime import DataDesc, Device, InputMemoryView, ModelRuntimeError, OutputMemoryView
+from simipu.target import MOST_IPUS
 
 from poprt._later import later
 
@@ -63,6 +64,8 @@ class DeviceManager:
 
     def get_device(self, num_ipus: int = 1) -> Device:
         """A device of so many IPUs. Raises RuntimeError where none can be attached."""
+        if not 1 <= num_ipus <= MOST_IPUS:
+            raise RuntimeError(f"No IPU can be attached: {num_ipus} of 1 to {MOST_IPUS} are asked for")
         try:
             return self._manager.getDevice(num_ipus, {"ipuVersion": _DEFAULT_VERSION})
         except ModelRuntimeError as error:
