@@ -15,7 +15,6 @@ from onnxgraph import remember_inferences
 from onnxgraph.weights import has_data
 from rich.console import Console
 from simipu import CompileError
-from simipu.computed import read_graph
 from simipu.target import find_target
 
 from poprt import pipeline
@@ -30,7 +29,7 @@ from poprt.passes import PassManager
 from poprt.passes.precision import is_half
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
-from poprt.programs import MAIN_PROGRAM
+from poprt.programs import MAIN_PROGRAM, read_static
 from poprt.terminal import show_progress
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
@@ -113,7 +112,7 @@ class Compiler:
         """
         options = options or CompilerOptions()
         compiled = Compiler.compile(model, outputs, options)
-        graph = read_graph(compiled.executable.program(MAIN_PROGRAM))
+        graph = read_static(compiled.executable.program(MAIN_PROGRAM))
         precision = "fp16" if is_half(graph) else "fp32"
         name = Path(model).stem if isinstance(model, (str, Path)) else graph.graph.name or "model"
         target = compiled.executable.target

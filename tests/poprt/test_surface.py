@@ -20,8 +20,8 @@ NAMES = {
     "poprt.converter": "Converter MFConverter Sharder",
     "poprt.compiler": "Compiler CompilerOptions Executable",
     "poprt.runtime": """Runner ModelRunner LightRunner LightRunnerConfig HostConcatRunner
-        HostConcatRunnerConfig HostConcatConfig RuntimeConfig PackRunnerConfig PackAlgorithm DeviceManager ReplicaIdToDevice
-        InputMemoryView OutputMemoryView DataDesc""",
+        HostConcatRunnerConfig HostConcatConfig RuntimeConfig PackRunnerConfig PackAlgorithm DeviceManager
+        ReplicaIdToDevice InputMemoryView OutputMemoryView DataDesc""",
     "poprt.backends": "Backend ORTBackend",
     "poprt.backend": "get_session Session",
     "poprt.frontend": "get_frontend OnnxFrontend TensorflowFrontend",

@@ -12,15 +12,14 @@ import onnx
 from google.protobuf.message import DecodeError
 from model_runtime.session import read_model
 from onnx import TensorProto
-from onnxgraph import attribute, set_shape, without_weights
-from onnxgraph.edit import forget_values
+from onnxgraph import attribute, without_weights
 from onnxgraph.weights import has_data
 from poprt.compiling import cost_options
 from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
-from poprt.passes.shapes import describe_shape
+from poprt.programs import read_static
 from simipu import CompileError, SimulatedExecutable
 from simipu.computed import read_graph
 from simipu.cost import CostOptions
@@ -132,7 +131,6 @@ class PopefSource:
     options: CostOptions = field(init=False)
     _executable: SimulatedExecutable = field(init=False, repr=False)
     _main: int = field(init=False)
-    _model: onnx.ModelProto = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         found = read_model(self.path)
@@ -143,10 +141,9 @@ class PopefSource:
                 f"{self.path} has {len(mains)} main programs; only an executable with one can be profiled"
             )
         self._main = mains[0]
-        self._model = read_graph(self._executable.program(self._main))
         self.name = _popef_name(self.path)
         self.target = self._executable.target.name
-        self.precision = _precision(self._model)
+        self.precision = _precision(read_graph(self._executable.program(self._main)))
         self.options = cost_options(CompilerOptions.from_dict(dict(self._executable.compile_options)))
 
     def convert(
@@ -161,32 +158,13 @@ class PopefSource:
                 f"{self.path} is compiled in {self.precision}; profile its ONNX model for {precision}"
             )
         program = self._executable.program(self._main)
-        streams = {stream.tensor: stream for stream in program.streams}
         compiled = program.batch_size
         if batch_size not in (None, compiled) and not (program.row_independent and compiled):
             raise CompileError(
                 f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not "
                 f"independent; profile its ONNX model for {batch_size}"
             )
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
-        for value in model.graph.input:
-            stream = streams[value.name]
-            shape, axis = stream.shape, stream.batch_axis
-            _set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
-        for value in model.graph.output:
-            value.type.tensor_type.ClearField("shape")
-        forget_values(model.graph)
-        return model
-
-
-def _set_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
-    dims = value.type.tensor_type.shape.dim
-    if len(dims) not in (0, len(shape)):
-        raise CompileError(
-            f"input {value.name!r} has shape {describe_shape(value)}, its stream {tuple(shape)}"
-        )
-    set_shape(value, shape)
+        return read_static(program, batch_size)
 
 
 def _popef_name(path: Path) -> str:

@@ -1,0 +1,246 @@
+"""The `poprt` command: its options, the forms they take, and a file of them."""
+
+import argparse
+import re
+
+import onnx
+import pytest
+from poprt import cli
+from poprt.arguments import read_group, read_serialised, split_names
+from poprt.parser import REFUSED, make_parser
+from sample_models import linear_model
+
+REAL = """--help --version --input_model --framework --input_shape --batch_size --batch_axis --precision
+--convert_version --infer_shape_ahead --max_tensor_size --fp16_skip_op_types --enable_avoid_overflow_patterns
+--fp8_params --fp8_skip_op_names --calibration_with_data --calibration_loss_type --num_of_layers_keep_fp16
+--data_preprocess --precision_compare --check --checkpoints --remove_outputs --passes --skip_passes
+--custom_pass_config --custom_shape_inference --custom_library_so_paths --list_all_passes --show
+--show_io_stat --disable_fast_norm --enable_erf_gelu --enable_compress_pattern --merge_if_with_same_cond
+--fold_periodic_initializer --enable_insert_remap --remap_mode --eightbitsio --serialize_matmul
+--serialize_matmul_add --merge_matmul --merge_matmul_add --merge_moe --apply_hcsr --pack_args --export_popef
+--output_dir --output_model --run --ipu_version --num_io_tiles --batches_per_step
+--available_memory_proportion --compiler_options --popart_options --optimize_internal_exchange_code
+--manual_sharding_config --only_manual_sharding --config_yaml --perf_tuner --print_completion --logging_level
+--disable_compilation_progress_bar""".split()
+OURS = """--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --triton_model_dir
+--new_version --overwrite_config --show_profile --time_limit --memory_limit""".split()
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    """A file, beside which the command runs."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(linear_model(), tmp_path / "model.onnx")
+    return "model.onnx"
+
+
+def poprt(*arguments):
+    try:
+        return cli.main([str(argument) for argument in arguments])
+    except SystemExit as ended:
+        return ended.code
+
+
+def test_every_option_of_the_real_command_is_there_and_the_others_are_ours():
+    assert {name for name in make_parser().option_names() if name.startswith("--")} == {*REAL, *OURS}
+
+
+def test_a_version_is_three_lines_and_needs_no_model(capsys):
+    assert poprt("-v") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "PopRT version",
+        "SDK built with",
+        "SDK at run time",
+    ]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_belongs_elsewhere_is_refused_by_name(name, model, capsys):
+    action = next(each for each in make_parser()._actions if each.dest == name)
+    values = {0: [], None: ["1"], "+": ["a=b"]}[action.nargs]
+    assert poprt("-i", model, "--batch_size", 2, f"--{name}", *values) == 2
+    assert f"--{name} is refused: {REFUSED[name]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--framework", "tensorflow"), ("tf2onnx", "--saved_model", "--outputs", "a:0")]
+)
+def test_tensorflow_is_refused(arguments, model, capsys):
+    assert poprt("-i", model, *arguments) == 2
+    assert "TensorFlow has no front end here yet; export" in capsys.readouterr().err
+
+
+def test_inputs_and_outputs_are_shown_and_nothing_is_converted(model, capsys, tmp_path):
+    assert poprt("-i", model, "--show") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Input x: dtype - float32, shape - [0, 4]",
+        "Output y: dtype - float32, shape - [0, 3]",
+        "Output z: dtype - float32, shape - [0, 4]",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+def test_a_run_says_three_things_and_of_which_machine(model, capsys):
+    assert poprt("-i", model, "--batch_size", 4, "--run") == 0
+    modelled, size, latency, throughput, note = capsys.readouterr().out.splitlines()
+    assert modelled.startswith("one batch on ipu2 (modelled)")
+    assert size == "Bs: 4"
+    assert re.fullmatch(r"Latency: \d+\.\d\dms", latency)
+    assert re.fullmatch(r"Tput: \d+", throughput)
+    assert "this machine's CPU" in note
+
+
+def test_names_of_inputs_that_the_model_lacks_are_refused(model, capsys):
+    assert poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1") == 1
+    assert "input_shape names 'q'; the model's inputs are x" in capsys.readouterr().err
+
+
+def test_without_a_model_there_is_nothing_to_do(capsys):
+    assert poprt("--batch_size", 2) == 2
+    assert "the following arguments are required: -i/--input_model" in capsys.readouterr().err
+
+
+def test_names_may_stand_in_one_word_or_several_with_blanks():
+    assert split_names(["a, b", "c,", " d"]) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("MatMul_1=4", ("MatMul_1", "4")),
+        ("/a/b=c/MatMul=4/input_channels/True", ("/a/b=c/MatMul", "4/input_channels/True")),
+        ("m=8/none", ("m", "8/none")),
+    ],
+)
+def test_products_are_cut_by_name(text, expected):
+    assert read_serialised(text) == expected
+
+
+@pytest.mark.parametrize("text", ["MatMul", "=4", "m=x", "m=-1", "m=4/rows", "m=4/none/maybe"])
+def test_a_cut_that_is_none_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError):
+        read_serialised(text)
+
+
+def test_groups_of_inputs_have_a_type_a_shape_and_perhaps_a_number():
+    assert read_group("fp32,[512,1],50") == ("fp32", [512, 1], 50)
+    assert read_group("fp16,[512, 5]") == ("fp16", [512, 5])
+
+
+@pytest.mark.parametrize(
+    "text", ["fp32", "fp32,", "fp32,5", "fp32,[a]", "fp32,[0]", "fp32,[1],2,3", "fp32," + "[" * 9_999]
+)
+def test_a_group_that_is_none_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"expected DTYPE,\[SHAPE\]"):
+        read_group(text)
+
+
+PASS = """
+import helper_module
+from poprt.passes import Pass, register
+
+@register("negate_{name}")
+class Negate(Pass):
+    def run(self, model):
+        for node in model.graph.node:
+            if node.op_type == "Relu":
+                node.op_type = helper_module.OPERATOR
+        return model
+"""
+
+
+def test_passes_of_a_users_file_are_listed_and_run(model, tmp_path, capsys):
+    (tmp_path / "helper_module.py").write_text('OPERATOR = "Neg"\n')
+    (tmp_path / "mine_listed.py").write_text(PASS.format(name="listed"))
+    assert poprt("--list_all_passes", "--custom_pass_config", "mine_listed.py") == 0
+    assert "negate_listed" in capsys.readouterr().out.split()
+    given = (
+        "--custom_pass_config",
+        "mine_listed.py",
+        "--passes",
+        "negate_listed",
+        "--output_model",
+        "o.onnx",
+    )
+    assert poprt("-i", model, "--batch_size", 2, *given) == 0
+    assert "Neg" in {node.op_type for node in onnx.load(tmp_path / "o.onnx").graph.node}
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "--custom_pass_config mine.py: no such file"),
+        ("def", "--custom_pass_config mine.py: SyntaxError: "),
+        ("raise KeyError('\x1b[31m')", r"--custom_pass_config mine.py: KeyError: '\x1b[31m'"),
+        (
+            "from poprt.passes import Pass, register\nregister('admit')(Pass)",
+            "CompileError: pass 'admit' is registered already",
+        ),
+    ],
+)
+def test_a_users_file_that_fails_is_named(content, reason, model, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "mine.py").write_text(content)
+    assert poprt("-i", model, "--batch_size", 2, "--custom_pass_config", "mine.py") == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_options_come_from_a_file_and_the_command_line_wins(model, tmp_path):
+    text = """
+    input_model: model.onnx
+    input_shape: ['x=3,4']
+    precision: fp16
+    max_tensor_size: -1
+    export_popef: True
+    show: False
+    output_model: o.onnx
+    compiler_options: {partials_type: float}
+    """
+    (tmp_path / "options.yaml").write_text(text)
+    assert poprt("--config_yaml", "options.yaml", "--precision", "fp32") == 0
+    value = onnx.load(tmp_path / "o.onnx").graph.input[0]
+    assert [dim.dim_value for dim in value.type.tensor_type.shape.dim] == [3, 4]
+    assert value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+    assert (tmp_path / "executable.popef").exists()
+
+
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 40))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("frobnicate: 1", "'frobnicate' is no option of poprt"),
+        ("config_yaml: x", "'config_yaml' is no option of poprt"),
+        ("model_fusion: []", "model_fusion is not there yet"),
+        ("[1, 2]", "expected options by their names, found list"),
+        ("1: 2", "expected options by their names"),
+        ("a: [", "is not valid YAML"),
+        ("!!python/object/apply:os.system ['x']", "is not valid YAML"),
+        ("passes: [[a]]", "--passes: expected a value, or a list of values"),
+        ("compiler_options: {a: {b: c}}", "--compiler_options: 'a': expected one value"),
+        ("passes: [" + "a," * 20_000 + "]", "--passes: expected a value"),
+        ("# " + "x" * (2 << 20), "expected at most 1048576 bytes"),
+        ("precision: fp12", "argument --precision: invalid choice"),
+        ("[" * 5_000, "is not valid YAML"),
+        (BOMB.replace("a39:", "passes:"), "is no option of poprt"),
+    ],
+)
+def test_a_file_of_options_that_is_wrong_is_refused(text, reason, tmp_path, capsys):
+    (tmp_path / "options.yaml").write_text(text)
+    assert poprt("--config_yaml", tmp_path / "options.yaml") == 2
+    assert reason in capsys.readouterr().err
+
+
+def test_a_file_of_options_that_is_not_there_is_named(capsys):
+    assert poprt("--config_yaml", "absent.yaml") == 2
+    assert "absent.yaml: No such file" in capsys.readouterr().err
+
+
+def test_options_of_popart_that_the_compiler_has_are_its_own(model, capsys, caplog):
+    wrong = ("-i", model, "--batch_size", 2, "--export_popef", "--popart_options")
+    assert poprt(*wrong, "numIpus=0") == 2
+    assert "num_ipus must be 1 to" in capsys.readouterr().err
+    assert poprt(*wrong, "rearrangeAnchorsOnHost=false", "enableFoo=1") == 0
+    assert "--popart_options enableFoo changes nothing here" in caplog.text
