@@ -104,6 +104,7 @@ audit: .venv/dev
 docs: .venv/dev
 	$(BIN)/python docs/make_operators.py
 	$(BIN)/python docs/make_passes.py
+	$(BIN)/python docs/make_options.py
 
 EXITS ?= 1000
 

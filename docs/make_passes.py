@@ -22,6 +22,9 @@ the *compiler* looks at what it is handed once more, and *lowering* makes the pl
 runs from top to bottom. A pass runs always, or where the option is set that switches it on; *ours* has
 no namesake in PopRT.
 """
+REAL = """\
+By name, as `poprt --list_all_passes` has them. Those that run by an option or always can be listed in
+`--passes`, too, and left out by `--skip_passes`."""
 
 
 def make_text() -> str:
@@ -35,7 +38,23 @@ def make_text() -> str:
             *_make_rows(names, known, always=title == "compiler"),
             "",
         ]
+    rows = _make_real_rows(known)
+    lines += ["## All passes of the real tool", "", REAL, "", "| pass | runs | what it does |"]
+    lines += ["| --- | --- | --- |", *rows, ""]
     return "\n".join(lines)
+
+
+def _make_real_rows(known: dict[str, type[Pass]]) -> list[str]:
+    """Every pass of the real tool, in the order of their names."""
+    in_order = {name for _, names in LISTS for name in names}
+    rows = []
+    for name, found in sorted(known.items()):
+        if not found.info.is_ours:
+            refusal = found.info.refusal
+            runs = "by `--passes` only" if name not in in_order else _describe_condition(found, False)
+            told = f"refused: {refusal}" if refusal else runs
+            rows.append(f"| `{name}` | {told} | {'' if refusal else _describe(found)} |")
+    return rows
 
 
 def _make_rows(names: Iterable[str], known: dict[str, type[Pass]], *, always: bool) -> list[str]:
@@ -51,7 +70,7 @@ def _make_row(name: str, found: type[Pass], always: bool) -> str:
 def _describe_condition(found: type[Pass], always: bool) -> str:
     info = found.info
     if always or info.default:
-        return "always"
+        return f"unless `{info.unless}`" if info.unless else "always"
     values = f" is {', '.join(sorted(info.values))}" if info.values else ""
     return f"`{info.option}`{values}" if info.option else "when asked for"
 

@@ -1,13 +1,22 @@
-"""The document that lists the passes."""
+"""The documents that list passes and options."""
 
+import make_options
 import make_passes
+import pytest
+from poprt.parser import make_parser
 from poprt.passes import get_registered_passes
 
 
-def test_the_document_is_written_from_the_registry():
-    assert make_passes.FILE.read_text() == make_passes.make_text(), "run `make docs`"
+@pytest.mark.parametrize("document", [make_options, make_passes])
+def test_the_document_is_written_from_the_code(document):
+    assert document.FILE.read_text() == document.make_text(), "run `make docs`"
 
 
-def test_every_pass_of_the_pipeline_is_registered_and_every_registered_one_runs_somewhere():
-    listed = {name for _, names in make_passes.LISTS for name in names}
-    assert listed == set(get_registered_passes())
+def test_every_pass_is_listed():
+    text = make_passes.make_text()
+    assert all(f"| `{name}` |" in text for name in get_registered_passes())
+
+
+def test_what_is_called_ours_is_an_option():
+    text = make_options.make_text()
+    assert all(f"`{name}`" in text for name in (*make_options.OURS, *make_parser().option_names()))
