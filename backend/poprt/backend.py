@@ -19,6 +19,7 @@ from simipu.numerics.lowering import lower
 
 from poprt.compiler import Compiler, CompilerOptions
 from poprt.frontend import OnnxFrontend, parse_model
+from poprt.passes import get_pass
 
 __all__ = ["Session", "get_session"]
 
@@ -102,7 +103,7 @@ class _OrtSession(Session):
     _session: onnxruntime.InferenceSession | None = None
 
     def load(self) -> Session:
-        model = lower(self._model, None)
+        model = lower(get_pass("limit_ir_version")(self._model), None)
         self._session = onnxruntime.InferenceSession(
             model.SerializeToString(), providers=["CPUExecutionProvider"]
         )

@@ -116,6 +116,7 @@ AHEAD = ("constant_folding", "shape_inference")
 """What `infer_shape_ahead` has run before all else that changes a model."""
 PREPARATION = (
     "admit",
+    "limit_ir_version",
     "keep_outputs",
     "forget_declared_shapes",
     "check_static",

@@ -116,6 +116,17 @@ def test_a_session_runs_a_model(kind, tmp_path):
         session.run(["q"], fed)
 
 
+def test_models_come_in_whatever_version_the_installed_onnx_writes():
+    model = poprt.get_pass("const_input_shape", batch_size=2)(linear_model())
+    model.ir_version = onnx.IR_VERSION
+    fed = {"x": np.ones((2, 4), np.float32)}
+    left, right = (
+        backend.get_session(model.SerializeToString(), backend=kind).run(["z"], fed)
+        for kind in ("onnxruntime", "poprt")
+    )
+    np.testing.assert_array_equal(left, right)
+
+
 def test_a_sessions_outputs_are_aligned_where_asked_for():
     nodes = [helper.make_node("ArgMax", ["x"], ["y"], axis=1, keepdims=0)]
     model = make_model(nodes, {"x": (F, [2, 3])}, {"y": (TensorProto.INT64, [2])}, {})
