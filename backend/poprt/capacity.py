@@ -39,7 +39,8 @@ def check_weights(
     if needed <= there or allow_out_of_memory:
         return
     raise OutOfMemoryError(
-        f"Out of memory: the weights alone take {needed} bytes in {precision}, {target.num_ipus} IPU(s) of "
+        f"Out of memory on tile 0: {-(-needed // target.num_tiles)} bytes of weights alone: they take "
+        f"{needed} bytes in {precision}, {target.num_ipus} IPU(s) of "
         f"{target.name} have {there} (largest weight: {held[0]!r}, {sizes[held[0]]} bytes); use a smaller "
         "precision, more IPUs (num_ipus) or allow_out_of_memory"
     )

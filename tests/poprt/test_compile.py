@@ -215,7 +215,7 @@ def test_what_does_not_fit_into_the_tiles_is_refused_with_a_breakdown(caplog):
     """1.2 GB of activations; a C600 has 0.94 GB."""
     model = single("Relu", {"x": (F, [1, 300_000_000])}, {"y": (F, [1, 300_000_000])})
     said = (
-        r"Out of memory: .* tiles only have 638976 bytes of memory "
+        r"Out of memory on tile 0: \d+ bytes used but tiles only have 638976 bytes of memory "
         r"\(modelled; weights 0, code \d+, streams \d+, live \d+; fullest at node 'culprit'\)"
     )
     with pytest.raises(OutOfMemoryError, match=said):
