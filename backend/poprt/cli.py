@@ -32,7 +32,7 @@ from poprt.executable import Executable
 from poprt.extensions import load_extensions
 from poprt.frontend import get_frontend
 from poprt.locks import make_scratch_folder
-from poprt.options import CompilerOptions
+from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.parser import REFUSED, make_parser
 from poprt.passes import get_pass, get_registered_passes
 from poprt.profiling.profile import make_profile
@@ -122,7 +122,7 @@ def _convert(
     _check_inputs(model, options)
     output_dir = options.output_dir
     compiling = options.export_popef or options.run_model or folder is not None
-    target = find_target(compiler_options.ipu_version or "ipu2", compiler_options.num_ipus)
+    target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(
             model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory

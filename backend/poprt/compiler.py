@@ -24,7 +24,7 @@ from poprt.compiling import CalibrationRun, compile_model, cost_options
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.frontend import OnnxFrontend, parse_model
-from poprt.options import CompilerOptions
+from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.passes import PassManager
 from poprt.passes.precision import is_half
 from poprt.profiling.profile import make_profile
@@ -73,7 +73,7 @@ class Compiler:
                 f"weight {missing!r} has no data; a model without its weights can be profiled, but not "
                 "compiled"
             )
-        target = find_target(options.ipu_version or "ipu2", options.num_ipus)
+        target = find_target(options.ipu_version or HARDWARE_VERSION, options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = take_weights(loaded, LEAST_CONSTANT_BYTES if options.constant_weights else 0)
         cache = EngineCache.of(options, light, weights, outputs, batch_axis)

@@ -18,6 +18,9 @@ from simipu.target import MOST_IPUS
 from popef.text import escape
 from poprt.passes.precision import Fp8Params
 
+HARDWARE_VERSION = "ipu2"
+"""The chip of this machine, as far as scripts ask for it, and what ipu_version "" finds: the default of the
+real command."""
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "virtual_graph_mode": ("off", "auto", "manual"),
     "partials_type": ("half", "float"),

@@ -1,0 +1,120 @@
+"""poprt.runtime: the real tool's runners and configurations over model_runtime."""
+
+import json
+
+import numpy as np
+import pytest
+from poprt import Compiler, CompilerOptions, Converter, runtime
+from sample_models import linear_model
+from simipu import CompileError
+
+REAL = """device_wait_config thread_safe timeout_ns validate_io_params batching_dim check_package_hash
+ring_buffer_size_multiplier auto_reset flush_on_waiting_outputs batch_size_timeout_ns
+data_parallel_timeout_ns is_batch_size_timeout_enabled request_tracepoints_buffer_size replica_to_device
+flush_by_name""".split()
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+@pytest.fixture(scope="module")
+def executable():
+    return Compiler.compile(Converter(batch_size=2).convert(linear_model()))
+
+
+@pytest.fixture
+def streamed():
+    options = CompilerOptions(constant_weights=False)
+    return Compiler.compile(Converter(batch_size=2).convert(linear_model()), None, options)
+
+
+def places(runner):
+    return {each.name: np.zeros(each.shape, each.numpy_data_type()) for each in runner.get_execute_outputs()}
+
+
+def test_a_configuration_has_the_real_fields_and_shows_them_as_json():
+    config = runtime.RuntimeConfig()
+    assert [name for name in REAL if not hasattr(config, name)] == []
+    shown = json.loads(repr(config))
+    assert shown["deviceWaitConfig"] == {"timeoutSec": 1, "sleepTimeSec": 6}
+    assert shown["timeoutNS"] == 10_000_000
+    assert shown["batchingDim"] == 0xFFFFFFFF
+    assert len(shown) == len(REAL)
+
+
+def test_a_misspelt_attribute_is_taken_as_the_real_class_takes_it():
+    config = runtime.RuntimeConfig()
+    config.algorithom = "first_fit"
+    config.batching_dim = 0
+    assert config.for_model_runner().batching_dim == 0
+
+
+@pytest.mark.parametrize("from_file", [True, False])
+def test_a_runner_writes_into_the_callers_arrays(from_file, executable, tmp_path):
+    executable.export(tmp_path / "executable.popef")
+    runner = runtime.Runner(str(tmp_path / "executable.popef") if from_file else executable)
+    (described,) = runner.get_execute_inputs()
+    assert (described.name, described.shape, described.size_in_bytes) == ("x", [2, 4], 32)
+    assert described.numpy_data_type() == "float32"
+    outputs = places(runner)
+    assert runner.execute({"x": X}, outputs) is None
+    np.testing.assert_array_equal(outputs["z"], 2 * X)
+    again = places(runner)
+    runner.executeAsync({"x": X}, again).wait()
+    np.testing.assert_array_equal(again["z"], 2 * X)
+
+
+def test_callers_assign_into_shapes(executable):
+    runner = runtime.Runner(executable)
+    described = runner.get_model_inputs()[0]
+    described.shape[0] = 7
+    assert runner.get_model_inputs()[0].shape == [2, 4]
+    assert [each.name for each in runner.get_model_outputs()] == ["y", "z"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_requests_of_any_size_are_taken_along_the_batch(executable, rows):
+    config = runtime.RuntimeConfig()
+    config.batching_dim, config.timeout_ns = 0, 1_000_000
+    runner = runtime.Runner(executable, config)
+    x = np.random.default_rng(rows).random((rows, 4), np.float32)
+    outputs = {"y": np.zeros((rows, 3), np.float32), "z": np.zeros((rows, 4), np.float32)}
+    runner.execute_async({"x": x}, outputs).wait()
+    np.testing.assert_array_equal(outputs["z"], 2 * x)
+
+
+def test_a_light_runner_loads_weights_that_are_set(streamed):
+    runner = runtime.LightRunner(streamed, runtime.LightRunnerConfig())
+    weights = {each.name: each for each in runner.get_model_inputs() if each.popef_contains_tensor_data}
+    assert weights.keys() == streamed.weights.keys()
+    before, kept, after = places(runner), places(runner), places(runner)
+    runner.execute({"x": X}, before)
+    for name, each in weights.items():
+        runner.set_input_anchor(name, np.zeros(each.shape, each.numpy_data_type()))
+    runner.execute({"x": X}, kept)
+    np.testing.assert_array_equal(kept["y"], before["y"])
+    runner.update_weights()
+    runner.execute({"x": X}, after)
+    assert before["z"].any()
+    assert not after["z"].any()
+
+
+def test_a_light_runner_gives_its_device_up_and_takes_it_again(streamed):
+    config = runtime.LightRunnerConfig()
+    config.replica_to_device = runtime.ReplicaIdToDevice({0: runtime.DeviceManager().get_specific_device(0)})
+    first = runtime.LightRunner(streamed, config)
+    first.stop()
+    second = runtime.LightRunner(streamed, config)
+    outputs, again = places(second), places(second)
+    second.execute({"x": X}, outputs)
+    second.stop()
+    first.reload()
+    first.execute({"x": X}, again)
+    np.testing.assert_array_equal(again["y"], outputs["y"])
+
+
+def test_a_weight_that_is_not_streamed_or_does_not_fit_is_refused(executable, streamed):
+    with pytest.raises(CompileError, match="streamed are none: compile with constant_weights=False"):
+        runtime.LightRunner(executable).set_input_anchor("w", X)
+    runner = runtime.LightRunner(streamed)
+    name = next(iter(streamed.weights))
+    with pytest.raises(CompileError, match=f"weight '{name}': expected float32 of shape"):
+        runner.set_input_anchor(name, np.zeros(99, np.float16))
