@@ -25,6 +25,7 @@ from onnxgraph.inference import (
     collect_values,
     graph_values,
     infer_shapes,
+    iter_shapes,
     like_first_input,
     register_shape_function,
     register_stand_in,
@@ -41,6 +42,7 @@ from onnxgraph.nodes import (
     iter_graphs,
     iter_nodes,
     iter_reads,
+    sort_nodes,
     used_names,
 )
 
@@ -65,6 +67,7 @@ __all__ = [
     "iter_graphs",
     "iter_nodes",
     "iter_reads",
+    "iter_shapes",
     "keep_outputs",
     "like_first_input",
     "make_body",
@@ -78,6 +81,7 @@ __all__ = [
     "replace_nodes",
     "replace_outputs",
     "set_shape",
+    "sort_nodes",
     "used_names",
     "without_weights",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -146,12 +147,44 @@ def _infer_for_both(model: onnx.ModelProto) -> _Inference:
 def _infer(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     stood_for: list[onnx.NodeProto] = []
     _put_stand_ins(model.graph, stood_for)
+    lent: list[int] = []
+    _lend_constants(model.graph, ChainMap(), lent)
     try:
         inferred = _infer_standard(model, strict)
     finally:
+        _take_constants_back(model.graph, iter(lent))
         _take_stand_ins_away(model.graph, stood_for)
+    _take_constants_back(inferred.graph, iter(lent))
     _take_stand_ins_away(inferred.graph, stood_for)
     return inferred
+
+
+def _lend_constants(graph: onnx.GraphProto, outer: ChainMap[str, TensorProto], lent: list[int]) -> None:
+    """Put the small constants that bodies read from around them into the bodies, in place: ONNX's inference
+    sees what shapes they make only there. How many each body got is added to the list, in order."""
+    small = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_type not in _FLOATS and math.prod(tensor.dims) <= _LARGE
+    }
+    seen = outer.new_child(small)
+    for node in graph.node:
+        for body in iter_bodies(node):
+            own = {value.name for value in body.input} | {tensor.name for tensor in body.initializer}
+            read = dict.fromkeys(name for inner in body.node for name in inner.input if name not in own)
+            found = [seen[name] for name in read if name in seen]
+            body.initializer.extend(found)
+            lent.append(len(found))
+            _lend_constants(body, seen, lent)
+
+
+def _take_constants_back(graph: onnx.GraphProto, lent: Iterator[int]) -> None:
+    for node in graph.node:
+        for body in iter_bodies(node):
+            count = next(lent)
+            if count:
+                del body.initializer[-count:]
+            _take_constants_back(body, lent)
 
 
 def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
@@ -245,6 +278,22 @@ def _find_known(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
 def collect_values(model: onnx.ModelProto) -> dict[str, Value]:
     """Shape and element size of every tensor of the main graph, as far as they can be inferred."""
     return graph_values(infer_shapes(model).graph)
+
+
+def iter_shapes(graph: onnx.GraphProto) -> Iterator[ChainMap[str, tuple[int, ...]]]:
+    """The static shapes that can be seen in a graph whose types are known, and in the bodies inside it, in
+    the order of `iter_graphs`."""
+    yield from _iter_shapes(graph, ChainMap())
+
+
+def _iter_shapes(
+    graph: onnx.GraphProto, outer: ChainMap[str, tuple[int, ...]]
+) -> Iterator[ChainMap[str, tuple[int, ...]]]:
+    shapes = outer.new_child({name: value.shape for name, value in graph_values(graph).items()})
+    yield shapes
+    for node in graph.node:
+        for body in iter_bodies(node):
+            yield from _iter_shapes(body, shapes)
 
 
 def graph_values(graph: onnx.GraphProto) -> dict[str, Value]:

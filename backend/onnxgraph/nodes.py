@@ -9,6 +9,8 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, helper
 
+from onnxgraph.errors import GraphError
+
 STANDARD_DOMAINS = ("", "ai.onnx")
 """Two spellings of the standard's domain."""
 
@@ -126,3 +128,33 @@ def fresh_name(wanted: str, taken: Container[str]) -> str:
     while wanted in taken:
         wanted += "_"
     return wanted
+
+
+def sort_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto] | None:
+    """The nodes of `graph`, not of its bodies, in an order in which each reads only what is there already, as
+    near to their own as may be; None where that is their own. GraphError for nodes that wait for each
+    other."""
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    waits = [[makers[name] for name in iter_reads(node) if name in makers] for node in graph.node]
+    if all(maker < i for i, needed in enumerate(waits) for maker in needed):
+        return None
+    order: list[int] = []
+    open_, done = set[int](), set[int]()
+    for first in range(len(waits)):
+        stack = [first]
+        while stack:
+            i = stack[-1]
+            if i not in done and i not in open_:
+                open_.add(i)
+                stack += (needed for needed in reversed(waits[i]) if needed not in done)
+                continue
+            stack.pop()
+            if i not in done:
+                if any(needed not in done for needed in waits[i]):
+                    raise GraphError(
+                        f"node {graph.node[i].name or graph.node[i].output[0]!r} waits for what is made of its "
+                        "own result; a graph has no circles"
+                    )
+                done.add(i)
+                order.append(i)
+    return [graph.node[i] for i in order]

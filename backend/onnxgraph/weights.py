@@ -81,6 +81,13 @@ def is_outlined(tensor: TensorProto) -> bool:
     return any(entry.key == "token" and entry.value == _TOKEN for entry in tensor.external_data)
 
 
+def describe_place(tensor: TensorProto) -> tuple[str, ...]:
+    """Where the data of an outlined tensor lie, and what becomes of them when they are read: those of two
+    that say the same are equal."""
+    told = _describe(tensor)
+    return tuple(told[key] for key in ("location", "offset", "stored", "shape", "changes"))
+
+
 def read_array(tensor: TensorProto) -> Array:
     """The values of a tensor, of 8-bit floats the codes; a view of the file where it is outlined and nothing
     has changed it."""

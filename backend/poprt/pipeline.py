@@ -28,6 +28,7 @@ CONVERSION = (
     "admit",
     # Interface: inputs and outputs, their shapes, the opset.
     "limit_ir_version",
+    "sort_graph",
     "remove_initializer_from_input",
     "remove_outputs",
     "add_checkpoints",
@@ -65,7 +66,7 @@ CONVERSION = (
     "eliminate_deadend",
     "remove_duplicated_initializer",
     "eliminate_unused_initializer",
-    "name_nodes",
+    "unique_name_for_nodes",
     # Patterns: one operator, or a cheaper subgraph, for several.
     "layer_norm_pattern",
     "gelu_pattern",
@@ -120,7 +121,7 @@ PREPARATION = (
     "keep_outputs",
     "forget_declared_shapes",
     "check_static",
-    "name_nodes",
+    "unique_name_for_nodes",
     "check_ipu_operators",
     "check_demand",
     "declare_outputs",

@@ -1,13 +1,30 @@
-"""Passes that change what a model says of itself: its opset, the version of its format, its outputs, the
-names of its nodes."""
+"""Passes that change what a model says of itself: its opset, the version of its format, its inputs and
+outputs, the names and the order of its nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import onnx
-from onnxgraph import change_without_weights, keep_outputs, name_nodes
+from onnx import TensorProto
+from onnxgraph import (
+    GraphError,
+    attribute,
+    change_without_weights,
+    infer_shapes,
+    iter_graphs,
+    iter_nodes,
+    iter_shapes,
+    keep_outputs,
+    name_nodes,
+    rename,
+    replace_inputs,
+    replace_nodes,
+    sort_nodes,
+)
+from onnxgraph.nodes import find_users
 from onnxgraph.weights import is_outlined
 from simipu import CompileError
 
@@ -110,11 +127,170 @@ class KeepOutputs(Pass):
         return model
 
 
-@register("name_nodes", stage=Stage.FOLDING, default=True, is_ours=True)
-class NameNodes(Pass):
-    """Name the unnamed nodes by what they make: reports and errors speak of nodes by name."""
+@register(
+    "add_checkpoints", stage=Stage.INTERFACE, option="checkpoints", takes={"checkpoints": "checkpoints"}
+)
+class AddCheckpoints(Pass):
+    """Make inner tensors outputs, after those that there are."""
+
+    def __init__(self, checkpoints: Collection[str] | str = ()) -> None:
+        super().__init__()
+        self._checkpoints = checkpoints.split(",") if isinstance(checkpoints, str) else list(checkpoints)
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Names that are there stay, double ones too: the real tool's unique_name_for_nodes does more."""
+        """Raises CompileError for a tensor that no node of the main graph makes."""
+        graph = model.graph
+        there = {value.name for value in graph.output}
+        wanted = [name for name in dict.fromkeys(self._checkpoints) if name not in there]
+        if not wanted:
+            return model
+        made = {name for node in graph.node for name in node.output}
+        unknown = next((name for name in wanted if not name or name not in made), None)
+        if unknown is not None:
+            raise CompileError(
+                f"checkpoints names {unknown!r}, which no node of the model's main graph makes; name an output "
+                "of a node that is not inside an If, Loop or Scan"
+            )
+        known = {value.name: value for value in infer_shapes(model).graph.value_info}
+        for name in wanted:
+            if name not in known:
+                raise CompileError(
+                    f"checkpoints names {name!r}, of which no type can be inferred; name a tensor before or "
+                    "after it"
+                )
+            graph.output.add().CopyFrom(known[name])
+        return model
+
+
+@register("remove_initializer_from_input", stage=Stage.INTERFACE, default=True)
+class RemoveInitializerFromInput(Pass):
+    """Weights are no inputs: formats of old list them as both, and newer ones may, as defaults that a caller
+    could replace. Nobody does on the chip."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The format becomes one that allows it."""
+        weights = {tensor.name for tensor in model.graph.initializer}
+        kept = [value for value in model.graph.input if value.name not in weights]
+        if len(kept) < len(model.graph.input):
+            replace_inputs(model.graph, kept)
+            model.ir_version = max(model.ir_version, MINIMUM_IR_VERSION)
+        return model
+
+
+@register("remove_input_cast", stage=Stage.CUSTOM)
+class RemoveInputCast(Pass):
+    """An input of floats that are cast to whole numbers, to be indices of a Gather, becomes one of int32:
+    half has no whole numbers beyond 2048 without gaps.
+
+    Only where nothing else reads the input than Casts to int32 and int64, one of which makes indices.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """A Cast to int32 goes; one to int64 stays, and takes int32."""
+        graph = model.graph
+        users, outputs = find_users(graph), {value.name for value in graph.output}
+        dropped: dict[str, str] = {}
+        for value in graph.input:
+            casts = users.get(value.name, [])
+            if value.name in outputs or not _are_indices(value, casts, users):
+                continue
+            value.type.tensor_type.elem_type = TensorProto.INT32
+            for cast in casts:
+                if attribute(cast, "to") == TensorProto.INT32 and cast.output[0] not in outputs:
+                    dropped[cast.output[0]] = value.name
+        if dropped:
+            replace_nodes(graph, [node for node in graph.node if not dropped.keys() & set(node.output)])
+            rename(graph, dropped)
+        return model
+
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_WHOLE = (TensorProto.INT32, TensorProto.INT64)
+
+
+def _are_indices(
+    value: onnx.ValueInfoProto, casts: Sequence[onnx.NodeProto], users: Mapping[str, Sequence[onnx.NodeProto]]
+) -> bool:
+    if value.type.tensor_type.elem_type not in _FLOATS or not all(
+        node.op_type == "Cast" and attribute(node, "to") in _WHOLE for node in casts
+    ):
+        return False
+    return any(
+        user.op_type == "Gather" and user.input[1] == cast.output[0]
+        for cast in casts
+        for user in users.get(cast.output[0], ())
+    )
+
+
+@register("remove_empty_concat_inputs", stage=Stage.FOLDING, default=True)
+class RemoveEmptyConcatInputs(Pass):
+    """Drop the operands of a Concat that have nothing along its axis; a Concat of one operand becomes an
+    Identity."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """One operand stays, be it empty. Shapes that are not known count as not empty."""
+        if any(node.op_type == "Concat" for node in iter_nodes(model.graph)):
+            inferred = infer_shapes(model).graph
+            for graph, known in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
+                for node in graph.node:
+                    if node.op_type == "Concat":
+                        _drop_empty(node, known)
+        return model
+
+
+def _drop_empty(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    axis = attribute(node, "axis", 1)  # the default of opset 1
+
+    def is_empty(name: str) -> bool:
+        shape = shapes.get(name)
+        return shape is not None and -len(shape) <= axis < len(shape) and shape[axis] == 0
+
+    kept = [name for name in node.input if not is_empty(name)] or list(node.input[:1])
+    if len(kept) == len(node.input):
+        return
+    node.input[:] = kept
+    if len(kept) == 1:
+        node.op_type = "Identity"
+        del node.attribute[:]
+
+
+@register("unique_name_for_nodes", stage=Stage.FOLDING, default=True)
+class UniqueNameForNodes(Pass):
+    """Give every node, bodies' too, a name of its own: reports, errors and options speak of nodes by name.
+
+    A node without one is named by what it makes. Of nodes of one name the first keeps it, and the others get
+    a number behind it.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """No name that a node has alone changes."""
         name_nodes(model.graph)
+        given = Counter(node.name for node in iter_nodes(model.graph))
+        seen: set[str] = set()
+        numbers: Counter[str] = Counter()
+        for node in iter_nodes(model.graph):
+            if node.name in seen:
+                name = node.name
+                while node.name in given:
+                    numbers[name] += 1
+                    node.name = f"{name}_{numbers[name]}"
+                given[node.name] = 1
+            seen.add(node.name)
+        return model
+
+
+@register("sort_graph", stage=Stage.INTERFACE, default=True)
+class SortGraph(Pass):
+    """Bring the nodes of every graph, bodies' too, into an order in which each reads only what is there
+    already; nodes that are in order stay so."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError for nodes that wait for each other."""
+        for graph in iter_graphs(model.graph):
+            try:
+                ordered = sort_nodes(graph)
+            except GraphError as error:
+                raise CompileError(str(error)) from error
+            if ordered is not None:
+                replace_nodes(graph, ordered)
         return model

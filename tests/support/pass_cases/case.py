@@ -23,9 +23,14 @@ class Case:
 
     positive: Callable[[], onnx.ModelProto]
     negative: Callable[[], onnx.ModelProto]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any] | Callable[[onnx.ModelProto], Mapping[str, Any]] = field(
+        default_factory=dict
+    )
+    """What the pass is made with, which may depend on the model."""
     made: frozenset[str] = frozenset()
     gone: frozenset[str] = frozenset()
+    holds: Callable[[onnx.ModelProto], bool] | None = None
+    """What is so of the model afterwards, and was not before, where operators do not show it."""
     tolerance: float = 0.0
     """Of answers after it, relative to the largest; 0: equal to the bit."""
     saves: bool = False
@@ -36,6 +41,8 @@ class Case:
     """Why the inputs or outputs are others afterwards (names, types, number); "": they are the same."""
     feeds: Callable[[onnx.ModelProto], Feeds] | None = None
     """Inputs of one's own, where made-up ones (normal floats, ids 0 and 1) will not do."""
+    invalid: str = ""
+    """Why the checker refuses the model that it changes; "": it does not."""
     changes_types: bool = False
     """Whether the answers are of another type, and compared as floats."""
 

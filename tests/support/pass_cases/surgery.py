@@ -1,5 +1,181 @@
 """Passes on shapes, borders, names and initializers, checks and reports."""
 
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import iter_graphs, iter_nodes
+from sample_models import make_model
+
 from pass_cases.case import Case
 
-CASES: dict[str, Case] = {}
+F, F16, I32, I64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64
+X, Y = {"x": (F, [2, 3])}, {"y": (F, [2, 3])}
+INPUTS_ONLY = "inputs and outputs are the main graph's"
+
+
+def node(op_type, inputs, outputs, name="", **attributes):
+    return helper.make_node(op_type, inputs, outputs, name=name or outputs[0], **attributes)
+
+
+def chain():
+    return make_model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], X, Y, {})
+
+
+def outputs(model):
+    return [value.name for value in model.graph.output]
+
+
+def weighted(*, as_input, name="w"):
+    model = make_model([node("Add", ["x", name], ["y"])], X, Y, {name: np.float32([1, 2, 3])})
+    if as_input:
+        model.graph.input.append(helper.make_tensor_value_info(name, F, [3]))
+    return model
+
+
+def cast_input(*, to=I32, read_by_others=False):
+    nodes = [
+        node("Cast", ["ids"], ["whole"], to=to),
+        node("Gather", ["table", "whole"], ["y"]),
+        node("Neg", ["ids"] if read_by_others else ["table"], ["z"]),
+    ]
+    table = {"table": np.arange(8, dtype=np.float32).reshape(4, 2)}
+    z = (F16, [3]) if read_by_others else (F, [4, 2])
+    return make_model(nodes, {"ids": (F16, [3])}, {"y": (F, [3, 2]), "z": z}, table)
+
+
+def feed_ids(_model):
+    return {"ids": np.float16([3, 0, 2])}
+
+
+def concat(empty):
+    nodes = [node("Abs", ["x"], ["a"]), node("Concat", ["x", "none", "a"], ["y"], axis=0)]
+    rows = 0 if empty else 1
+    weights = {"none": np.zeros((rows, 3), np.float32)}
+    return make_model(nodes, X, {"y": (F, [4 + rows, 3])}, weights)
+
+
+def doubles(second):
+    weights = {"one": np.float32([1, 2, 3]), "two": np.float32([1, 2, second])}
+    nodes = [node("Add", ["x", "one"], ["a"]), node("Mul", ["a", "two"], ["y"])]
+    return make_model(nodes, X, Y, weights)
+
+
+def body_with(initializer):
+    def make(kind):
+        made = node("Add", ["x", f"{kind}w" if initializer else "w"], [f"{kind}y"])
+        output = helper.make_tensor_value_info(f"{kind}y", F, [2, 3])
+        weights = [numpy_helper.from_array(np.float32([len(kind), 2, 3]), f"{kind}w")] if initializer else []
+        return helper.make_graph([made], kind, [], [output], weights)
+
+    nodes = [node("If", ["sure"], ["y"], then_branch=make("yes"), else_branch=make("no"))]
+    weights = {} if initializer else {"w": np.float32([1, 2, 3])}
+    return make_model(nodes, {**X, "sure": (TensorProto.BOOL, [])}, Y, weights)
+
+
+def constants(held):
+    nodes = [node("Constant", [], ["c"], **held), node("Add", ["x", "c"], ["y"])]
+    return make_model(nodes, X, Y, {})
+
+
+def given_constant():
+    model = make_model([node("Constant", [], ["y"], value_floats=[1.0])], X, {"y": (F, [1])}, {})
+    model.graph.node.append(node("Neg", ["x"], ["z"]))
+    model.graph.output.append(helper.make_tensor_value_info("z", F, [2, 3]))
+    return model
+
+
+def named(first, second):
+    model = make_model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], X, Y, {})
+    model.graph.node[0].name, model.graph.node[1].name = first, second
+    return model
+
+
+def in_order(*names):
+    made = {"first": node("Neg", ["x"], ["a"], "first"), "second": node("Abs", ["a"], ["y"], "second")}
+    return make_model([made[name] for name in names], X, Y, {})
+
+
+def names_are_unique(model):
+    found = [each.name for each in iter_nodes(model.graph)]
+    return all(found) and len(found) == len(set(found))
+
+
+CASES: dict[str, Case] = {
+    "add_checkpoints": Case(
+        chain,
+        lambda: make_model([node("Neg", ["x"], ["a"])], X, {"a": (F, [2, 3])}, {}),
+        {"checkpoints": ["a"]},
+        holds=lambda model: outputs(model) == ["y", "a"],
+        main_only=INPUTS_ONLY,
+        changes_borders="outputs are added",
+    ),
+    "remove_outputs": Case(
+        lambda: make_model(
+            [node("Abs", ["x"], ["y"]), node("Neg", ["x"], ["z"])], X, {**Y, "z": (F, [2, 3])}, {}
+        ),
+        lambda: make_model([node("Abs", ["x"], ["y"])], X, Y, {}),
+        holds=lambda model: outputs(model) == ["y"],
+        arguments=lambda model: {"outputs": [name for name in outputs(model) if name == "z"]},
+        main_only=INPUTS_ONLY,
+        changes_borders="outputs are removed",
+    ),
+    "remove_initializer_from_input": Case(
+        lambda: weighted(as_input=True),
+        lambda: weighted(as_input=False),
+        holds=lambda model: len(model.graph.input) == 1,
+        main_only=INPUTS_ONLY,
+        changes_borders="weights are inputs no longer",
+    ),
+    "remove_input_cast": Case(
+        cast_input,
+        lambda: cast_input(read_by_others=True),
+        gone=frozenset(["Cast"]),
+        feeds=feed_ids,
+        main_only=INPUTS_ONLY,
+        changes_borders="the input is of int32",
+    ),
+    "remove_empty_concat_inputs": Case(
+        lambda: concat(True),
+        lambda: concat(False),
+        holds=lambda model: all(len(n.input) < 3 for n in iter_nodes(model.graph)),
+        saves=True,
+    ),
+    "remove_duplicated_initializer": Case(
+        lambda: doubles(3),
+        lambda: doubles(4),
+        holds=lambda model: all(
+            len({t.raw_data for t in graph.initializer}) == len(graph.initializer)
+            for graph in iter_graphs(model.graph)
+        ),
+        saves=True,
+    ),
+    "move_subgraph_initializer": Case(
+        lambda: body_with(True),
+        lambda: body_with(False),
+        holds=lambda model: (
+            not [
+                t
+                for n in model.graph.node
+                for a in n.attribute
+                for g in iter_graphs(a.g)
+                for t in g.initializer
+            ]
+        ),
+    ),
+    "extract_constant_to_initializer": Case(
+        lambda: constants({"value_floats": [1.0, 2.0, 3.0]}),
+        given_constant,
+        gone=frozenset(["Constant"]),
+        saves=True,
+    ),
+    "unique_name_for_nodes": Case(
+        lambda: named("", "a"), lambda: named("one", "other"), holds=names_are_unique
+    ),
+    "sort_graph": Case(
+        lambda: in_order("second", "first"),
+        lambda: in_order("first", "second"),
+        holds=lambda model: [n.name for n in iter_nodes(model.graph) if n.op_type != "If"][0].endswith(
+            "first"
+        ),
+        invalid="its nodes are not sorted",
+    ),
+}
