@@ -15,8 +15,9 @@ from onnxgraph.weights import read_array
 from simipu import Constant
 from simipu.numerics.quarter import QUARTERS
 
-from poprt.passes.surgery import MAXIMUM_IR_VERSION
-
+MAXIMUM_IR_VERSION = 10
+"""The newest version of the ONNX format that the oldest supported ONNX Runtime (1.18) reads; what came later
+describes things not compiled here."""
 _WEIGHT_TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, *QUARTERS)
 LEAST_CONSTANT_BYTES = 1024
 """Smaller frozen weights stay in the graph, where ONNX Runtime may fold them."""

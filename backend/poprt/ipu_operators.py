@@ -13,7 +13,8 @@ gh-pages at d43620a5).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 from onnxgraph import iter_nodes
@@ -57,6 +58,49 @@ PARTLY: Mapping[str, str] = {
     "NonZero": "only PopRT's replace_nonzero, where exactly one element is not zero",
 }
 """Operators that PopRT replaces under conditions that a graph does not show: they count as missing."""
+
+ACCEPTED: Mapping[tuple[str, str], tuple[Any, ...]] = {
+    ("AveragePool", "count_include_pad"): (0,),
+    ("Constant", "sparse_value"): (),
+    ("ConvTranspose", "dilations"): (1,),
+    ("MaxPool", "dilations"): (1,),
+    ("MaxPool", "storage_order"): (0,),
+    ("Resize", "coordinate_transformation_mode"): (
+        b"half_pixel",
+        b"pytorch_half_pixel",
+        b"align_corners",
+        b"asymmetric",
+    ),
+    ("Resize", "exclude_outside"): (0,),
+    ("TopK", "sorted"): (1,),
+    ("LSTM", "direction"): (b"forward",),
+    **{(name, "activation_alpha"): () for name in ("GRU", "LSTM", "RNN")},
+    **{(name, "activation_beta"): () for name in ("GRU", "LSTM", "RNN")},
+    **{(name, "clip"): () for name in ("GRU", "LSTM", "RNN")},
+    ("GRU", "activations"): (),
+    **{(name, "input_forget"): (0,) for name in ("GRU", "LSTM")},
+    **{
+        (name, "seed"): ()
+        for name in ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+    },
+}
+"""[P] Attributes that PopART takes with some values only, of which every one in a list has to be one; none
+named: not at all. From the errors of willow/src/op/{averagepool,convtranspose,gru,lstm,maxpool,randombase,
+resize,rnn}.cpp, popx/op/{resizex,topkx}.cpp and onnxpasses/nodepatterns/constfoldops.cpp."""
+
+
+def find_refused_attributes(node: onnx.NodeProto) -> list[str]:
+    """The attributes of a node that PopART does not take with the values that they have."""
+    refused = []
+    for each in node.attribute:
+        accepted = ACCEPTED.get((node.op_type, each.name))
+        if accepted is None:
+            continue
+        value = onnx.helper.get_attribute_value(each)
+        values = value if isinstance(value, Sequence) and not isinstance(value, bytes) else [value]
+        if not accepted or any(one not in accepted for one in values):
+            refused.append(each.name)
+    return refused
 
 
 def is_implemented(op_type: str) -> bool:

@@ -87,8 +87,8 @@ CONVERSION = (
     "float_to_half",
     "eight_bits_io",
     "float_to_fp8",
-    # Chip: operators of its own compiler.
     "check_with_fake_data",
+    # Chip: operators of its own compiler.
     "replace_groupnorm_with_fast_norm",
     "replace_where_with_wherev2",
     "compress_pattern",
@@ -102,7 +102,6 @@ CONVERSION = (
     # Checks.
     "check_unsupported_attribute",
     "final_check",
-    "check_static",
 )
 """From the given graph to the converted one; those run that the options and the registry say."""
 STEPS = (

@@ -15,6 +15,7 @@ from poprt.passes import (
     norms,
     opsets,
     precision,
+    precision_compare,
     refused,
     remove_duplicated_initializer,
     replacements,
@@ -37,7 +38,10 @@ from poprt.passes.base_pass import (
     register,
 )
 from poprt.passes.manager import PassManager
+from poprt.passes.onnx_helper import get_dtype, get_shape
 from poprt.passes.pattern_helper import Found, PatternMatcher
+from poprt.passes.precision_compare import layer_precision_compare
+from poprt.passes.shape_inference import ShapeFunc, register_shape_func
 
 __all__ = [
     "Found",
@@ -46,6 +50,7 @@ __all__ = [
     "PassInfo",
     "PassManager",
     "PatternMatcher",
+    "ShapeFunc",
     "Stage",
     "attention",
     "checks",
@@ -55,18 +60,23 @@ __all__ = [
     "find_pass",
     "folding",
     "fusing",
+    "get_dtype",
     "get_pass",
     "get_registered_passes",
+    "get_shape",
     "get_typed_registered_passes",
     "initializers",
+    "layer_precision_compare",
     "lowering",
     "merging",
     "norms",
     "opsets",
     "override_register",
     "precision",
+    "precision_compare",
     "refused",
     "register",
+    "register_shape_func",
     "remove_duplicated_initializer",
     "replacements",
     "reports",

@@ -1,4 +1,4 @@
-"""Passes that change nothing: what cannot be compiled is refused, by the name of the node, or warned of."""
+"""Passes that check: what cannot be compiled is refused, by the name of the node, or warned of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_nodes
+from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_graphs, iter_nodes
 from onnxgraph.edit import drop_functions
 from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError, GraphOptions
@@ -15,9 +15,12 @@ from simipu.errors import CompileMemoryError
 from simipu.operators import OPERATORS, names_where
 
 from poprt.branches import advise_to_fix, raise_for_branch
-from poprt.ipu_operators import describe_missing
+from poprt.ipu_operators import describe_missing, find_refused_attributes
 from poprt.origins import describe_inputs, find_inputs
-from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.base_pass import ImmutablePass, Pass, Stage, register
+from poprt.passes.onnx_helper import clean_info
+from poprt.passes.remove_duplicated_initializer import RemoveDuplicatedInitializer
+from poprt.passes.surgery import SortGraph, UniqueNameForNodes
 
 _TYPES = frozenset(
     getattr(TensorProto, name)
@@ -37,7 +40,7 @@ SELECTING = names_where(lambda entry: entry.counts_data)
 
 
 @register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
-class CheckOperators(Pass):
+class CheckOperators(ImmutablePass):
     """Refuse operators that are not of the ONNX standard."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -68,7 +71,7 @@ class Admit(Pass):
 
 
 @register("check_ipu_operators", stage=Stage.CHECKS, is_ours=True, takes={"only": "only_ipu_operators"})
-class CheckIpuOperators(Pass):
+class CheckIpuOperators(ImmutablePass):
     """Warn of operators that the IPU's own compiler lacks; where `only` is set, refuse them."""
 
     def __init__(self, only: bool = False) -> None:
@@ -88,8 +91,67 @@ class CheckIpuOperators(Pass):
         return model
 
 
+@register("check_unsupported_attribute", stage=Stage.CHECKS, default=True)
+class CheckUnsupportedAttribute(ImmutablePass):
+    """Warn of attributes whose values the IPU's own compiler does not take; here they make no
+    difference."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """One line for each attribute of an operator, with its first node."""
+        found: dict[str, list[str]] = {}
+        for node in iter_nodes(model.graph):
+            if node.domain in STANDARD_DOMAINS:
+                for name in find_refused_attributes(node):
+                    found.setdefault(f"{node.op_type}'s attribute {name!r}", []).append(node.name)
+        for what, nodes in found.items():
+            more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+            self.logger.warning(
+                "runs here only; the IPU's compiler does not take the value of %s (node %r%s)",
+                what,
+                nodes[0],
+                more,
+            )
+        return model
+
+
+@register("final_check", stage=Stage.CHECKS, default=True)
+class FinalCheck(Pass):
+    """Put a converted model in order: nodes sorted, types and shapes declared anew, equal initializers one,
+    nodes under names of their own. Warn of tensors whose type or shape is not known, or has nothing in it.
+
+    The compiler refuses them.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError for nodes that wait for each other only."""
+        model = SortGraph().run(model)
+        model = RemoveDuplicatedInitializer().run(model)
+        model = clean_info(model)
+        for graph in iter_graphs(model.graph):
+            self._warn(graph)
+        return UniqueNameForNodes().run(model)
+
+    def _warn(self, graph: onnx.GraphProto) -> None:
+        known = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+        for name in (name for node in graph.node for name in node.output if name):
+            tensor = known.get(name)
+            if tensor is None:
+                self.logger.warning("graph %s: tensor %r has no known type or shape", graph.name, name)
+                continue
+            shape = [dim.dim_value for dim in tensor.shape.dim]
+            valid = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
+            if not valid or not tensor.HasField("shape") or 0 in shape:
+                self.logger.warning(
+                    "graph %s: tensor %r has type %s and shape %s",
+                    graph.name,
+                    name,
+                    tensor.elem_type,
+                    shape if tensor.HasField("shape") else "unknown",
+                )
+
+
 @register("check_demand", stage=Stage.CHECKS, is_ours=True)
-class CheckDemand(Pass):
+class CheckDemand(ImmutablePass):
     """Refuse what this machine could not load and run either."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -102,12 +164,10 @@ class CheckDemand(Pass):
         return model
 
 
-@register("check_static", stage=Stage.CHECKS, default=True, is_ours=True)
-class CheckStatic(Pass):
-    """Refuse tensors whose type the chip lacks, or whose shape is known at run time only.
-
-    The real tool's final_check warns of them.
-    """
+@register("check_static", stage=Stage.CHECKS, is_ours=True)
+class CheckStatic(ImmutablePass):
+    """Refuse tensors whose type the chip lacks, or whose shape is known at run time only: final_check warns
+    of them only, since a model may be converted to be looked at."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError at the first."""

@@ -14,9 +14,9 @@ from onnxgraph.building import make_identity
 from poprt.passes.base_pass import Pass, Stage, register
 
 _HELD: dict[str, Callable[[Any], TensorProto]] = {
-    "value_int": lambda value: numpy_helper.from_array(np.int64(value)),
+    "value_int": lambda value: numpy_helper.from_array(np.asarray(value, np.int64)),
     "value_ints": lambda value: numpy_helper.from_array(np.asarray(value, np.int64)),
-    "value_float": lambda value: numpy_helper.from_array(np.float32(value)),
+    "value_float": lambda value: numpy_helper.from_array(np.asarray(value, np.float32)),
     "value_floats": lambda value: numpy_helper.from_array(np.asarray(value, np.float32)),
 }
 """The attributes in which a Constant may hold numbers, beside `value`, and what they say (opset 12)."""

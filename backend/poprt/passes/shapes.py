@@ -11,11 +11,23 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import infer_shapes, replace_inputs, replace_outputs, set_shape
-from onnxgraph.edit import forget_values
+from onnxgraph import (
+    find_opset,
+    fresh_name,
+    infer_shapes,
+    iter_defined,
+    iter_graphs,
+    iter_nodes,
+    iter_shapes,
+    replace_inputs,
+    replace_outputs,
+    set_shape,
+)
+from onnxgraph.edit import forget_values, set_attribute
 from simipu import CompileError
 
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.shape_inference import infer_shapes as declare_shapes
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -75,37 +87,104 @@ class FixInputs(Pass):
     "const_input_shape",
     stage=Stage.INTERFACE,
     default=True,
-    takes={"input_shape": "shapes_left", "batch_size": "batch_size", "batch_axis": "batch_axis"},
+    takes={"const_input_shape": "shapes_left", "batch_size": "batch_size", "batch_axis": "batch_axis"},
 )
 class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
 
-    `input_shape` may fix variable dimensions only. `batch_size` fixes the dimension `batch_axis` (default 0)
-    of every input where it is still variable.
+    `const_input_shape` may fix variable dimensions only; names that the model lacks are warned of.
+    `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is still variable.
     """
 
     def __init__(
         self,
-        input_shape: Mapping[str, Sequence[int]] | None = None,
+        const_input_shape: Mapping[str, Sequence[int]] | None = None,
         batch_size: int | None = None,
         batch_axis: int | None = None,
     ) -> None:
         super().__init__()
-        self._input_shape, self._batch_size, self._batch_axis = input_shape or {}, batch_size, batch_axis or 0
+        self._input_shape, self._batch_size = const_input_shape or {}, batch_size
+        self._batch_axis = batch_axis or 0
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for an unknown input, a contradiction, or a dimension that stays variable."""
+        """Raises CompileError for a contradiction, or a dimension that stays variable."""
         inputs = _find_inputs(model.graph)
-        unknown = sorted(set(self._input_shape) - set(inputs))
-        if unknown:
-            raise CompileError(
-                f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}"
+        for name in sorted(set(self._input_shape) - set(inputs)):
+            # Published scripts give shapes of inputs that their models have not.
+            self.logger.warning(
+                "input_shape names %r, which is ignored; the model's inputs are %s", name, ", ".join(inputs)
             )
         for name, value in inputs.items():
             _fix(value, self._input_shape.get(name), self._batch_size, self._batch_axis)
         replace_inputs(model.graph, inputs.values())
         _clear_shapes(model.graph)
         return model
+
+
+@register("const_batch_size", stage=Stage.INTERFACE)
+class ConstBatchSize(Pass):
+    """Give each input whose first dimension is variable that size there; other dimensions stay as they
+    are."""
+
+    def __init__(self, const_batch_size: int = 1) -> None:
+        super().__init__()
+        self._size = const_batch_size
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """What the model declares of other tensors is inferred anew. Raises CompileError for a size below
+        1."""
+        if self._size < 1:
+            raise CompileError(f"const_batch_size must be at least 1, found {self._size}")
+        changed = False
+        for value in _find_inputs(model.graph).values():
+            dims = value.type.tensor_type.shape.dim
+            if len(dims) and dims[0].dim_value < 1:
+                dims[0].dim_value = self._size
+                changed = True
+        if changed:
+            _clear_shapes(model.graph)
+            replace_outputs(model.graph, infer_shapes(model).graph.output)
+        return model
+
+
+@register("shape_inference", stage=Stage.INTERFACE)
+class ShapeInference(Pass):
+    """Write what can be inferred of the inner tensors into the model, bodies' too."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """What was said before stays where nothing can be inferred."""
+        return declare_shapes(model)
+
+
+@register("fill_squeeze_axes", stage=Stage.FOLDING, default=True)
+class FillSqueezeAxes(Pass):
+    """Give a Squeeze that names no axes those that it drops, which the shape of its operand says."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """One that drops nothing stays as it is: no axes mean all of size 1."""
+        if not any(map(_lacks_axes, iter_nodes(model.graph))):
+            return model
+        version, taken = find_opset(model, _SQUEEZE_TAKES_AXES), set(iter_defined(model.graph))
+        inferred = infer_shapes(model).graph
+        for graph, shapes in zip(iter_graphs(model.graph), iter_shapes(inferred), strict=True):
+            for node in filter(_lacks_axes, graph.node):
+                axes = [i for i, size in enumerate(shapes.get(node.input[0], ())) if size == 1]
+                if axes and version < _SQUEEZE_TAKES_AXES:
+                    set_attribute(node, "axes", axes)
+                elif axes:
+                    name = fresh_name(f"{node.output[0]}/axes", taken)
+                    taken.add(name)
+                    graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), name))
+                    node.input[:] = [node.input[0], name]
+        return model
+
+
+_SQUEEZE_TAKES_AXES = 13
+"""The opset from which Squeeze's axes are an input; before they are an attribute."""
+
+
+def _lacks_axes(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Squeeze" and not any(node.input[1:]) and not node.attribute
 
 
 @register("forget_declared_shapes", stage=Stage.INTERFACE, is_ours=True)

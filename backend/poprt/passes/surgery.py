@@ -28,14 +28,12 @@ from onnxgraph.nodes import find_users
 from onnxgraph.weights import is_outlined
 from simipu import CompileError
 
+from poprt.constants import MAXIMUM_IR_VERSION
 from poprt.passes.base_pass import Pass, Stage, register
 
 MINIMUM_IR_VERSION = 8
 """ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX
 Runtime reads 8."""
-MAXIMUM_IR_VERSION = 10
-"""The newest that the oldest supported ONNX Runtime (1.18) reads; what came later describes things not
-compiled here."""
 
 
 @register(
@@ -148,8 +146,8 @@ class AddCheckpoints(Pass):
         unknown = next((name for name in wanted if not name or name not in made), None)
         if unknown is not None:
             raise CompileError(
-                f"checkpoints names {unknown!r}, which no node of the model's main graph makes; name an output "
-                "of a node that is not inside an If, Loop or Scan"
+                f"checkpoints names {unknown!r}, which no node of the model's main graph makes; name an "
+                "output of a node that is not inside an If, Loop or Scan"
             )
         known = {value.name: value for value in infer_shapes(model).graph.value_info}
         for name in wanted:

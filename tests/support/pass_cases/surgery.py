@@ -1,37 +1,44 @@
 """Passes on shapes, borders, names and initializers, checks and reports."""
 
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import iter_graphs, iter_nodes
 from sample_models import make_model
 
-from pass_cases.case import Case
+from pass_cases.case import Case, Feeds
 
 F, F16, I32, I64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64
 X, Y = {"x": (F, [2, 3])}, {"y": (F, [2, 3])}
 INPUTS_ONLY = "inputs and outputs are the main graph's"
 
 
-def node(op_type, inputs, outputs, name="", **attributes):
+def node(
+    op_type: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any
+) -> onnx.NodeProto:
     return helper.make_node(op_type, inputs, outputs, name=name or outputs[0], **attributes)
 
 
-def chain():
+def chain() -> onnx.ModelProto:
     return make_model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], X, Y, {})
 
 
-def outputs(model):
+def outputs(model: onnx.ModelProto) -> list[str]:
     return [value.name for value in model.graph.output]
 
 
-def weighted(*, as_input, name="w"):
+def weighted(*, as_input: bool, name: str = "w") -> onnx.ModelProto:
     model = make_model([node("Add", ["x", name], ["y"])], X, Y, {name: np.float32([1, 2, 3])})
     if as_input:
         model.graph.input.append(helper.make_tensor_value_info(name, F, [3]))
     return model
 
 
-def cast_input(*, to=I32, read_by_others=False):
+def cast_input(*, to: int = I32, read_by_others: bool = False) -> onnx.ModelProto:
     nodes = [
         node("Cast", ["ids"], ["whole"], to=to),
         node("Gather", ["table", "whole"], ["y"]),
@@ -42,25 +49,25 @@ def cast_input(*, to=I32, read_by_others=False):
     return make_model(nodes, {"ids": (F16, [3])}, {"y": (F, [3, 2]), "z": z}, table)
 
 
-def feed_ids(_model):
+def feed_ids(_model: onnx.ModelProto) -> Feeds:
     return {"ids": np.float16([3, 0, 2])}
 
 
-def concat(empty):
+def concat(empty: bool) -> onnx.ModelProto:
     nodes = [node("Abs", ["x"], ["a"]), node("Concat", ["x", "none", "a"], ["y"], axis=0)]
     rows = 0 if empty else 1
     weights = {"none": np.zeros((rows, 3), np.float32)}
     return make_model(nodes, X, {"y": (F, [4 + rows, 3])}, weights)
 
 
-def doubles(second):
+def doubles(second: Any) -> onnx.ModelProto:
     weights = {"one": np.float32([1, 2, 3]), "two": np.float32([1, 2, second])}
     nodes = [node("Add", ["x", "one"], ["a"]), node("Mul", ["a", "two"], ["y"])]
     return make_model(nodes, X, Y, weights)
 
 
-def body_with(initializer):
-    def make(kind):
+def body_with(initializer: bool) -> onnx.ModelProto:
+    def make(kind: str) -> onnx.GraphProto:
         made = node("Add", ["x", f"{kind}w" if initializer else "w"], [f"{kind}y"])
         output = helper.make_tensor_value_info(f"{kind}y", F, [2, 3])
         weights = [numpy_helper.from_array(np.float32([len(kind), 2, 3]), f"{kind}w")] if initializer else []
@@ -71,30 +78,65 @@ def body_with(initializer):
     return make_model(nodes, {**X, "sure": (TensorProto.BOOL, [])}, Y, weights)
 
 
-def constants(held):
+def constants(held: Mapping[str, Any]) -> onnx.ModelProto:
     nodes = [node("Constant", [], ["c"], **held), node("Add", ["x", "c"], ["y"])]
     return make_model(nodes, X, Y, {})
 
 
-def given_constant():
+def given_constant() -> onnx.ModelProto:
     model = make_model([node("Constant", [], ["y"], value_floats=[1.0])], X, {"y": (F, [1])}, {})
     model.graph.node.append(node("Neg", ["x"], ["z"]))
     model.graph.output.append(helper.make_tensor_value_info("z", F, [2, 3]))
     return model
 
 
-def named(first, second):
+def named(first: str, second: Any) -> onnx.ModelProto:
     model = make_model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], X, Y, {})
     model.graph.node[0].name, model.graph.node[1].name = first, second
     return model
 
 
-def in_order(*names):
+def in_order(*names: str) -> onnx.ModelProto:
     made = {"first": node("Neg", ["x"], ["a"], "first"), "second": node("Abs", ["a"], ["y"], "second")}
     return make_model([made[name] for name in names], X, Y, {})
 
 
-def names_are_unique(model):
+def sized(size: Any) -> onnx.ModelProto:
+    return make_model([node("Abs", ["x"], ["y"])], {"x": (F, [size, 3])}, {"y": (F, [size, 3])}, {})
+
+
+def feed_rows(_model: onnx.ModelProto) -> Feeds:
+    return {"x": np.float32([[1, -2, 3]])}
+
+
+def squeezed(axes: bool) -> onnx.ModelProto:
+    inputs, weights = (["x", "axes"], {"axes": np.int64([0])}) if axes else (["x"], {})
+    return make_model([node("Squeeze", inputs, ["y"])], {"x": (F, [1, 3])}, {"y": (F, [3])}, weights)
+
+
+def all_axes_given(model: onnx.ModelProto) -> bool:
+    return all(len(each.input) == 2 for each in iter_nodes(model.graph) if each.op_type == "Squeeze")
+
+
+def product(op_type: str = "MatMul") -> onnx.ModelProto:
+    return make_model([node(op_type, ["x", "w"], ["y"])], X, Y, {"w": np.eye(3, dtype=np.float32)})
+
+
+def pool(**attributes: Any) -> onnx.ModelProto:
+    made = node("AveragePool", ["x"], ["y"], kernel_shape=[1, 1], **attributes)
+    return make_model([made], {"x": (F, [1, 1, 2, 2])}, {"y": (F, [1, 1, 2, 2])}, {})
+
+
+def is_declared(model: onnx.ModelProto) -> bool:
+    return "a" in {value.name.split("/")[-1] for g in iter_graphs(model.graph) for value in g.value_info}
+
+
+def says_nothing(positive: Callable[[], onnx.ModelProto]) -> Case:
+    """Of a pass that looks only: whatever the model is, it stays."""
+    return Case(positive, positive)
+
+
+def names_are_unique(model: onnx.ModelProto) -> bool:
     found = [each.name for each in iter_nodes(model.graph)]
     return all(found) and len(found) == len(set(found))
 
@@ -170,12 +212,35 @@ CASES: dict[str, Case] = {
     "unique_name_for_nodes": Case(
         lambda: named("", "a"), lambda: named("one", "other"), holds=names_are_unique
     ),
+    "const_batch_size": Case(
+        lambda: sized("n"),
+        lambda: sized(1),
+        holds=lambda model: model.graph.output[0].type.tensor_type.shape.dim[0].dim_value == 1,
+        feeds=feed_rows,
+        main_only=INPUTS_ONLY,
+    ),
+    "const_input_shape": Case(
+        lambda: sized("n"),
+        lambda: sized(1),
+        {"const_input_shape": {"x": [1, 3]}},
+        holds=lambda model: model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 1,
+        feeds=feed_rows,
+        main_only=INPUTS_ONLY,
+    ),
+    "shape_inference": Case(chain, lambda: sized(1), holds=is_declared),
+    "fill_squeeze_axes": Case(lambda: squeezed(False), lambda: squeezed(True), holds=all_axes_given),
+    "check_with_fake_data": Case(chain, product, lambda model: {"origin_model": model}),
+    "layer_precision_compare": Case(
+        product, chain, lambda model: {"origin_model": model, "output_dir": tempfile.mkdtemp()}
+    ),
+    "check_unsupported_attribute": says_nothing(lambda: pool(count_include_pad=1)),
+    "final_check": Case(chain, lambda: sized(1), holds=is_declared),
+    "model_overview": says_nothing(chain),
+    "model_io_info_stat": says_nothing(chain),
     "sort_graph": Case(
         lambda: in_order("second", "first"),
         lambda: in_order("first", "second"),
-        holds=lambda model: [n.name for n in iter_nodes(model.graph) if n.op_type != "If"][0].endswith(
-            "first"
-        ),
+        holds=lambda model: next(n for n in iter_nodes(model.graph) if n.op_type != "If").op_type == "Neg",
         invalid="its nodes are not sorted",
     ),
 }

@@ -1,0 +1,69 @@
+"""Looking at and tidying graphs under the names that scripts import: `onnxgraph` in the real tool's words."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import GraphError, find_makers, iter_graphs, sort_nodes
+from onnxgraph.edit import forget_values
+from simipu import CompileError
+
+from poprt.passes.initializers import read_constant
+from poprt.passes.shape_inference import infer_shapes
+
+__all__ = ["clean_info", "get_constant", "get_dtype", "get_shape", "topological_sort"]
+
+
+def topological_sort(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """Copies of the nodes of `graph`, not of its bodies, in an order in which each reads only what is there
+    already; nodes that are in order stay so. Raises CompileError for nodes that wait for each other."""
+    try:
+        ordered = sort_nodes(graph)
+    except GraphError as error:
+        raise CompileError(str(error)) from error
+    return [onnx.NodeProto.FromString(node.SerializeToString()) for node in ordered or graph.node]
+
+
+def clean_info(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place, that says of its inner tensors what can be inferred now, and nothing that
+    was said before."""
+    for graph in iter_graphs(model.graph):
+        forget_values(graph)
+    return infer_shapes(model)
+
+
+def get_dtype(graph: onnx.GraphProto, name: str) -> int | None:
+    """The element type of a tensor as far as the graph says it."""
+    value, tensor = _find(graph, name)
+    if tensor is not None:
+        return int(tensor.data_type)
+    if value is None or not value.type.tensor_type.elem_type:
+        return None
+    return int(value.type.tensor_type.elem_type)
+
+
+def get_shape(graph: onnx.GraphProto, name: str) -> list[int] | None:
+    """The shape of a tensor as far as the graph says it; 0 for a dimension that is not known."""
+    value, tensor = _find(graph, name)
+    if tensor is not None:
+        return list(tensor.dims)
+    if value is None or not value.type.tensor_type.HasField("shape"):
+        return None
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def get_constant(graph: onnx.GraphProto, name: str) -> TensorProto | None:
+    """The initializer of that name, or what the Constant holds that makes it: the graph's own, which may be
+    changed in place."""
+    _, tensor = _find(graph, name)
+    if tensor is not None:
+        return tensor
+    maker = find_makers(graph).get(name)
+    return None if maker is None else read_constant(maker)
+
+
+def _find(graph: onnx.GraphProto, name: str) -> tuple[onnx.ValueInfoProto | None, TensorProto | None]:
+    """What the graph says of a tensor, or the tensor itself."""
+    tensor = next((each for each in graph.initializer if each.name == name), None)
+    values = (each for field in (graph.value_info, graph.input, graph.output) for each in field)
+    return next((each for each in values if each.name == name), None), tensor

@@ -1,0 +1,221 @@
+"""Passes that compute a model beside the one that it was converted from, through ONNX Runtime: as a whole,
+and layer by layer.
+
+Halves and 8-bit floats are emulated as the chip rounds them (`simipu.numerics`). Operators of the chip's own
+are computed by what the operator table says of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnxgraph.weights import has_data
+from simipu import CompileError, LoadError, RunError
+from simipu.errors import DeviceLostError, LoadTimeoutError
+from simipu.numerics import Numerics
+from simipu.operators import find_operator
+
+from poprt.calibration.comparison import Comparer, find_classes
+from poprt.calibration.inputs import iter_made_up
+from poprt.calibration.reading import read_calibration_data
+from poprt.calibration.sides import Feeds, Side
+from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.passes.base_pass import ImmutablePass, Stage, register
+from poprt.passes.shapes import FixInputs
+from poprt.passes.surgery import AddCheckpoints, RemoveInitializerFromInput
+from poprt.programs import make_streams
+
+Array = npt.NDArray[Any]
+Data = Mapping[str, Array] | str | Path
+
+LOG_NAME = "precision_compare.log"
+"""The file in which layers are compared; the real tool's name for that of precision_compare."""
+_FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
+
+
+@register(
+    "check_with_fake_data",
+    stage=Stage.PRECISION,
+    option="check",
+    takes={"origin_model": "origin_model", "fix_inputs": "fix_inputs"},
+)
+class CheckWithFakeData(ImmutablePass):
+    """Compute the model on made-up data, and beside it the one that it comes from, if it is given, and say
+    how far their outputs part.
+
+    `fix_inputs` has the inputs that became constants on the way.
+    """
+
+    def __init__(
+        self, origin_model: onnx.ModelProto | None = None, fix_inputs: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__()
+        self._origin, self._fixed = origin_model, fix_inputs or {}
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError where one of the two cannot be computed. Outputs that part are warned of, as in
+        the calibration run of the compiler."""
+        feeds = _make_up(model)
+        ours = _compute("converted", model, feeds, Numerics())
+        if self._origin is None:
+            return model
+        origin = FixInputs(self._fixed).run(_copy(self._origin))
+        names = [value.name for value in model.graph.output]
+        theirs = _compute("original", _with_outputs(origin, names), feeds, None)
+        comparer = Comparer(names, find_classes(origin))
+        comparer.add([ours[name] for name in names], [theirs[name] for name in names])
+        comparison = comparer.result(made_up=True)
+        told = self.logger.warning if comparison.is_bad else self.logger.info
+        told("check: %s", comparison.describe().replace("beside float", "beside the original model"))
+        return model
+
+
+@register("layer_precision_compare", stage=Stage.CHECKS)
+class LayerPrecisionCompare(ImmutablePass):
+    """Compute a converted model and the one that it comes from on one batch, of the data given or random, and
+    write how far each Conv, Gemm and MatMul has parted: the cosine distance of its results."""
+
+    def __init__(
+        self,
+        origin_model: onnx.ModelProto | None = None,
+        data_preprocess: Data | None = None,
+        options: Any = None,
+        output_dir: str | Path = "./",
+    ) -> None:
+        super().__init__()
+        self._origin, self._data, self._folder = origin_model, data_preprocess, Path(output_dir)
+        self._numerics = options.numerics() if options is not None else Numerics()
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError without an original model, for data that do not fit, and where a model cannot
+        be computed."""
+        if self._origin is None:
+            raise CompileError("layer_precision_compare compares with origin_model; give it one")
+        layers = _find_layers(self._origin, model)
+        feeds = _make_up(model) if self._data is None else _take_batch(model, self._data)
+        names = list(layers)
+        ours = _compute("converted", _with_outputs(_copy(model), names), feeds, self._numerics)
+        theirs = _compute("original", _with_outputs(_copy(self._origin), names), feeds, None)
+        lines = [
+            f"{layers[name]} output {name!r}: cosine distance {_distance(ours[name], theirs[name]):.3e}"
+            for name in names
+        ]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / LOG_NAME).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        for line in lines:
+            self.logger.info("%s", line)
+        return model
+
+
+def layer_precision_compare(
+    origin_model_path: str | Path | onnx.ModelProto,
+    converted_model: str | Path | onnx.ModelProto,
+    data_preprocess: Data | None = None,
+    output_dir: str | Path = "./",
+) -> None:
+    """The pass of that name as a function, under which scripts call it: `output_dir`/precision_compare.log
+    says how far each layer has parted."""
+    origin, converted = map(_load, (origin_model_path, converted_model))
+    LayerPrecisionCompare(origin, data_preprocess, None, output_dir).run(converted)
+
+
+def _load(model: str | Path | onnx.ModelProto) -> onnx.ModelProto:
+    if isinstance(model, onnx.ModelProto):
+        return model
+    from poprt.frontend import OnnxFrontend
+
+    return OnnxFrontend(model).open_model()
+
+
+def _find_layers(origin: onnx.ModelProto, converted: onnx.ModelProto) -> dict[str, str]:
+    """The products of the original model whose results the converted one has too: what they make, and what
+    they are called."""
+    made = {name for node in converted.graph.node for name in node.output}
+    return {
+        node.output[0]: f"{node.op_type} {node.name!r}"
+        for node in origin.graph.node
+        if find_operator(node.op_type).is_product and node.output[0] in made
+    }
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """The model, changed in place, whose outputs are among others those."""
+    given = RemoveInitializerFromInput().run(model)
+    there = {value.name for value in given.graph.output}
+    return AddCheckpoints([name for name in names if name not in there]).run(given)
+
+
+def _make_up(model: onnx.ModelProto) -> Feeds:
+    """A batch of made-up inputs of a static model."""
+    return next(iter_made_up(model, make_streams(_static(model))[: len(model.graph.input)], 0))
+
+
+def _static(model: onnx.ModelProto) -> onnx.GraphProto:
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        if not tensor.HasField("shape") or any(dim.dim_value < 1 for dim in tensor.shape.dim):
+            raise CompileError(
+                f"input {value.name!r} has no static shape, so that no data can be made up for it; give it "
+                "one with --input_shape or --batch_size"
+            )
+    return model.graph
+
+
+def _take_batch(model: onnx.ModelProto, data: Data) -> Feeds:
+    """The first samples of the data, as many as a batch has, from the beginning again where they are too
+    few."""
+    given = data if isinstance(data, Mapping) else read_calibration_data(data)
+    feeds = {}
+    for stream in make_streams(_static(model))[: len(model.graph.input)]:
+        array, shape = given.get(stream.tensor), tuple(stream.shape)
+        found = None if array is None else np.shape(array)
+        if array is not None and found is not None and 0 not in found:
+            rows = np.asarray(array)
+            if found[1:] == shape:
+                feeds[stream.tensor] = rows[0]
+                continue
+            if len(found) == len(shape) and found[1:] == shape[1:]:
+                feeds[stream.tensor] = rows.take(np.arange(shape[0]) % len(rows), 0) if shape else rows
+                continue
+        raise CompileError(
+            f"data_preprocess, input {stream.tensor!r}: expected samples of shape {list(shape[1:])}, found "
+            f"{'none' if found is None else list(found)}; the first axis is that of the samples"
+        )
+    return feeds
+
+
+def _compute(which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numerics | None) -> dict[str, Array]:
+    """The outputs of a model; an input that the data lack is refused."""
+    missing = next((value.name for value in model.graph.input if value.name not in feeds), None)
+    if missing is not None:
+        raise CompileError(f"the {which} model has an input {missing!r}, which the converted one has not")
+    empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)
+    if empty is not None:
+        raise CompileError(f"the {which} model cannot be computed: weight {empty!r} has no data")
+    light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+    names = [value.name for value in light.graph.output]
+    try:
+        (values,) = Side(light, weights, numerics).run([feeds])
+    except _FAILURES as error:
+        raise CompileError(f"the {which} model cannot be computed on made-up data: {error}") from error
+    return dict(zip(names, values, strict=True))
+
+
+def _distance(ours: Array, theirs: Array) -> float:
+    """1 less the cosine of the angle between two results."""
+    left, right = (np.asarray(each, np.float64).ravel() for each in (ours, theirs))
+    lengths = float(np.linalg.norm(left) * np.linalg.norm(right))
+    if lengths == 0:
+        return 0.0 if left.any() == right.any() else 1.0
+    return 1.0 - float(left @ right) / lengths

@@ -1,0 +1,61 @@
+"""Shape inference under the names that scripts import, with functions of theirs for operators of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import onnx
+import onnxgraph
+from onnxgraph import iter_graphs, register_shape_function
+from onnxgraph.edit import forget_values
+
+__all__ = ["ShapeFunc", "infer_shapes", "register_shape_func"]
+
+
+def infer_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, changed in place, with what can be inferred of its tensors, bodies' too. Weights stay where
+    they are, and what it said before stays where nothing can be inferred."""
+    inferred = onnxgraph.infer_shapes(model)
+    for graph, known in zip(iter_graphs(model.graph), iter_graphs(inferred.graph), strict=True):
+        forget_values(graph)
+        graph.value_info.extend(known.value_info)
+    outputs = {value.name: value for value in inferred.graph.output}
+    for value in model.graph.output:
+        value.CopyFrom(outputs[value.name])
+    return model
+
+
+class ShapeFunc:
+    """What makes the shapes of an operator known; subclasses say in `__call__` how."""
+
+    def __call__(self, model: onnx.ModelProto, node: onnx.NodeProto) -> tuple[onnx.ModelProto, bool]:
+        """The model with the types and shapes that `node` makes, and whether they are known."""
+        raise NotImplementedError(
+            f"{type(self).__name__} does not say what shapes there are: define __call__"
+        )
+
+    def update_value_info(self, model: onnx.ModelProto, value_info: onnx.ValueInfoProto) -> onnx.ModelProto:
+        """The model, changed in place, that says this of the tensor of that name."""
+        graph = model.graph
+        for found in (*graph.value_info, *graph.output):
+            if found.name == value_info.name:
+                found.CopyFrom(value_info)
+                return model
+        graph.value_info.append(value_info)
+        return model
+
+
+_F = TypeVar("_F", bound=type[ShapeFunc])
+
+
+def register_shape_func(op_types: Sequence[str] | str) -> Callable[[_F], _F]:
+    """A decorator of a ShapeFunc that is made without arguments: it is asked for what those operators make,
+    whatever their domain, where nothing else says it."""
+    names = [op_types] if isinstance(op_types, str) else list(op_types)
+
+    def add(made: _F) -> _F:
+        register_shape_function(made(), *names)
+        return made
+
+    return add
