@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnxgraph import iter_bodies
-from poprt import Converter
+from poprt import Compiler, Converter
 from poprt.cli import main
 from poprt.passes.shapes import FixInputs
 from sample_models import make_model
@@ -234,5 +234,6 @@ def test_what_depends_on_the_data_names_the_tensor_and_the_inputs_it_comes_from(
     model = make_model(
         nodes, {name: spec for name, spec in inputs.items() if name in used}, {"y": (F, None)}, {}
     )
+    converted = Converter().convert(model)
     with pytest.raises(CompileError, match=reason):
-        Converter().convert(model)
+        Compiler.compile(converted)

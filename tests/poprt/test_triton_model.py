@@ -319,7 +319,7 @@ def test_two_at_once_are_one_too_many(tmp_path):
 
 def test_a_failed_compilation_leaves_no_folder(tmp_path):
     onnx.save(linear_model(), tmp_path / "m.onnx")
-    done = poprt(tmp_path, "--input_shape", "q=1")
+    done = poprt(tmp_path, "--input_shape", "x=4,9")
     assert done.returncode == 1
     assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
 

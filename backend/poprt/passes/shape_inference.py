@@ -1,4 +1,4 @@
-"""Shape inference under the names that scripts import, with functions of theirs for operators of their own."""
+"""Shape inference under the names that scripts import, with functions of theirs for their operators."""
 
 from __future__ import annotations
 

@@ -118,6 +118,7 @@ class ConstInputShape(Pass):
             _fix(value, self._input_shape.get(name), self._batch_size, self._batch_axis)
         replace_inputs(model.graph, inputs.values())
         _clear_shapes(model.graph)
+        replace_outputs(model.graph, infer_shapes(model).graph.output)
         return model
 
 

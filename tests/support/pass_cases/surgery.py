@@ -17,6 +17,10 @@ X, Y = {"x": (F, [2, 3])}, {"y": (F, [2, 3])}
 INPUTS_ONLY = "inputs and outputs are the main graph's"
 
 
+def array(values: Any, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.asarray(values, dtype)
+
+
 def node(
     op_type: str, inputs: Sequence[str], outputs: Sequence[str], name: str = "", **attributes: Any
 ) -> onnx.NodeProto:
@@ -32,7 +36,7 @@ def outputs(model: onnx.ModelProto) -> list[str]:
 
 
 def weighted(*, as_input: bool, name: str = "w") -> onnx.ModelProto:
-    model = make_model([node("Add", ["x", name], ["y"])], X, Y, {name: np.float32([1, 2, 3])})
+    model = make_model([node("Add", ["x", name], ["y"])], X, Y, {name: array([1, 2, 3])})
     if as_input:
         model.graph.input.append(helper.make_tensor_value_info(name, F, [3]))
     return model
@@ -50,7 +54,7 @@ def cast_input(*, to: int = I32, read_by_others: bool = False) -> onnx.ModelProt
 
 
 def feed_ids(_model: onnx.ModelProto) -> Feeds:
-    return {"ids": np.float16([3, 0, 2])}
+    return {"ids": array([3, 0, 2], np.float16)}
 
 
 def concat(empty: bool) -> onnx.ModelProto:
@@ -61,7 +65,7 @@ def concat(empty: bool) -> onnx.ModelProto:
 
 
 def doubles(second: Any) -> onnx.ModelProto:
-    weights = {"one": np.float32([1, 2, 3]), "two": np.float32([1, 2, second])}
+    weights = {"one": array([1, 2, 3]), "two": array([1, 2, second])}
     nodes = [node("Add", ["x", "one"], ["a"]), node("Mul", ["a", "two"], ["y"])]
     return make_model(nodes, X, Y, weights)
 
@@ -70,11 +74,11 @@ def body_with(initializer: bool) -> onnx.ModelProto:
     def make(kind: str) -> onnx.GraphProto:
         made = node("Add", ["x", f"{kind}w" if initializer else "w"], [f"{kind}y"])
         output = helper.make_tensor_value_info(f"{kind}y", F, [2, 3])
-        weights = [numpy_helper.from_array(np.float32([len(kind), 2, 3]), f"{kind}w")] if initializer else []
+        weights = [numpy_helper.from_array(array([len(kind), 2, 3]), f"{kind}w")] if initializer else []
         return helper.make_graph([made], kind, [], [output], weights)
 
     nodes = [node("If", ["sure"], ["y"], then_branch=make("yes"), else_branch=make("no"))]
-    weights = {} if initializer else {"w": np.float32([1, 2, 3])}
+    weights = {} if initializer else {"w": array([1, 2, 3])}
     return make_model(nodes, {**X, "sure": (TensorProto.BOOL, [])}, Y, weights)
 
 
@@ -106,11 +110,11 @@ def sized(size: Any) -> onnx.ModelProto:
 
 
 def feed_rows(_model: onnx.ModelProto) -> Feeds:
-    return {"x": np.float32([[1, -2, 3]])}
+    return {"x": array([[1, -2, 3]])}
 
 
 def squeezed(axes: bool) -> onnx.ModelProto:
-    inputs, weights = (["x", "axes"], {"axes": np.int64([0])}) if axes else (["x"], {})
+    inputs, weights = (["x", "axes"], {"axes": array([0], np.int64)}) if axes else (["x"], {})
     return make_model([node("Squeeze", inputs, ["y"])], {"x": (F, [1, 3])}, {"y": (F, [3])}, weights)
 
 
