@@ -123,7 +123,7 @@ def change_values(
             changes.append(":".join(map(str, (name, *arguments))))
         _write_down(tensor, {**told, "changes": ";".join(changes)})
     elif has_data(tensor):
-        _hold(tensor, _CHANGES[name].make(numpy_helper.to_array(tensor), *arguments), data_type)
+        hold(tensor, _CHANGES[name].make(numpy_helper.to_array(tensor), *arguments), data_type)
     tensor.data_type = data_type
     if shape is not None:
         tensor.dims[:] = shape
@@ -142,18 +142,21 @@ def _write_down(tensor: TensorProto, told: dict[str, str]) -> None:
     tensor.external_data.extend(onnx.StringStringEntryProto(key=key, value=told[key]) for key in told)
 
 
-def _hold(tensor: TensorProto, values: Array, data_type: int) -> None:
-    """Make these the values of `tensor`."""
-    held = TensorProto(data_type=data_type, dims=tensor.dims, raw_data=np.ascontiguousarray(values).tobytes())
-    if tensor.name:
-        held.name = tensor.name
-    tensor.CopyFrom(held)
+def hold(tensor: TensorProto, values: Array, data_type: int) -> None:
+    """Make these the values of `tensor`, in place: as many as its shape holds, of the type's own kind."""
+    name, dims = tensor.name, list(tensor.dims)
+    tensor.Clear()
+    tensor.data_type = data_type
+    tensor.dims.extend(dims)
+    tensor.raw_data = values.tobytes()  # the only copy: gigabytes pass through here
+    if name:
+        tensor.name = name
 
 
 def inline(tensor: TensorProto) -> None:
     """Bring the data of an outlined tensor into it, in place."""
     if is_outlined(tensor):
-        _hold(tensor, read_array(tensor), tensor.data_type)
+        hold(tensor, read_array(tensor), tensor.data_type)
 
 
 def has_data(tensor: TensorProto) -> bool:

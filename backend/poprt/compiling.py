@@ -36,7 +36,7 @@ from poprt.constants import LEAST_CONSTANT_BYTES, make_constant, take_weights
 from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
-from poprt.passes.precision import FloatToHalf
+from poprt.passes.floats import FloatToHalf
 from poprt.pipeline import Step, estimate
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
 

@@ -20,7 +20,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass, get_registered_passes
-from poprt.passes.precision import is_half
+from poprt.passes.floats import is_half
 
 CONVERSION = (
     # Admission: is it a model that may be looked at.
@@ -87,8 +87,8 @@ CONVERSION = (
     "float_to_half",
     "eight_bits_io",
     "float_to_fp8",
-    "check_with_fake_data",
     # Chip: operators of its own compiler.
+    "check_with_fake_data",
     "replace_groupnorm_with_fast_norm",
     "replace_where_with_wherev2",
     "compress_pattern",

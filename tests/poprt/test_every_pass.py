@@ -21,7 +21,8 @@ def run_pass(name, model):
     copy.CopyFrom(model)
     given = CASES[name].arguments
     changed = get_pass(name, **(given(model) if callable(given) else given))(copy)
-    onnx.checker.check_model(changed)
+    if not CASES[name].makes_own:
+        onnx.checker.check_model(changed)
     return changed
 
 

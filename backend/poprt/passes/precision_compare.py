@@ -40,7 +40,7 @@ _FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
 
 @register(
     "check_with_fake_data",
-    stage=Stage.PRECISION,
+    stage=Stage.CHIP,
     option="check",
     takes={"origin_model": "origin_model", "fix_inputs": "fix_inputs"},
 )

@@ -43,6 +43,8 @@ class Case:
     """Inputs of one's own, where made-up ones (normal floats, ids 0 and 1) will not do."""
     invalid: str = ""
     """Why the checker refuses the model that it changes; "": it does not."""
+    makes_own: str = ""
+    """Why the checker refuses what it makes of a model; "": it does not."""
     changes_types: bool = False
     """Whether the answers are of another type, and compared as floats."""
 

@@ -1,5 +1,116 @@
 """Passes that change types."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import iter_graphs, iter_nodes
+from sample_models import make_model
+
 from pass_cases.case import Case
 
-CASES: dict[str, Case] = {}
+F, F16, F64 = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE
+I32, I64 = TensorProto.INT32, TensorProto.INT64
+X, Y = {"x": (F, [2, 4])}, {"y": (F, [2, 4])}
+RETYPED = "inputs and outputs are of the type"
+HALF = 1e-3
+"""Half has 11 bits."""
+QUARTER = 0.1
+"""F143 has 4 bits."""
+
+
+def node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op_type, inputs, outputs, name=outputs[0], **attributes)
+
+
+def types(model: onnx.ModelProto) -> set[int]:
+    """Of weights, constants, inputs and outputs, bodies' too."""
+    found = set()
+    for graph in iter_graphs(model.graph):
+        found |= {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+        found |= {tensor.data_type for tensor in graph.initializer}
+    return found
+
+
+def weights(dtype: Any = np.float32) -> Any:
+    return np.random.default_rng(0).normal(size=(4, 4)).astype(dtype)
+
+
+def product(element: int = F, dtype: Any = np.float32) -> onnx.ModelProto:
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("Relu", ["a"], ["y"])]
+    shape = [2, 4]
+    return make_model(nodes, {"x": (element, shape)}, {"y": (element, shape)}, {"w": weights(dtype)})
+
+
+def integers() -> onnx.ModelProto:
+    """Indices, arithmetic, a shape that is computed, and an end of an axis."""
+    nodes = [
+        node("Add", ["ids", "one"], ["next"]),
+        node("Gather", ["table", "next"], ["rows"]),
+        node("Reshape", ["rows", "shape"], ["flat"]),
+        node("Slice", ["flat", "start", "end", "axis"], ["y"]),
+        node("ArgMax", ["y"], ["best"], axis=1, keepdims=0),
+    ]
+    held = {
+        "one": np.asarray(1, np.int64),
+        "table": weights(),
+        "shape": np.asarray([2, 6], np.int64),
+        "start": np.asarray([1], np.int64),
+        "end": np.asarray([2**31 - 1], np.int64),
+        "axis": np.asarray([1], np.int64),
+    }
+    return make_model(nodes, {"ids": (I64, [3])}, {"y": (F, [2, 5]), "best": (I64, [2])}, held)
+
+
+def no_integers() -> onnx.ModelProto:
+    held = {"shape": np.asarray([4, 2], np.int64)}
+    return make_model([node("Reshape", ["x", "shape"], ["y"])], X, {"y": (F, [4, 2])}, held)
+
+
+def activations() -> onnx.ModelProto:
+    """A product of two activations."""
+    return make_model([node("MatMul", ["x", "z"], ["y"])], {"x": (F16, [2, 4]), "z": (F16, [4, 2])},
+                      {"y": (F16, [2, 2])}, {})  # fmt: skip
+
+
+def casts(model: onnx.ModelProto) -> bool:
+    return any(each.op_type == "Cast" for each in iter_nodes(model.graph))
+
+
+CASES: dict[str, Case] = {
+    "float_to_half": Case(
+        product,
+        no_integers_in_half := lambda: make_model(
+            [node("Relu", ["x"], ["y"])], {"x": (F16, [2, 4])}, {"y": (F16, [2, 4])}, {}
+        ),
+        holds=lambda model: F not in types(model),
+        tolerance=HALF,
+        changes_types=True,
+        changes_borders=f"{RETYPED} half",
+    ),
+    "double_to_float": Case(
+        lambda: product(F64, np.float64),
+        product,
+        holds=lambda model: F64 not in types(model),
+        tolerance=1e-6,
+        changes_types=True,
+        changes_borders=f"{RETYPED} float",
+    ),
+    "int64_to_int32": Case(
+        integers,
+        no_integers,
+        holds=lambda model: I64 not in {v.type.tensor_type.elem_type for v in model.graph.input},
+        changes_types=True,
+        changes_borders=f"{RETYPED} int32",
+    ),
+    "float_to_fp8": Case(
+        lambda: product(F16, np.float16),
+        activations,
+        holds=casts,
+        tolerance=QUARTER,
+        main_only="products in bodies stay in half",
+        makes_own="its Casts have a scale",
+    ),
+}

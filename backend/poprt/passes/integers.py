@@ -1,0 +1,312 @@
+"""Integers of 64 bits become such of 32: the chip has no others.
+
+A tensor keeps its 64 bits where the ONNX standard asks for them, as of the shape of a Reshape or the trip
+count of a Loop, and where all that read it do, so that a chain that computes a shape stays as it is. Where
+the two meet there is a Cast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import AttributeProto, TensorProto
+from onnxgraph import (
+    find_opset,
+    fresh_name,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_graphs,
+    make_cast,
+    rename,
+    replace_nodes,
+)
+from onnxgraph.edit import forget_values, set_attribute
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import change_values, has_data, read_array, register_change
+
+from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.initializers import read_constant
+
+_I32, _I64 = int(TensorProto.INT32), int(TensorProto.INT64)
+_WIDE, _NARROW = 1, 2
+"""How a tensor is read, by bits of a mask: in 64 bits because it has to be, in 32; 0: in either."""
+_ENDS = np.iinfo(np.int32)
+_FIXED = frozenset(("OneHot", "Unique"))
+"""Operators for which the standard allows 32 bits, and ONNX Runtime (1.23) has no kernel, or none for all
+types that go together."""
+_LOOP_LIMIT = 0
+"""The place of a Loop's trip count, and of the number of the turn in its body: both have 64 bits."""
+
+
+@register_change("int32")
+def narrow_to_int32(values: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """The same whole numbers; those beyond the range of 32 bits become its ends."""
+    return np.clip(values, _ENDS.min, _ENDS.max).astype(np.int32)
+
+
+@register("int64_to_int32", stage=Stage.BORDERS, default=True)
+class Int64ToInt32(Pass):
+    """Narrow the 64-bit integers of a model, at its borders and inside, but where the standard asks for 64
+    bits.
+
+    Constants beyond 32 bits, as exporters write them for the end of an axis, become the largest number there
+    is, with a warning. Unsigned ones are narrowed at the borders only: ONNX Runtime has next to no operators
+    for them.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Inputs and outputs of 64 bits become such of 32."""
+        types: dict[str, int] = {}
+        for graph in iter_graphs(infer_shapes(model).graph):
+            types.update(_iter_types(graph))
+        if _I64 in types.values():
+            narrowing = _Narrowing(self, types, find_opset(model, 1), set(iter_defined(model.graph)))
+            plan = narrowing.plan(model.graph)
+            narrowing.change(model.graph, plan, 0)
+        _narrow_unsigned_borders(model.graph)
+        return model
+
+
+def _iter_types(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        yield value.name, value.type.tensor_type.elem_type
+    for tensor in graph.initializer:
+        yield tensor.name, tensor.data_type
+
+
+@dataclass(slots=True)
+class _NodePlan:
+    """What becomes of one node."""
+
+    demands: dict[int, int] = field(default_factory=dict)
+    """How it reads inputs, by place, where it does not take what there is."""
+    kept: frozenset[str] = frozenset()
+    """Outputs that it makes in 64 bits."""
+    bodies: list[list[_NodePlan]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Group:
+    """The operands of a node that have to be of one type."""
+
+    may_narrow: bool
+    places: list[int] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+
+
+class _Narrowing:
+    """Narrows a model in two walks: one against the order of the nodes finds who reads how, one along it
+    changes them."""
+
+    def __init__(self, owner: Pass, types: Mapping[str, int], version: int, taken: set[str]) -> None:
+        self._logger = owner.logger
+        self._types, self._version, self._taken = types, version, taken
+        self._read: dict[str, int] = {}
+        self._twins: dict[str, str] = {}
+        """The names of tensors in 64 bits, where there is such a one."""
+        self._schemas: dict[str, onnx.defs.OpSchema | None] = {}
+
+    def plan(self, graph: onnx.GraphProto) -> list[_NodePlan]:
+        """What becomes of the nodes of a graph, and of those inside them."""
+        for value in graph.output:
+            self._demand(value.name, _NARROW)
+        plans = []
+        for node in reversed(graph.node):
+            bodies = [self.plan(body) for body in iter_bodies(node)]
+            plan = self._plan_node(node)
+            plan.bodies = bodies
+            for place, demand in plan.demands.items():
+                self._demand(node.input[place], demand)
+            plans.append(plan)
+        return plans[::-1]
+
+    def _demand(self, name: str, demand: int) -> None:
+        self._read[name] = self._read.get(name, 0) | demand
+
+    def _is_wide(self, name: str) -> bool:
+        return self._types.get(name) == _I64
+
+    def _plan_node(self, node: onnx.NodeProto) -> _NodePlan:
+        places = [i for i, name in enumerate(node.input) if self._is_wide(name)]
+        outputs = [name for name in node.output if self._is_wide(name)]
+        if not (places or outputs):
+            return _NodePlan()
+        schema = self._find_schema(node)
+        if schema is None or any(iter_bodies(node)):
+            wide = _LOOP_LIMIT if node.op_type == "Loop" else None
+            return _NodePlan({place: _WIDE if place == wide else _NARROW for place in places})
+        plan, kept = _NodePlan(), set[str]()
+        for group in self._find_groups(node, schema, places, outputs).values():
+            only_wide = all(self._read.get(name, 0) == _WIDE for name in group.outputs)
+            if not group.may_narrow or (group.outputs and only_wide):
+                kept.update(group.outputs)
+                plan.demands.update(dict.fromkeys(group.places, _WIDE))
+            elif group.outputs:
+                plan.demands.update(dict.fromkeys(group.places, _NARROW))
+        plan.kept = frozenset(kept)
+        return plan
+
+    def _find_groups(
+        self,
+        node: onnx.NodeProto,
+        schema: onnx.defs.OpSchema,
+        places: Sequence[int],
+        outputs: Sequence[str],
+    ) -> dict[str, _Group]:
+        groups: dict[str, _Group] = {}
+
+        def find(parameters: Sequence[Any], place: int) -> _Group:
+            parameter = parameters[min(place, len(parameters) - 1)]
+            may_narrow = "tensor(int32)" in parameter.types and node.op_type not in _FIXED
+            return groups.setdefault(parameter.type_str, _Group(may_narrow))
+
+        for place in places:
+            find(schema.inputs, place).places.append(place)
+        for place, name in enumerate(node.output):
+            if name in outputs:
+                find(schema.outputs, place).outputs.append(name)
+        return groups
+
+    def _find_schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
+        if node.domain not in STANDARD_DOMAINS:
+            return None
+        if node.op_type not in self._schemas:
+            has = onnx.defs.has(node.op_type, self._version)
+            self._schemas[node.op_type] = onnx.defs.get_schema(node.op_type, self._version) if has else None
+        return self._schemas[node.op_type]
+
+    def change(self, graph: onnx.GraphProto, plans: Sequence[_NodePlan], fixed_inputs: int) -> None:
+        """Change a graph, whose first `fixed_inputs` inputs keep their types, and the bodies inside it."""
+        nodes = [each for value in graph.input[fixed_inputs:] for each in self._narrow_input(value)]
+        nodes += [each for value in graph.input[:fixed_inputs] for each in self._keep_input(value)]
+        for value in graph.output:
+            _narrow_value(value)
+        self._narrow_initializers(graph)
+        for node, plan in zip(graph.node, plans, strict=True):
+            for body, inner in zip(iter_bodies(node), plan.bodies, strict=True):
+                self.change(body, inner, 1 if node.op_type == "Loop" else 0)
+            nodes += self._change_node(node, plan)
+        forget_values(graph)
+        replace_nodes(graph, nodes)
+
+    def _narrow_input(self, value: onnx.ValueInfoProto) -> list[onnx.NodeProto]:
+        if not self._is_wide(value.name):
+            return []
+        _narrow_value(value)
+        return self._widen(value.name)
+
+    def _keep_input(self, value: onnx.ValueInfoProto) -> list[onnx.NodeProto]:
+        """Of an input of 64 bits, as the number of a Loop's turn."""
+        name = value.name
+        if not self._is_wide(name):
+            return []
+        value.name, casts = self._keep(name)
+        return casts
+
+    def _widen(self, name: str) -> list[onnx.NodeProto]:
+        """The Cast to 64 bits of a tensor of 32, where somebody needs it."""
+        if not self._read.get(name, 0) & _WIDE:
+            return []
+        self._twins[name] = fresh_name(f"{name}/int64", self._taken)
+        return [make_cast(name, self._twins[name], _I64)]
+
+    def _keep(self, name: str) -> tuple[str, list[onnx.NodeProto]]:
+        """The name of a tensor that stays of 64 bits, and the Cast that makes one of 32 of it, where somebody
+        needs that."""
+        if not self._read.get(name, 0) & _NARROW:
+            self._twins[name] = name
+            return name, []
+        self._twins[name] = fresh_name(f"{name}/int64", self._taken)
+        return self._twins[name], [make_cast(self._twins[name], name, _I32)]
+
+    def _narrow_initializers(self, graph: onnx.GraphProto) -> None:
+        copies: list[TensorProto] = []
+        for tensor in graph.initializer:
+            read = self._read.get(tensor.name, 0)
+            if tensor.data_type != _I64 or read == _WIDE:
+                continue
+            if read & _WIDE:
+                self._twins[tensor.name] = fresh_name(f"{tensor.name}/int64", self._taken)
+                copies.append(TensorProto())
+                copies[-1].CopyFrom(tensor)
+                copies[-1].name = self._twins[tensor.name]
+            self._narrow(tensor, tensor.name)
+        graph.initializer.extend(copies)
+
+    def _narrow(self, tensor: TensorProto, name: str) -> None:
+        if has_data(tensor):
+            values = read_array(tensor)
+            if values.size and (values.max() > _ENDS.max or values.min() < _ENDS.min):
+                self._logger.warning("Clip %s to range (%d, %d)", name, _ENDS.min, _ENDS.max)
+        change_values(tensor, "int32", _I32)
+
+    def _change_node(self, node: onnx.NodeProto, plan: _NodePlan) -> list[onnx.NodeProto]:
+        for place, demand in plan.demands.items():
+            if demand == _WIDE:
+                node.input[place] = self._twins.get(node.input[place], node.input[place])
+        after: list[onnx.NodeProto] = []
+        for place, name in enumerate(node.output):
+            if not self._is_wide(name):
+                continue
+            if name in plan.kept:
+                node.output[place], casts = self._keep(name)
+                after += casts
+            else:
+                self._retype(node)
+                after += self._widen(name)
+        return [node, *after]
+
+    def _retype(self, node: onnx.NodeProto) -> None:
+        """Have a node whose attributes say the type of its result say the narrow one."""
+        constant = read_constant(node)
+        if constant is not None and node.attribute[0].type != AttributeProto.TENSOR:
+            del node.attribute[:]
+            set_attribute(node, "value", constant)
+        for each in node.attribute:
+            if each.name in ("to", "dtype") and each.i == _I64:
+                each.i = _I32
+            if each.type == AttributeProto.TENSOR and each.t.data_type == _I64:
+                self._narrow(each.t, node.output[0])
+        if node.op_type == "Cast" and self._is_narrow_now(node.input[0]):
+            node.op_type = "Identity"
+            del node.attribute[:]
+
+    def _is_narrow_now(self, name: str) -> bool:
+        known = self._types.get(name)
+        return known == _I32 or (known == _I64 and self._twins.get(name) != name)
+
+
+def _narrow_value(value: onnx.ValueInfoProto) -> None:
+    if value.type.tensor_type.elem_type == _I64:
+        value.type.tensor_type.elem_type = _I32
+
+
+def _narrow_unsigned_borders(graph: onnx.GraphProto) -> None:
+    """Casts stand behind the inputs and before the outputs that were of 64 bits."""
+
+    def narrow(values: Sequence[onnx.ValueInfoProto]) -> list[str]:
+        wide = [value for value in values if value.type.tensor_type.elem_type == TensorProto.UINT64]
+        for value in wide:
+            value.type.tensor_type.elem_type = TensorProto.UINT32
+        return [value.name for value in wide]
+
+    inputs, outputs = narrow(graph.input), narrow(graph.output)
+    if not (inputs or outputs):
+        return
+    taken = set(iter_defined(graph))
+    inner = {name: fresh_name(f"{name}/uint64", taken) for name in (*inputs, *outputs)}
+    rename(graph, inner)
+    # An output that nothing computes: it was folded to a constant.
+    for tensor in graph.initializer:
+        tensor.name = inner.get(tensor.name, tensor.name)
+    # An output that is an input is narrow already.
+    ends = [name for name in outputs if name not in inputs]
+    first = [make_cast(name, inner[name], TensorProto.UINT64) for name in inputs]
+    last = [make_cast(inner[name], name, TensorProto.UINT32) for name in ends]
+    replace_nodes(graph, [*first, *graph.node, *last])
