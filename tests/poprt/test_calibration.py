@@ -118,7 +118,7 @@ def test_weights_count_that_half_cannot_hold(caplog):
     """Beside the model as it was: beside itself it would lose nothing."""
     model = simple(
         [node("Mul", "x tiny", "t"), node("Mul", "t huge", "y")],
-        {"tiny": np.float32(1e-9), "huge": np.float32(1e4)},
+        {"tiny": np.full(8, 1e-9, np.float32), "huge": np.float32(1e4)},
     )
     compiled, warned = compile_half(model, caplog)
     assert compiled.findings.comparison.error == 1

@@ -168,6 +168,9 @@ def test_the_model_is_asked_and_answers_under_the_same_names(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_answers_the_same(name, kind):
     model = getattr(CASES[name], kind)()
+    if CASES[name].asked_otherwise and kind == "positive":
+        assert borders(run_pass(name, model)) != borders(model)
+        return
     feeds = find_feeds(name, model)
     assert_same(name, answer(model, feeds), answer(run_pass(name, model), feeds))
 

@@ -5,21 +5,36 @@ They convert a graph as the chip would compute it; what rounding does to its num
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto
-from onnxgraph import drop_weights, fresh_name, iter_defined, make_cast, replace_nodes, used_names
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    Chain,
+    drop_weights,
+    find_opset,
+    fresh_name,
+    iter_defined,
+    iter_graphs,
+    iter_nodes,
+    make_cast,
+    rename,
+    replace_nodes,
+    used_names,
+)
+from onnxgraph.nodes import find_inputs
 from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import find_operator
 
 from poprt.passes.base_pass import Pass, Stage, register
+
+_Array = npt.NDArray[Any]
 
 _QUARTER_PRECISIONS = ("fp8", "fp8_weight")
 _SCALES = range(-32, 32)
@@ -47,9 +62,11 @@ class Fp8Params:
     weight_scale: int = 0
 
     @classmethod
-    def parse(cls, text: str | Sequence[Any]) -> Fp8Params:
-        """From `input_format,weight_format,input_scale,weight_scale`, as a text or one by one; CompileError
-        says what is wrong with it."""
+    def parse(cls, text: str | Sequence[Any] | None) -> Fp8Params:
+        """From `input_format,weight_format,input_scale,weight_scale`, as a text or one by one, or the
+        defaults of nothing; CompileError says what is wrong with it."""
+        if not text:
+            return cls()
         try:
             parts = text.split(",") if isinstance(text, str) else map(str, text)
             of_input, of_weight, *given = (part.strip() for part in parts)
@@ -79,50 +96,88 @@ class FloatToFp8(Pass):
     results stay half.
 
     The weight becomes 8-bit, a Cast narrows the activation; where `convert_model` is fp8_weight the weight is
-    widened where it is used, and computed with in half. Products of two activations stay in half, and so do
-    nodes of `skip_op_names`. Weights without data stay so.
+    widened where it is used, and computed with in half. Products of two activations and those inside bodies
+    stay in half, and where `skip_op` so do nodes of `skip_op_names`; other operators may be among those.
+    `fp8_input_dict` and `fp8_weight_dict` have (format, scale) by a node's name, which go before
+    `fp8_params`. Weights without data stay so.
     """
 
     def __init__(
         self,
-        fp8_params: Fp8Params | None = None,
+        fp8_params: Fp8Params | str | Sequence[Any] | None = None,
         skip_op_names: Collection[str] = (),
         convert_model: str = "fp8",
+        fp8_input_dict: Mapping[str, Sequence[Any]] | None = None,
+        fp8_weight_dict: Mapping[str, Sequence[Any]] | None = None,
+        skip_op: bool = True,
     ) -> None:
         super().__init__()
-        self._params, self._skip_op_names = fp8_params or Fp8Params(), skip_op_names
+        if convert_model not in _QUARTER_PRECISIONS:
+            raise CompileError(
+                f"convert_model: expected {' or '.join(_QUARTER_PRECISIONS)}, found {convert_model!r}"
+            )
+        self._params = fp8_params if isinstance(fp8_params, Fp8Params) else Fp8Params.parse(fp8_params)
+        self._skip_op_names = frozenset(skip_op_names if skip_op else ())
         self._weights_only = convert_model == "fp8_weight"
+        self._inputs = {name: _parse_pair(name, each) for name, each in (fp8_input_dict or {}).items()}
+        self._weights = {name: _parse_pair(name, each) for name, each in (fp8_weight_dict or {}).items()}
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError for a name to be skipped that no such product has."""
+        """Raises CompileError for a name that no node has."""
         graph = model.graph
         weights = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
-        products = {
-            i: index
-            for i, node in enumerate(graph.node)
-            if find_operator(node.op_type).is_product and (index := _weight_index(node, weights)) is not None
-        }
-        unknown = sorted(set(self._skip_op_names) - {graph.node[i].name for i in products})
-        if unknown:
-            raise CompileError(
-                f"fp8_skip_op_names: the model has no Conv, Gemm or MatMul {unknown[0]!r} with a weight"
-            )
-        narrow = _Narrowing(self._params, frozenset(iter_defined(graph)))
+        self._check_names({node.name for node in graph.node})
+        narrow = _Narrowing(set(iter_defined(graph)))
         nodes: list[onnx.NodeProto] = []
-        for i, node in enumerate(graph.node):
-            index = None if node.name in self._skip_op_names else products.get(i)
-            if index is not None:
-                nodes += narrow.weight(node, index, weights)
-                nodes += [] if self._weights_only else narrow.activation(node, 1 - index)
+        for node in graph.node:
+            index = _weight_index(node, weights)
+            if index is not None and node.name not in self._skip_op_names:
+                params = self._params
+                of_weight = self._weights.get(node.name, (params.weight_format, params.weight_scale))
+                of_input = self._inputs.get(node.name, (params.input_format, params.input_scale))
+                nodes += narrow.weight(node, index, weights, of_weight)
+                nodes += [] if self._weights_only else narrow.activation(node, 1 - index, of_input)
             nodes.append(node)
         replace_nodes(graph, nodes)
         drop_weights(graph, used_names(graph))
         graph.initializer.extend(narrow.tensors)
         return model
 
+    def _check_names(self, known: Collection[str]) -> None:
+        given = {
+            "fp8_skip_op_names": self._skip_op_names,
+            "fp8_input_dict": self._inputs,
+            "fp8_weight_dict": self._weights,
+        }
+        for what, names in given.items():
+            unknown = sorted(set(names) - set(known))
+            if unknown:
+                raise CompileError(f"{what}: the model has no Conv, Gemm or MatMul {unknown[0]!r}")
+
+
+_Quarter = tuple[QuarterFormat, int]
+"""A format, and the scale of a tensor in it."""
+
+
+def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
+    """What is given for one node."""
+    try:
+        quarter, scale = given
+        found = FORMATS[str(quarter).strip()], int(scale)
+    except (KeyError, TypeError, ValueError):
+        found = None
+    if found is None or found[1] not in _SCALES:
+        raise CompileError(
+            f"fp8 of node {name!r}: expected a format, F143 or F152, and a scale from -32 to 31, such as "
+            f"('F143', 0); found {given!r}"
+        )
+    return found
+
 
 def _weight_index(node: onnx.NodeProto, weights: Collection[str]) -> int | None:
-    """Which operand is a weight; a convolution's is the second."""
+    """Which operand of a product is a weight, if one is; a convolution's is the second."""
+    if not find_operator(node.op_type).is_product:
+        return None
     places = (1,) if node.op_type == "Conv" else (1, 0)
     found = [place for place in places if node.input[place] in weights]
     return found[0] if len(found) == 1 else None
@@ -131,42 +186,172 @@ def _weight_index(node: onnx.NodeProto, weights: Collection[str]) -> int | None:
 class _Narrowing:
     """Makes each 8-bit tensor once."""
 
-    def __init__(self, params: Fp8Params, taken: frozenset[str]) -> None:
-        self._params, self._taken = params, taken
-        self._done: set[str] = set()
+    def __init__(self, taken: set[str]) -> None:
+        self._taken = taken
+        self._names: dict[tuple[str, int, int], tuple[str, str]] = {}
         self.tensors: list[TensorProto] = []
 
     def weight(
-        self, node: onnx.NodeProto, index: int, weights: dict[str, TensorProto]
+        self, node: onnx.NodeProto, index: int, weights: Mapping[str, TensorProto], to: _Quarter
     ) -> list[onnx.NodeProto]:
         """The nodes that widen a weight of 8 bits again: the product takes the 8 bits, and its scale."""
-        name, quarter, scale = node.input[index], self._params.weight_format, self._params.weight_scale
-        narrow, wide = self._name(name)
-        node.input[index] = wide
-        if wide in self._done:
+        name, (quarter, scale) = node.input[index], to
+        narrow, node.input[index], is_new = self._name(name, to)
+        if not is_new:
             return []
-        self._done.add(wide)
         tensor = TensorProto()
         tensor.CopyFrom(weights[name])
         tensor.name = narrow
         change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
         self.tensors.append(tensor)
-        return [make_cast(tensor.name, wide, TensorProto.FLOAT16, scale=scale)]
+        return [make_cast(tensor.name, node.input[index], TensorProto.FLOAT16, scale=scale)]
 
-    def activation(self, node: onnx.NodeProto, index: int) -> list[onnx.NodeProto]:
+    def activation(self, node: onnx.NodeProto, index: int, to: _Quarter) -> list[onnx.NodeProto]:
         """The nodes that narrow an activation."""
-        name, quarter, scale = node.input[index], self._params.input_format, self._params.input_scale
-        narrow, wide = self._name(name)
-        node.input[index] = wide
-        if wide in self._done:
+        name, (quarter, scale) = node.input[index], to
+        narrow, node.input[index], is_new = self._name(name, to)
+        if not is_new:
             return []
-        self._done.add(wide)
         return [
             make_cast(name, narrow, quarter.data_type, scale=scale),
-            make_cast(narrow, wide, TensorProto.FLOAT16, scale=scale),
+            make_cast(narrow, node.input[index], TensorProto.FLOAT16, scale=scale),
         ]
 
-    def _name(self, name: str) -> tuple[str, str]:
-        """The names of an operand in 8 bits, and of what it is widened to."""
+    def _name(self, name: str, to: _Quarter) -> tuple[str, str, bool]:
+        """The names of an operand in 8 bits, and of what it is widened to, and whether they are new."""
+        key = (name, to[0].data_type, to[1])
+        if key in self._names:
+            return *self._names[key], False
         narrow = fresh_name(f"{name}/fp8", self._taken)
-        return narrow, fresh_name(f"{narrow}/half", self._taken)
+        wide = fresh_name(f"{narrow}/half", self._taken)
+        self._taken |= {narrow, wide}
+        self._names[key] = narrow, wide
+        return narrow, wide, True
+
+
+@register("float_to_int8", stage=Stage.PRECISION)
+class FloatToInt8(Pass):
+    """Have weights be of 8 bits: where they are used, a DequantizeLinear makes (value - offset) * scale of
+    them.
+
+    `int8_offset_scale` has, by a weight's name, {"value": int8 of the weight's shape, "offset": a whole
+    number, "scale": a float}.
+    """
+
+    def __init__(self, int8_offset_scale: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        super().__init__()
+        self._given = dict(int8_offset_scale or {})
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError for a weight that the model lacks, and for values that are not of its shape."""
+        if not self._given:
+            return model
+        version = find_opset(model, 1)
+        if version < _OLDEST_DEQUANTIZING:
+            raise CompileError(
+                f"float_to_int8 makes DequantizeLinear, which opset {_OLDEST_DEQUANTIZING} brought, and the "
+                f"model is of {version}; convert it first"
+            )
+        taken = set(iter_defined(model.graph))
+        done = {node.output[0] for node in iter_nodes(model.graph) if node.op_type == "DequantizeLinear"}
+        missing = sorted(set(self._given) - done)
+        for graph in iter_graphs(model.graph):
+            found = [tensor for tensor in graph.initializer if tensor.name in self._given]
+            nodes = [each for tensor in found for each in self._dequantize(graph, tensor, taken)]
+            missing = [name for name in missing if name not in {tensor.name for tensor in found}]
+            if found:
+                names = {tensor.name for tensor in found}
+                for i in reversed(range(len(graph.initializer))):
+                    if graph.initializer[i].name in names:
+                        del graph.initializer[i]
+                replace_nodes(graph, [*nodes, *graph.node])
+        if missing:
+            raise CompileError(f"float_to_int8: the model has no weight {missing[0]!r}")
+        return model
+
+    def _dequantize(
+        self, graph: onnx.GraphProto, tensor: TensorProto, taken: set[str]
+    ) -> list[onnx.NodeProto]:
+        value, offset, scale = _read_int8(tensor, self._given[tensor.name])
+        chain = Chain(fresh_name(f"{tensor.name}/int8", taken))
+        taken.add(chain.prefix)
+        names: list[str] = []
+        for array in (value, scale, offset):
+            names.append(fresh_name(f"{chain.prefix}/{len(names)}", taken))
+            taken.add(names[-1])
+            graph.initializer.append(numpy_helper.from_array(array, names[-1]))
+        if tensor.data_type == TensorProto.FLOAT:
+            return [helper.make_node("DequantizeLinear", names, [tensor.name], name=f"{chain.prefix}/widen")]
+        wide = fresh_name(f"{tensor.name}/float", taken)
+        return [
+            helper.make_node("DequantizeLinear", names, [wide], name=f"{chain.prefix}/widen"),
+            make_cast(wide, tensor.name, tensor.data_type),
+        ]
+
+
+_OLDEST_DEQUANTIZING = 10
+"""The opset that brought DequantizeLinear."""
+
+
+def _read_int8(tensor: TensorProto, given: Mapping[str, Any]) -> tuple[_Array, _Array, _Array]:
+    """What was given for a weight, as arrays."""
+    try:
+        value, offset = np.asarray(given["value"]), np.asarray(given["offset"])
+        scale = np.asarray(given["scale"], np.float32)
+    except (KeyError, TypeError, ValueError):
+        value = offset = scale = np.zeros(0, np.float32)
+    narrow = np.iinfo(np.int8)
+    fits = value.dtype == np.int8 and value.shape == tuple(tensor.dims) and scale.size == offset.size == 1
+    if not (fits and offset.dtype.kind in "iu" and narrow.min <= offset.item() <= narrow.max):
+        raise CompileError(
+            f"float_to_int8, weight {tensor.name!r}: expected value, int8 of shape {list(tensor.dims)}, "
+            f"offset, a whole number of 8 bits, and scale, a float; found {value.dtype} of shape "
+            f"{list(value.shape)}"
+        )
+    return value, offset.astype(np.int8).reshape(()), scale.reshape(())
+
+
+@register("eight_bits_io", stage=Stage.PRECISION, option="eightbitsio")
+class EightBitsIo(Pass):
+    """Take pictures as bytes: an input of floats of shape [batch, 3, height, width] becomes one of uint8,
+    which is cast to what it was and normalised behind it.
+
+    How the real tool normalises is not public. Here as its published ResNet-50 does that takes bytes
+    (graphcore/PopRT, examples/resnet50/test_resnet.py): x * 1 / (255 std) - mean / std, with ImageNet's means
+    and deviations.
+    """
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Such a model is fed the picture itself, and no longer what a host makes of it."""
+        graph = model.graph
+        taken = set(iter_defined(graph))
+        pictures = [value for value in find_inputs(graph) if _is_picture(value)]
+        inner = {value.name: fresh_name(f"{value.name}/normalised", taken) for value in pictures}
+        rename(graph, inner)
+        nodes = []
+        for value in pictures:
+            element = value.type.tensor_type.elem_type
+            value.type.tensor_type.elem_type = TensorProto.UINT8
+            chain = Chain(inner[value.name])
+            dtype = helper.tensor_dtype_to_np_dtype(element)
+            wide = chain.add("Cast", value.name, to=element)
+            scaled = chain.add("Mul", wide, chain.constant(_PER_BYTE, dtype))
+            chain.add_as(inner[value.name], "Sub", scaled, chain.constant(_DARKNESS, dtype))
+            nodes += chain.nodes
+        if pictures:
+            replace_nodes(graph, [*nodes, *graph.node])
+        return model
+
+
+_MEANS, _DEVIATIONS = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+"""Of red, green and blue over ImageNet, of values from 0 to 1: torchvision's."""
+_PER_BYTE = (1 / (255 * _DEVIATIONS)).reshape(1, 3, 1, 1)
+_DARKNESS = (_MEANS / _DEVIATIONS).reshape(1, 3, 1, 1)
+_PICTURE_AXES, _COLOURS = 4, 3
+
+
+def _is_picture(value: onnx.ValueInfoProto) -> bool:
+    tensor = value.type.tensor_type
+    sizes = [dim.dim_value for dim in tensor.shape.dim]
+    is_float = tensor.elem_type in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    return is_float and len(sizes) == _PICTURE_AXES and sizes[1] == _COLOURS

@@ -39,6 +39,8 @@ class Case:
     """Why it does nothing inside a body; "": it does there what it does outside."""
     changes_borders: str = ""
     """Why the inputs or outputs are others afterwards (names, types, number); "": they are the same."""
+    asked_otherwise: str = ""
+    """Why the model is fed something else afterwards, so that answers cannot be compared."""
     feeds: Callable[[onnx.ModelProto], Feeds] | None = None
     """Inputs of one's own, where made-up ones (normal floats, ids 0 and 1) will not do."""
     invalid: str = ""

@@ -75,6 +75,26 @@ def activations() -> onnx.ModelProto:
                       {"y": (F16, [2, 2])}, {})  # fmt: skip
 
 
+INT8 = {"value": np.arange(16, dtype=np.int8).reshape(4, 4), "offset": 3, "scale": 0.5}
+
+
+def whole_weights() -> onnx.ModelProto:
+    """Of which 8 bits lose nothing."""
+    held = (np.arange(16, dtype=np.float32).reshape(4, 4) - 3) / 2
+    return make_model([node("MatMul", ["x", "w"], ["y"])], X, Y, {"w": held})
+
+
+def names(model: onnx.ModelProto) -> set[str]:
+    """Of weights, and what DequantizeLinears make."""
+    made = {each.output[0] for each in iter_nodes(model.graph)}
+    return made | {t.name for g in iter_graphs(model.graph) for t in g.initializer}
+
+
+def picture() -> onnx.ModelProto:
+    shape = [1, 3, 2, 2]
+    return make_model([node("Relu", ["x"], ["y"])], {"x": (F, shape)}, {"y": (F, shape)}, {})
+
+
 def casts(model: onnx.ModelProto) -> bool:
     return any(each.op_type == "Cast" for each in iter_nodes(model.graph))
 
@@ -82,9 +102,7 @@ def casts(model: onnx.ModelProto) -> bool:
 CASES: dict[str, Case] = {
     "float_to_half": Case(
         product,
-        no_integers_in_half := lambda: make_model(
-            [node("Relu", ["x"], ["y"])], {"x": (F16, [2, 4])}, {"y": (F16, [2, 4])}, {}
-        ),
+        lambda: make_model([node("Relu", ["x"], ["y"])], {"x": (F16, [2, 4])}, {"y": (F16, [2, 4])}, {}),
         holds=lambda model: F not in types(model),
         tolerance=HALF,
         changes_types=True,
@@ -104,6 +122,22 @@ CASES: dict[str, Case] = {
         holds=lambda model: I64 not in {v.type.tensor_type.elem_type for v in model.graph.input},
         changes_types=True,
         changes_borders=f"{RETYPED} int32",
+    ),
+    "float_to_int8": Case(
+        whole_weights,
+        lambda: make_model([node("Relu", ["x"], ["y"])], X, Y, {}),
+        lambda model: {
+            "int8_offset_scale": {name: INT8 for name in names(model) if name.split("/")[-1] == "w"}
+        },
+        made=frozenset(["DequantizeLinear"]),
+    ),
+    "eight_bits_io": Case(
+        picture,
+        product,
+        made=frozenset(["Cast", "Mul", "Sub"]),
+        changes_borders="pictures are bytes",
+        asked_otherwise="pictures are fed as they are",
+        main_only="inputs are the main graph's",
     ),
     "float_to_fp8": Case(
         lambda: product(F16, np.float16),
