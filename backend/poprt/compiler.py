@@ -26,7 +26,7 @@ from poprt.executable import Executable
 from poprt.frontend import OnnxFrontend, parse_model
 from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.passes import PassManager
-from poprt.passes.precision import is_half
+from poprt.passes.floats import is_half
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
 from poprt.programs import MAIN_PROGRAM, read_static

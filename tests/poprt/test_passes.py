@@ -270,8 +270,8 @@ def test_passes_that_do_not_go_together_are_refused(registry, facts, listed, rea
 def test_a_manager_runs_passes_in_order_and_says_which():
     told = []
     model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {})
-    assert PassManager(["limit_ir_version", get_pass("name_nodes")]).run(model, told.append) is model
-    assert told == ["limit_ir_version", "name_nodes"]
+    assert PassManager(["limit_ir_version", get_pass("unique_name_for_nodes")]).run(model, told.append) is model
+    assert told == ["limit_ir_version", "unique_name_for_nodes"]
     assert model.graph.node[0].name == "y"
 
 
@@ -280,7 +280,7 @@ def test_passes_of_a_users_win_and_skipped_ones_are_left_out():
     found = names(pipeline.conversion(options, linear_model()))
     assert "int64_to_int32" not in found
     assert found.count("constant_folding") == 1
-    assert found.index("constant_folding") > found.index("name_nodes")
+    assert found.index("constant_folding") > found.index("unique_name_for_nodes")
 
 
 def test_what_nothing_compiles_without_cannot_be_skipped():
