@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 from poprt import ipu_operators
-from poprt.passes.precision import has_half
+from poprt.passes.floats import has_half
 from simipu.operators import OPERATORS, Operator, Rounding
 from simipu.operators.formulas.elementwise import guess
 

@@ -183,7 +183,7 @@ def test_a_name_is_registered_once(registry):
 
 
 def test_an_unknown_pass_is_refused_with_the_known_ones():
-    with pytest.raises(CompileError, match=r"pass 'fold' is not registered; known are admit, .*constant_f"):
+    with pytest.raises(CompileError, match=r"pass 'fold' is not registered; known are a.*admit, .*constant_f"):
         get_pass("fold")
 
 
@@ -270,7 +270,8 @@ def test_passes_that_do_not_go_together_are_refused(registry, facts, listed, rea
 def test_a_manager_runs_passes_in_order_and_says_which():
     told = []
     model = make_model([helper.make_node("Neg", ["x"], ["y"])], {"x": (F, [2])}, {"y": (F, [2])}, {})
-    assert PassManager(["limit_ir_version", get_pass("unique_name_for_nodes")]).run(model, told.append) is model
+    manager = PassManager(["limit_ir_version", get_pass("unique_name_for_nodes")])
+    assert manager.run(model, told.append) is model
     assert told == ["limit_ir_version", "unique_name_for_nodes"]
     assert model.graph.node[0].name == "y"
 
