@@ -3,29 +3,24 @@ on the simulated IPU. Most of its scripts use them."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
-from model_runtime import ModelRunner
 from onnxgraph.nodes import find_inputs
+from onnxgraph.weights import inline
 from simipu import CompileError
 from simipu.numerics.lowering import lower
 
+from poprt.backends import Array, Backend, Info
 from poprt.compiler import Compiler, CompilerOptions
-from poprt.frontend import OnnxFrontend, parse_model
+from poprt.frontend import read_model
 from poprt.passes import get_pass
 
 __all__ = ["Session", "get_session"]
 
-Info = dict[str, tuple[list[int], np.dtype[Any]]]
-"""Shape and type by name."""
-Array = npt.NDArray[Any]
 _BACKENDS = ("poprt", "onnxruntime")
 
 
@@ -42,7 +37,7 @@ class Session:
         export_popef: bool = False,
         align_output_dtype: bool = False,
     ) -> None:
-        self._model = _read(path_or_bytes)
+        self._model = read_model(path_or_bytes)
         self._output_dir, self._export = Path(output_dir), export_popef
         self._align = align_output_dtype
         self._options = options or CompilerOptions()
@@ -103,6 +98,8 @@ class _OrtSession(Session):
     _session: onnxruntime.InferenceSession | None = None
 
     def load(self) -> Session:
+        for tensor in self._model.graph.initializer:
+            inline(tensor)
         model = lower(get_pass("limit_ir_version")(self._model), None)
         self._session = onnxruntime.InferenceSession(
             model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -123,35 +120,28 @@ class _OrtSession(Session):
 class _PopRTSession(Session):
     """The model compiled and run on the simulated IPU."""
 
-    _runner: ModelRunner | None = None
+    _backend: Backend | None = None
 
     def load(self) -> Session:
-        compiled = Compiler.compile(self._model, None, self._options)
-        with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
-            if self._export:
-                self._output_dir.mkdir(parents=True, exist_ok=True)
-            path = Path(self._output_dir if self._export else folder, "executable.popef")
-            compiled.export(path)
-            self._runner = ModelRunner(path)
+        self._backend = Backend(
+            self._model,
+            export_popef=self._output_dir / "executable.popef" if self._export else None,
+            compiler_options=self._options,
+        ).load()
         return self
 
     def get_io_info(self) -> tuple[Info, Info]:
-        runner = self._loaded()
-        descriptions = runner.getExecuteInputs(), runner.getExecuteOutputs()
-        inputs, outputs = (
-            {each.name: (list(each.shape), each.numpy_data_type()) for each in described}
-            for described in descriptions
-        )
-        return inputs, outputs
+        return self._loaded().get_io_info()
 
     def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        return self._loaded().execute(dict(inputs))
+        names = self.get_outputs()
+        return dict(zip(names, self._loaded().run(names, inputs), strict=True))
 
-    def _loaded(self) -> ModelRunner:
-        if self._runner is None:
+    def _loaded(self) -> Backend:
+        if self._backend is None:
             self.load()
-        assert self._runner is not None
-        return self._runner
+        assert self._backend is not None
+        return self._backend
 
 
 def get_session(
@@ -173,12 +163,6 @@ def get_session(
     return kind(
         path_or_bytes, num_devices, output_dir, options, batches_per_step, export_popef, align_output_dtype
     )
-
-
-def _read(path_or_bytes: str | Path | bytes) -> onnx.ModelProto:
-    if isinstance(path_or_bytes, bytes):
-        return parse_model(path_or_bytes)
-    return OnnxFrontend(path_or_bytes).load_model()
 
 
 def _describe(values: Sequence[onnx.ValueInfoProto]) -> Info:

@@ -1,7 +1,129 @@
-"""Backends that run a model from Python; not there yet. `poprt.backend.get_session` is."""
+"""Backends: an ONNX model that is compiled when it is first needed, and run from Python."""
 
-from poprt._later import later
+from __future__ import annotations
 
-_INSTEAD = "poprt.backend.get_session and model_runtime.ModelRunner run models"
-Backend = later("backends.Backend", _INSTEAD)
-ORTBackend = later("backends.ORTBackend", _INSTEAD)
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import model_runtime
+import numpy as np
+import numpy.typing as npt
+import onnx
+from simipu import CompileError
+
+from poprt.compiler import Compiler, CompilerOptions
+from poprt.frontend import Model, read_model
+from poprt.runtime import RuntimeConfig
+
+__all__ = ["Backend", "ORTBackend"]
+
+Array = npt.NDArray[Any]
+Info = dict[str, tuple[list[int], np.dtype[Any]]]
+"""Shape and type by name."""
+
+
+class Backend:
+    """Compiles and runs a converted ONNX model: a ModelProto, the bytes of one, or the file.
+
+    `export_popef`: the PopEF file to write, too. `align_output_dtype`: give outputs the types that the ONNX
+    model says. Raises CompileError for a model that cannot be compiled, when it is first needed.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: Model,
+        *,
+        export_popef: str | Path | None = None,
+        compiler_options: CompilerOptions | None = None,
+        runtime_options: RuntimeConfig | None = None,
+        align_output_dtype: bool = False,
+        logger: logging.Logger | None = None,
+    ) -> None:
+        self.logger = logger or logging.getLogger("poprt")
+        self.model = read_model(path_or_bytes)
+        self.export_popef = export_popef
+        self.compiler_options = compiler_options or CompilerOptions()
+        self.runtime_options = runtime_options or RuntimeConfig()
+        self._align = align_output_dtype
+        self._runner: model_runtime.ModelRunner | None = None
+
+    def set_opaque_blobs(self, blobs: Mapping[str, str | bytes]) -> None:
+        """Put these beside the executable; for before the model is compiled."""
+        merged: dict[str, Any] = {**self.compiler_options.opaque_blobs, **blobs}
+        self.compiler_options.opaque_blobs = merged
+
+    def load(self) -> Backend:
+        """Compile, export if asked for, and get ready; the backend itself."""
+        executable = Compiler.compile(self.model, None, self.compiler_options)
+        if self.export_popef is not None:
+            Path(self.export_popef).parent.mkdir(parents=True, exist_ok=True)
+            executable.export(self.export_popef)
+        config = self.runtime_options.for_model_runner()
+        self._runner = model_runtime.ModelRunner(executable.getPopefModel(), config)
+        return self
+
+    def get_io_info(self) -> tuple[Info, Info]:
+        """Shapes and types of the inputs and of the outputs, by name, of one compiled batch."""
+        runner = self._loaded()
+        descriptions = runner.getExecuteInputs(), runner.getExecuteOutputs()
+        inputs, outputs = (
+            {each.name: (list(each.shape), each.numpy_data_type()) for each in described}
+            for described in descriptions
+        )
+        return inputs, outputs
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        inputs: Mapping[str, Array],
+        align_output_dtype: bool = False,
+    ) -> list[Array]:
+        """The outputs of those names (None: all), in that order; aligned where this or the constructor asks
+        for it. Raises CompileError for a name that there is not, and ModelRuntimeError for inputs that do not
+        fit."""
+        made = self._loaded().execute(inputs)
+        names = list(output_names or made)
+        unknown = sorted(set(names) - made.keys())
+        if unknown:
+            raise CompileError(f"output {unknown[0]!r}: the model's are {', '.join(made)}")
+        found: list[Array] = [np.asarray(made[name]) for name in names]
+        if not (self._align or align_output_dtype):
+            return found
+        types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.output}
+        dtypes = [onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in names]
+        return [array.astype(dtype) for array, dtype in zip(found, dtypes, strict=True)]
+
+    def _loaded(self) -> model_runtime.ModelRunner:
+        if self._runner is None:
+            self.load()
+        assert self._runner is not None
+        return self._runner
+
+
+class ORTBackend(Backend):
+    """A Backend with the arguments of onnxruntime.InferenceSession, of which its own change nothing; further
+    ones are Backend's. The model is compiled at once unless `lazy_load`."""
+
+    def __init__(
+        self,
+        path_or_bytes: Model,
+        sess_options: Any = None,  # noqa: ARG002
+        providers: Any = None,  # noqa: ARG002
+        provider_options: Any = None,  # noqa: ARG002
+        lazy_load: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(path_or_bytes, **options)
+        if not lazy_load:
+            self.load()
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Array],
+        run_options: Any = None,  # noqa: ARG002
+    ) -> list[Array]:
+        """As Backend's."""
+        return super().run(output_names, input_feed)

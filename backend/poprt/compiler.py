@@ -23,7 +23,7 @@ from poprt.capacity import check_weights
 from poprt.compiling import CalibrationRun, compile_model, cost_options
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
-from poprt.frontend import OnnxFrontend, parse_model
+from poprt.frontend import Model, read_model
 from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.passes import PassManager
 from poprt.passes.floats import is_half
@@ -34,8 +34,6 @@ from poprt.terminal import show_progress
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]
 
-Model = onnx.ModelProto | bytes | str | Path
-"""A model, the bytes of one, or the file."""
 _WHOLE = 100
 """What `compilation_progress_logger` is told progress is of, as in the real tool."""
 _REPORT_WIDTH = 140
@@ -66,7 +64,7 @@ class Compiler:
         options = options or CompilerOptions()
         options.check()
         calibration = CalibrationRun(float_model, outputs, calibration_data)
-        loaded = _load(model)
+        loaded = read_model(model)
         missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
         if missing is not None:
             raise CompileError(
@@ -140,10 +138,3 @@ def _progress(options: CompilerOptions) -> Iterator[Callable[[str], None]]:
         yield on_step
         if options.compilation_progress_logger is not None:
             options.compilation_progress_logger(_WHOLE, _WHOLE)
-
-
-def _load(model: Model) -> onnx.ModelProto:
-    """A model of one's own, but for its large weights, which are read from where they are."""
-    if isinstance(model, (str, Path)):
-        return OnnxFrontend(model).open_model()
-    return parse_model(model) if isinstance(model, bytes) else model

@@ -57,8 +57,19 @@ class OnnxFrontend:
         return model
 
 
-def parse_model(data: bytes) -> onnx.ModelProto:
-    """The model of which `data` are the bytes. Raises CompileError where they are none."""
+Model = onnx.ModelProto | bytes | str | Path
+"""A model, the bytes of one, or the file."""
+
+
+def read_model(model: Model) -> onnx.ModelProto:
+    """The model itself, or what the bytes or the file hold, large weights where they are (for this process
+    only). Raises CompileError where they hold none."""
+    if isinstance(model, (str, Path)):
+        return OnnxFrontend(model).open_model()
+    return _parse(model) if isinstance(model, bytes) else model
+
+
+def _parse(data: bytes) -> onnx.ModelProto:
     try:
         return onnx.load_model_from_string(data)
     except DecodeError as error:

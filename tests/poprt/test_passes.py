@@ -183,7 +183,9 @@ def test_a_name_is_registered_once(registry):
 
 
 def test_an_unknown_pass_is_refused_with_the_known_ones():
-    with pytest.raises(CompileError, match=r"pass 'fold' is not registered; known are a.*admit, .*constant_f"):
+    with pytest.raises(
+        CompileError, match=r"pass 'fold' is not registered; known are a.*admit, .*constant_f"
+    ):
         get_pass("fold")
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import model_runtime
 from model_runtime import Device, ModelRunnerConfig
@@ -23,6 +23,10 @@ class DeviceWaitConfig:
 
 class ReplicaIdToDevice(dict[int, Device]):
     """Devices by the replica that is to run on them."""
+
+
+_HIDDEN = ("device_wait_config", "replica_to_device", "flush_by_name")
+"""Fields that are not shown."""
 
 
 @dataclass(repr=False)
@@ -47,16 +51,18 @@ class RuntimeConfig:
     request_tracepoints_buffer_size: int = 1000
     replica_to_device: Mapping[int, Device] = field(default_factory=ReplicaIdToDevice)
     flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
+    runner_type: ClassVar[int] = 0
+    """RunnerType.ModelRunner of the C++ class."""
 
     def __repr__(self) -> str:
-        """JSON with the keys of the C++ class."""
-        shown = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        shown["device_wait_config"] = vars(self.device_wait_config)
-        shown["replica_to_device"] = {
-            str(replica): device.id() for replica, device in self.replica_to_device.items()
-        }
-        shown["flush_by_name"] = [sorted(names) for names in self.flush_by_name]
-        return json.dumps({_to_camel(name): value for name, value in shown.items()})
+        """JSON as the real class prints it: the names of the C++ class, sorted; devices and data for flushing
+        are left out."""
+        shown = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _HIDDEN}
+        named = {_to_camel(name): value for name, value in shown.items()}
+        wait = self.device_wait_config
+        named["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
+        named["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
+        return json.dumps({**named, "runnerType": self.runner_type}, sort_keys=True)
 
     def for_model_runner(self) -> ModelRunnerConfig:
         """The same for model_runtime."""
