@@ -7,6 +7,7 @@ rooms above say (`register_change`).
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,6 @@ _TOKEN = secrets.token_hex(16)
 file."""
 _CODED_TYPES = (TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ)
 """Read as codes: numpy has no such types."""
-_MOST_BESIDE_DATA = 1 << 16
-"""Bytes that a tensor without data has at the most: its name and description, above all."""
 
 Array = npt.NDArray[Any]
 
@@ -165,14 +164,16 @@ def has_data(tensor: TensorProto) -> bool:
         return True
     if tensor.data_location == TensorProto.EXTERNAL:
         return False
-    if tensor.ByteSize() > _MOST_BESIDE_DATA:
-        return True  # to look at them would be to copy them
+    if 0 in tensor.dims or tensor.data_type == TensorProto.STRING:
+        return True
+    if tensor.HasField("raw_data"):
+        # To look at gigabytes, or ask for their size, would be to copy them; who admits a model has counted.
+        return math.prod(tensor.dims) > LARGE or len(tensor.raw_data) > 0
     fields = (
-        tensor.raw_data,
         tensor.float_data,
         tensor.int32_data,
         tensor.int64_data,
         tensor.double_data,
         tensor.uint64_data,
     )
-    return 0 in tensor.dims or tensor.data_type == TensorProto.STRING or any(len(each) for each in fields)
+    return any(len(each) for each in fields)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
-from collections import ChainMap, defaultdict
+from collections import ChainMap, Counter
 from collections.abc import Hashable, Iterable
 
 import onnx
@@ -14,7 +12,11 @@ from onnxgraph.weights import describe_place, has_data, is_outlined, read_array
 
 from poprt.passes.base_pass import Pass, Stage, register
 
-_Seen = ChainMap[Hashable, str]
+_SAMPLE_BYTES = 256
+"""Of a tensor, spread over it, by which most that are not equal are told apart."""
+
+_Seen = ChainMap[Hashable, tuple[TensorProto, ...]]
+"""The tensors that stay and can be seen, by what they have in common."""
 
 
 @register("remove_duplicated_initializer", stage=Stage.FOLDING, default=True)
@@ -28,7 +30,9 @@ class RemoveDuplicatedInitializer(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Names change where nodes read them only."""
-        _keep_one(model.graph, ChainMap(), _find_shared(_iter_initializers(model.graph)))
+        # To look at data is to copy them: of a tensor of a shape of its own nobody does.
+        counts = Counter(map(_shape_key, _iter_initializers(model.graph)))
+        _keep_one(model.graph, ChainMap(), {key for key, count in counts.items() if count > 1})
         return model
 
 
@@ -41,26 +45,6 @@ def _iter_initializers(graph: onnx.GraphProto) -> Iterable[TensorProto]:
 
 def _shape_key(tensor: TensorProto) -> Hashable:
     return tensor.data_type, tuple(tensor.dims)
-
-
-def _find_shared(tensors: Iterable[TensorProto]) -> set[Hashable]:
-    """The types and shapes that several tensors have: data of others need not be read, which copies them."""
-    counts: dict[Hashable, int] = defaultdict(int)
-    for tensor in tensors:
-        counts[_shape_key(tensor)] += 1
-    return {key for key, count in counts.items() if count > 1}
-
-
-def _content(tensor: TensorProto) -> Hashable | None:
-    """What two equal tensors have in common, and no others; None for one that is equal to none."""
-    if is_outlined(tensor):
-        return _shape_key(tensor), describe_place(tensor)
-    if not has_data(tensor) or tensor.data_type == TensorProto.STRING:
-        return None
-    data = read_array(tensor)
-    if data.size != math.prod(tensor.dims):
-        return None
-    return _shape_key(tensor), hashlib.blake2b(data.tobytes()).digest()
 
 
 def _keep_one(graph: onnx.GraphProto, outer: _Seen, shared: set[Hashable]) -> None:
@@ -80,15 +64,35 @@ def _find_doubles(
     """The places of initializers that go, and whose names nodes read instead; those that stay are seen."""
     inputs, outputs = {value.name for value in graph.input}, {value.name for value in graph.output}
     own = inputs | {tensor.name for tensor in graph.initializer}
+    here: set[str] = set()
     doubles: list[int] = []
     renames: dict[str, str] = {}
     for i, tensor in enumerate(graph.initializer):
-        content = _content(tensor) if _shape_key(tensor) in shared and tensor.name not in inputs else None
-        if content is None:
+        if _shape_key(tensor) not in shared or tensor.name in inputs or not _can_be_equal(tensor):
             continue
-        first = seen.setdefault(content, tensor.name)
-        hidden = first in own and content not in seen.maps[0]
-        if first != tensor.name and tensor.name not in outputs and not hidden:
+        data = _data(tensor)
+        key = (_shape_key(tensor), data if isinstance(data, tuple) else _sample(data))
+        first = next((each.name for each in seen.get(key, ()) if _data(each) == data), None)
+        # A name of this graph hides that of a tensor around it.
+        if first is None or tensor.name in outputs or (first in own and first not in here):
+            seen[key] = (*seen.get(key, ()), tensor)
+            here.add(tensor.name)
+        elif first != tensor.name:
             renames[tensor.name] = first
             doubles.append(i)
     return doubles, renames
+
+
+def _can_be_equal(tensor: TensorProto) -> bool:
+    return has_data(tensor) and tensor.data_type != TensorProto.STRING
+
+
+def _data(tensor: TensorProto) -> bytes | tuple[str, ...]:
+    """The bits of a tensor, or where they lie: equal of equal tensors of one type and shape."""
+    if is_outlined(tensor):
+        return describe_place(tensor)
+    return tensor.raw_data if tensor.HasField("raw_data") else read_array(tensor).tobytes()
+
+
+def _sample(data: bytes) -> bytes:
+    return data[:: max(1, len(data) // _SAMPLE_BYTES)]
