@@ -250,6 +250,8 @@ class FloatToHalf(Pass):
             find_overflowing(inferred) if self._avoids else frozenset(),
             frozenset(iter_defined(model.graph)),
         )
+        self._kept: set[str] = set()
+        """What nodes make in float that the model knows in half."""
         self._convert_graph(model.graph, ChainMap())
         return model
 
@@ -269,11 +271,19 @@ class FloatToHalf(Pass):
         forget_values(graph)
         replace_nodes(graph, nodes)
         read = used_names(graph)
+        # What stays in float and is read there only need not become half.
+        needed = [each for each in graph.node if each.op_type != "Cast" or not self._is_idle(each, read)]
+        if len(needed) < len(graph.node):
+            replace_nodes(graph, needed)
         drop_weights(graph, read)
         for tensor in graph.initializer:
             if tensor.data_type == TensorProto.FLOAT:
                 self._narrow(tensor, tensor.name)
         graph.initializer.extend(added)
+
+    def _is_idle(self, cast: onnx.NodeProto, read: Collection[str]) -> bool:
+        """Whether a Cast that was put behind a node in float is read by none."""
+        return cast.input[0] in self._kept and cast.output[0] not in read
 
     def _convert(
         self,
@@ -307,6 +317,7 @@ class FloatToHalf(Pass):
         for index, name in enumerate(node.output):
             if name in conversion.floats:
                 node.output[index] = float_names[name] = conversion.name_in_float(name)
+                self._kept.add(float_names[name])
                 after.append(make_cast(float_names[name], name, TensorProto.FLOAT16))
         return [*before, node, *after]
 
