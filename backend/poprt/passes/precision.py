@@ -253,8 +253,8 @@ class FloatToInt8(Pass):
                 f"model is of {version}; convert it first"
             )
         taken = set(iter_defined(model.graph))
-        done = {node.output[0] for node in iter_nodes(model.graph) if node.op_type == "DequantizeLinear"}
-        missing = sorted(set(self._given) - done)
+        made = {name for node in iter_nodes(model.graph) for name in node.output}
+        missing = sorted(set(self._given) - made)  # what a node makes has been widened before
         for graph in iter_graphs(model.graph):
             found = [tensor for tensor in graph.initializer if tensor.name in self._given]
             nodes = [each for tensor in found for each in self._dequantize(graph, tensor, taken)]
