@@ -1,0 +1,233 @@
+"""What passes share that put other nodes in the place of one: the walk through graphs and bodies, what can be
+known of a tensor, and names that nobody has. What is replaced, and when: the passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    Chain,
+    drop_weights,
+    find_opset,
+    fresh_name,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_nodes,
+    replace_nodes,
+    used_names,
+)
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import LARGE, has_data, read_array
+
+from poprt.passes.base_pass import Pass
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
+AXES_ARE_INPUTS = 13
+"""The opset from which ReduceSum, Squeeze and Unsqueeze take their axes as an input."""
+
+
+@dataclass(slots=True)
+class Names:
+    """Names and weights of a whole model, while nodes of it are replaced."""
+
+    opset: int
+    beginnings: set[str]
+    """What stands before the last slash in names that there are."""
+    added: list[TensorProto] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+    """What replaced nodes have read."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> Names:
+        """Those of `model`."""
+        return cls(find_opset(model, 1), {name.rpartition("/")[0] for name in iter_defined(model.graph)})
+
+    def take(self, wanted: str) -> str:
+        """A beginning for names that nobody else has."""
+        found = fresh_name(wanted, self.beginnings)
+        self.beginnings.add(found)
+        return found
+
+
+@dataclass(slots=True)
+class View:
+    """What can be known of the tensors that a node of one graph sees, those of the graphs around it too."""
+
+    names: Names
+    types: dict[str, onnx.TypeProto.Tensor]
+    constants: dict[str, TensorProto]
+    makers: dict[str, onnx.NodeProto]
+    outer: View | None
+
+    @classmethod
+    def of(
+        cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: View | None
+    ) -> View:
+        """Of a graph and what was inferred of it, if anything was."""
+        values = (*known.value_info, *known.output, *known.input) if known is not None else graph.input
+        given = {each.name for each in graph.input}  # formats of old may be fed their weights
+        constants = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in given}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+                constants[node.output[0]] = node.attribute[0].t
+        makers = {name: node for node in graph.node for name in node.output if name}
+        return cls(names, {each.name: each.type.tensor_type for each in values}, constants, makers, outer)
+
+    @property
+    def opset(self) -> int:
+        """The model's."""
+        return self.names.opset
+
+    def tensor(self, name: str) -> TensorProto | None:
+        """The constant of that name."""
+        if name in self.constants:
+            return self.constants[name]
+        is_inner = name in self.types or name in self.makers
+        return None if is_inner or self.outer is None else self.outer.tensor(name)
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor."""
+        if name in self.makers:
+            return self.makers[name]
+        is_inner = name in self.types or name in self.constants
+        return None if is_inner or self.outer is None else self.outer.maker(name)
+
+    def constant(self, name: str, most: int = LARGE) -> Array | None:
+        """The values of a constant of at most so many elements, if it brings them."""
+        tensor = self.tensor(name) if name else None
+        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
+            return None
+        return read_array(tensor)
+
+    def type(self, name: str) -> int:
+        """The element type of a tensor; 0 where it is not known."""
+        found, tensor = self._find(name), self.tensor(name)
+        return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+
+    def shape(self, name: str) -> Shape | None:
+        """The static shape of a tensor, where it is known."""
+        tensor, found = self.tensor(name), self._find(name)
+        if tensor is not None:
+            return tuple(tensor.dims)
+        if found is None or not found.HasField("shape"):
+            return None
+        sizes = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in found.shape.dim)
+        return None if -1 in sizes else sizes
+
+    def rank(self, name: str) -> int | None:
+        """The number of a tensor's dimensions, where it is known."""
+        tensor, found = self.tensor(name), self._find(name)
+        if tensor is not None:
+            return len(tensor.dims)
+        return len(found.shape.dim) if found is not None and found.HasField("shape") else None
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The numpy type of a tensor whose element type is known."""
+        return helper.tensor_dtype_to_np_dtype(self.type(name))
+
+    def is_float(self, name: str) -> bool:
+        """Whether a tensor is known to be of floats that numpy has too."""
+        return self.type(name) in FLOATS
+
+    def start(self, node: onnx.NodeProto, what: str) -> Replacement:
+        """Nodes that are to take the place of `node`; "what" tells them from others'."""
+        wanted = next(filter(None, node.output), node.op_type)
+        return Replacement(self.names.take(f"{wanted}/{what}"), names=self.names)
+
+    def _find(self, name: str) -> onnx.TypeProto.Tensor | None:
+        if name in self.types:
+            return self.types[name]
+        is_inner = name in self.makers or name in self.constants
+        return None if is_inner or self.outer is None else self.outer._find(name)
+
+
+@dataclass(slots=True)
+class Replacement(Chain):
+    """Nodes that take the place of one; their constants become initializers of the main graph."""
+
+    names: Names = field(kw_only=True)
+    held: int = 0
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
+        """The name of an initializer."""
+        name = f"{self.prefix}/constant_{self.held}"
+        self.held += 1
+        self.names.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def end(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """The nodes, of which the last makes what `node` made, under its name."""
+        if node.name:
+            self.nodes[-1].name = node.name
+        return self.nodes
+
+    def reduce_sum(self, source: str, axes: Sequence[int], *, keepdims: bool = False) -> str:
+        """Sums along axes."""
+        if self.names.opset >= AXES_ARE_INPUTS:
+            return self.add("ReduceSum", source, self.shape(axes), keepdims=int(keepdims))
+        return self.add("ReduceSum", source, axes=list(axes), keepdims=int(keepdims))
+
+    def unsqueeze_as(self, name: str, source: str, axes: Sequence[int]) -> str:
+        """A tensor with new axes of one element."""
+        if self.names.opset >= AXES_ARE_INPUTS:
+            return self.add_as(name, "Unsqueeze", source, self.shape(axes))
+        return self.add_as(name, "Unsqueeze", source, axes=list(axes))
+
+
+class NodeRule(Pass):
+    """A pass that looks at one node after the other, those of bodies too, and may put others in its place.
+
+    It takes time linear in the nodes as long as `replace` looks at a node's surroundings only.
+    """
+
+    op_types: ClassVar[frozenset[str]]
+    """Operators of the standard that it looks at; without one in it the model is left alone at once."""
+    needs_shapes: ClassVar[bool] = True
+    """Whether it asks for types and shapes of what nodes make."""
+
+    def replace(self, node: onnx.NodeProto, view: View) -> Iterable[onnx.NodeProto] | None:
+        """What takes the place of a node; None: it stays. For subclasses to define."""
+        raise NotImplementedError
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Weights that only replaced nodes have read go."""
+        if any(self._is_ours(node) for node in iter_nodes(model.graph)):
+            known = infer_shapes(model).graph if self.needs_shapes else None
+            names = Names.of(model)
+            self._visit(model.graph, known, View.of(names, model.graph, known, None))
+            model.graph.initializer.extend(names.added)
+            unused = names.dropped - used_names(model.graph) - {value.name for value in model.graph.input}
+            if unused:
+                drop_weights(model.graph, {tensor.name for tensor in model.graph.initializer} - unused)
+        return model
+
+    def _is_ours(self, node: onnx.NodeProto) -> bool:
+        return node.op_type in self.op_types and node.domain in STANDARD_DOMAINS
+
+    def _visit(self, graph: onnx.GraphProto, known: onnx.GraphProto | None, view: View) -> None:
+        nodes: list[onnx.NodeProto] = []
+        is_changed = False
+        for place, node in enumerate(graph.node):
+            inferred = list(iter_bodies(known.node[place])) if known is not None else []
+            for number, body in enumerate(iter_bodies(node)):
+                known_body = inferred[number] if number < len(inferred) else None
+                self._visit(body, known_body, View.of(view.names, body, known_body, view))
+            made = self.replace(node, view) if self._is_ours(node) else None
+            is_changed |= made is not None
+            if made is None:
+                nodes.append(node)
+            else:
+                nodes.extend(made)
+                view.names.dropped.update(node.input)
+        if is_changed:
+            replace_nodes(graph, nodes)
