@@ -111,12 +111,12 @@ class View:
 
     def type(self, name: str) -> int:
         """The element type of a tensor; 0 where it is not known."""
-        found, tensor = self._find(name), self.tensor(name)
+        found, tensor = self.value(name), self.tensor(name)
         return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
 
     def shape(self, name: str) -> Shape | None:
         """The static shape of a tensor, where it is known."""
-        tensor, found = self.tensor(name), self._find(name)
+        tensor, found = self.tensor(name), self.value(name)
         if tensor is not None:
             return tuple(tensor.dims)
         if found is None or not found.HasField("shape"):
@@ -126,7 +126,7 @@ class View:
 
     def rank(self, name: str) -> int | None:
         """The number of a tensor's dimensions, where it is known."""
-        tensor, found = self.tensor(name), self._find(name)
+        tensor, found = self.tensor(name), self.value(name)
         if tensor is not None:
             return len(tensor.dims)
         return len(found.shape.dim) if found is not None and found.HasField("shape") else None
@@ -144,11 +144,12 @@ class View:
         wanted = next(filter(None, node.output), node.op_type)
         return Replacement(self.names.take(f"{wanted}/{what}"), names=self.names)
 
-    def _find(self, name: str) -> onnx.TypeProto.Tensor | None:
+    def value(self, name: str) -> onnx.TypeProto.Tensor | None:
+        """What is known of a tensor that is no constant."""
         if name in self.types:
             return self.types[name]
         is_inner = name in self.makers or name in self.constants
-        return None if is_inner or self.outer is None else self.outer._find(name)
+        return None if is_inner or self.outer is None else self.outer.value(name)
 
 
 @dataclass(slots=True)

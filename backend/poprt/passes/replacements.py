@@ -164,7 +164,7 @@ class ReplaceGemmWithMatmul(NodeRule):
         steps: list[tuple[str, list[str]]] = [("MatMul", operands)]
         if (alpha := attribute(node, "alpha", 1.0)) != 1:
             steps.append(("Mul", ["", chain.constant(alpha, dtype)]))
-        bias = node.input[2] if len(node.input) > 2 else ""
+        bias = [*node.input, ""][2]
         if bias and (beta := attribute(node, "beta", 1.0)) != 0:
             bias = bias if beta == 1 else chain.add("Mul", bias, chain.constant(beta, dtype))
             steps.append(("Add", ["", bias]))
@@ -302,10 +302,9 @@ def _power_steps(base: str, size: float, is_inverse: bool) -> list[tuple[str, li
     steps: list[tuple[str, list[str]]] = []
     if size % 1:
         steps.append(("Sqrt", [base]))
-    elif size > 1:
-        steps.append(("Mul", [base, base]))
-        if size > 2:
-            steps.append(("Mul", ["", base if size % 2 else ""]))
+    else:
+        products = {2: [base], 3: [base, base], _LARGEST_POWER: [base, ""]}.get(int(size), [])
+        steps += [("Mul", [base if not place else "", each]) for place, each in enumerate(products)]
     if is_inverse:
         steps.append(("Reciprocal", ["" if steps else base]))
     return steps or [("Identity", [base])]

@@ -1,1 +1,145 @@
-"""Passes that bring operands into the form which the chip's compiler wants."""
+"""Passes around what the chip's compiler does not take, though the standard allows it: whole numbers where it
+computes in floats, negative axes and indices, indices of 64 bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import attribute
+
+from poprt.passes.base_pass import Stage, register
+from poprt.passes.node_rules import NodeRule, View
+
+_WHOLE = frozenset(
+    getattr(TensorProto, name) for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
+)
+_FLOAT_ONLY = frozenset(
+    (
+        "Einsum Gemm MatMul PRelu Pow ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean "
+        "ReduceSumSquare Relu Resize"
+    ).split()
+)
+"""Operators of the standard that also take whole numbers, and that poplibs has in floats only: products
+(poplin), powers, means, norms and resampling."""
+_SETTINGS = {"ReduceL1": 1, "ReduceL2": 1, "ReduceLogSum": 1, "ReduceLogSumExp": 1, "ReduceMean": 1}
+_SETTINGS |= {"ReduceSumSquare": 1, "Resize": 1}
+"""How many inputs are data where those behind them are axes, scales and sizes."""
+
+_INDICES = (TensorProto.INT32, TensorProto.INT64)
+_HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+@register("float_ops_workaround", stage=Stage.PATTERNS)
+class FloatOpsWorkaround(NodeRule):
+    """Operators that the chip computes in floats take whole numbers as floats, and give them back whole: the
+    same as long as nothing has more than the 24 bits of a float."""
+
+    op_types = _FLOAT_ONLY
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Casts around it."""
+        result = view.type(node.output[0])
+        count = _SETTINGS.get(node.op_type, len(node.input))
+        wide = [place for place in range(count) if view.type(node.input[place]) in _WHOLE]
+        if not wide or 0 not in wide:
+            return None
+        chain = view.start(node, "float")
+        inputs = list(node.input)
+        for place in wide:
+            inputs[place] = chain.add("Cast", inputs[place], to=TensorProto.FLOAT)
+        made = chain.new_name()
+        own = helper.make_node(node.op_type, inputs, [made], name=node.name)
+        own.attribute.extend(node.attribute)
+        chain.nodes.append(own)
+        chain.add_as(node.output[0], "Cast", made, to=result or view.type(node.input[0]))
+        return chain.nodes
+
+
+@register("indices_workaround", stage=Stage.PATTERNS)
+class IndicesWorkaround(NodeRule):
+    """Indices of Gather and GatherElements become int32, and count from the front."""
+
+    op_types = frozenset(("Gather", "GatherElements"))
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Constants at once; of what is computed the negative ones are moved when it is there."""
+        data, indices = node.input
+        shape, axis = view.shape(data), attribute(node, "axis", 0)
+        if not shape or view.type(indices) not in _INDICES:
+            return None
+        size = shape[axis]
+        if size > np.iinfo(np.int32).max:
+            return None
+        value = view.constant(indices)
+        chain = view.start(node, "indices")
+        if value is not None:
+            if value.dtype == np.int32 and (value >= 0).all():
+                return None
+            found = chain.constant(np.where(value < 0, value + size, value), np.int32)
+        elif self._is_moved(indices, view):
+            return None
+        else:
+            if view.type(indices) == TensorProto.INT64:
+                indices = chain.add("Cast", indices, to=TensorProto.INT32)
+            is_negative = chain.add("Less", indices, chain.constant(0, np.int32))
+            found = chain.add(
+                "Where", is_negative, chain.add("Add", indices, chain.constant(size, np.int32)), indices
+            )
+        chain.add_as(node.output[0], node.op_type, data, found, axis=axis)
+        return chain.end(node)
+
+    def _is_moved(self, indices: str, view: View) -> bool:
+        """Whether that has been done already."""
+        chosen = view.maker(indices)
+        if chosen is None or chosen.op_type != "Where" or view.type(indices) != TensorProto.INT32:
+            return False
+        condition, moved = view.maker(chosen.input[0]), view.maker(chosen.input[1])
+        return (
+            condition is not None
+            and moved is not None
+            and (condition.op_type, moved.op_type) == ("Less", "Add")
+            and condition.input[0] == moved.input[0] == chosen.input[2]
+        )
+
+
+@register("onehot_workaround", stage=Stage.PATTERNS)
+class OnehotWorkaround(NodeRule):
+    """OneHot counts its axis from the front, and its depth is int32."""
+
+    op_types = frozenset(("OneHot",))
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """A depth of more than 31 bits stays: no chip has room for what it makes."""
+        rank, depth = view.rank(node.input[0]), view.constant(node.input[1])
+        axis = attribute(node, "axis", -1)
+        is_wide = depth is not None and depth.dtype != np.int32 and depth.max() <= np.iinfo(np.int32).max
+        # Those of its kernels that ONNX Runtime has.
+        is_wide &= view.type(node.input[0]) in _INDICES and view.type(node.input[2]) in _HOT
+        if rank is None or not (axis < 0 or is_wide):
+            return None
+        chain = view.start(node, "depth")
+        inputs = list(node.input)
+        if is_wide and depth is not None:
+            inputs[1] = chain.constant(depth, np.int32)
+        chain.add_as(node.output[0], "OneHot", *inputs, axis=axis % (rank + 1))
+        return chain.end(node)
+
+
+@register("topk_workaround", stage=Stage.PATTERNS)
+class TopkWorkaround(NodeRule):
+    """TopK counts its axis from the front."""
+
+    op_types = frozenset(("TopK",))
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The last axis is its default, which is a negative one."""
+        rank, axis = view.rank(node.input[0]), attribute(node, "axis", -1)
+        if not rank or axis >= 0:
+            return None
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        del made.attribute[:]
+        made.attribute.extend(each for each in node.attribute if each.name != "axis")
+        made.attribute.append(helper.make_attribute("axis", axis % rank))
+        return [made]

@@ -1,10 +1,18 @@
 """Passes that replace one operator by others, workarounds, opsets."""
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
+import onnx
 from onnx import TensorProto, helper
 from sample_models import make_model
 
-from pass_cases.case import Case
+from pass_cases.case import Case, Feeds
+
+Spec = tuple[int, Sequence[int]]
+Array = npt.NDArray[Any]
 
 F, F16, I64, I32, B = (
     TensorProto.FLOAT,
@@ -18,10 +26,18 @@ ONE_ROUNDING = 2.0**-23
 FEW_ROUNDINGS = 1e-6
 
 
-def single(op_type, inputs, output, weights=None, opset=17, names=None, **attributes):
+def single(
+    op_type: str,
+    inputs: Mapping[str, Spec],
+    output: Spec,
+    weights: Mapping[str, Any] | None = None,
+    opset: int = 17,
+    names: Sequence[str] = (),
+    **attributes: Any,
+) -> Callable[[], onnx.ModelProto]:
     """A maker of models of one node; `inputs` and `output` are types and shapes."""
 
-    def make():
+    def make() -> onnx.ModelProto:
         read = names or [*inputs, *(weights or {})]
         node = helper.make_node(op_type, read, ["y"], name="node", **attributes)
         return make_model([node], inputs, {"y": output}, weights or {}, opset)
@@ -29,16 +45,27 @@ def single(op_type, inputs, output, weights=None, opset=17, names=None, **attrib
     return make
 
 
-def norm_weights():
+def two_results(op_type: str, **attributes: Any) -> Callable[[], onnx.ModelProto]:
+    """A maker of models of a node that picks two of three and says which."""
+
+    def make() -> onnx.ModelProto:
+        node = helper.make_node(op_type, ["x", "k"], ["y", "i"], name="node", **attributes)
+        outputs = {"y": (F, [2, 2]), "i": (I64, [2, 2])}
+        return make_model([node], {"x": (F, [2, 3])}, outputs, {"k": np.array([2])})
+
+    return make
+
+
+def norm_weights() -> dict[str, Array]:
     drawn = RNG.normal(size=(4, 3)).astype(np.float32)
     return {"s": drawn[0], "b": drawn[1], "m": drawn[2], "v": np.abs(drawn[3]) + 1}
 
 
-def fed(**values):
+def fed(**values: Array) -> Callable[[onnx.ModelProto], Feeds]:
     return lambda _model: values
 
 
-def one_place(*shape):
+def one_place(*shape: int) -> Array:
     values = np.zeros(shape, np.float32)
     values.ravel()[values.size // 2] = -3
     return values
@@ -46,7 +73,11 @@ def one_place(*shape):
 
 IMAGE = (F, [2, 3, 4, 4])
 PAIR = {"x": (F, [2, 3]), "z": (F, [2, 3])}
-COMPARED = {"made": frozenset(["Not"]), "feeds": fed(x=np.eye(2, 3), z=np.full((2, 3), 1.0, np.float32))}
+COMPARED: dict[str, Any] = {
+    "made": frozenset(["Not"]),
+    "feeds": fed(x=np.eye(2, 3), z=np.full((2, 3), 1.0, np.float32)),
+}
+DEPTH = {"d": np.int64(4), "v": np.array([0, 1], np.float32)}
 MATRIX = RNG.normal(size=(5, 3)).astype(np.float32)
 
 CASES: dict[str, Case] = {
@@ -75,7 +106,7 @@ CASES: dict[str, Case] = {
         single("Clip", {"x": (F, [2, 3])}, (F, [2, 3]), {"low": np.float32(-0.5)}),
     ),
     "replace_div_with_mul": Case(
-        single("Div", {"x": (F, [2, 3])}, (F, [2, 3]), {"d": np.float32([3, 7, -0.1])}),
+        single("Div", {"x": (F, [2, 3])}, (F, [2, 3]), {"d": np.array([3, 7, -0.1], np.float32)}),
         # The reciprocal of a million is none that half has.
         single("Div", {"x": (F, [2, 3])}, (F, [2, 3]), {"d": np.float32(1e6)}),
         made=frozenset(["Mul"]),
@@ -145,6 +176,37 @@ CASES: dict[str, Case] = {
         made=frozenset(["Mul", "Reciprocal"]),
         gone=frozenset(["Pow"]),
         tolerance=FEW_ROUNDINGS,
+    ),
+    "float_ops_workaround": Case(
+        single("ReduceMean", {"x": (I32, [2, 6])}, (I32, [2, 1]), axes=[1]),
+        single("Add", {"x": (I32, [2, 3]), "z": (I32, [2, 3])}, (I32, [2, 3])),
+        made=frozenset(["Cast"]),
+        feeds=lambda model: {
+            value.name: np.arange(-3, 9, dtype=np.int32).reshape(2, -1)[
+                :, : value.type.tensor_type.shape.dim[1].dim_value
+            ]
+            for value in model.graph.input
+        },
+    ),
+    "indices_workaround": Case(
+        single("Gather", {"x": (F, [4, 3]), "i": (I64, [5])}, (F, [5, 3])),
+        single("Gather", {"x": (F, [4, 3])}, (F, [2, 3]), {"i": np.array([0, 3], np.int32)}),
+        made=frozenset(["Where", "Cast"]),
+        feeds=fed(x=MATRIX[:4], i=np.array([0, -1, 3, -4, 2])),
+    ),
+    "onehot_workaround": Case(
+        single("OneHot", {"x": (I64, [2, 3])}, (F, [2, 3, 4]), DEPTH),
+        single(
+            "OneHot",
+            {"x": (I64, [2, 3])},
+            (F, [2, 3, 4]),
+            {**DEPTH, "d": np.int32(4)},
+            axis=2,
+        ),
+    ),
+    "topk_workaround": Case(
+        two_results("TopK", axis=-1),
+        two_results("TopK", axis=1),
     ),
     "replace_where_with_mul_add": Case(
         single("Where", {"c": (B, [2, 3]), "x": (F, [2, 3]), "z": (F, [3])}, (F, [2, 3])),
