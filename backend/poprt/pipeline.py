@@ -24,6 +24,7 @@ from poprt.passes.floats import is_half
 
 CONVERSION = (
     # Admission: is it a model that may be looked at.
+    "check_opset",
     "check_operators",
     "admit",
     # Interface: inputs and outputs, their shapes, the opset.

@@ -41,6 +41,9 @@ class Names:
     """Names and weights of a whole model, while nodes of it are replaced."""
 
     opset: int
+    """Of what is made."""
+    source: int
+    """Of the model."""
     beginnings: set[str]
     """What stands before the last slash in names that there are."""
     added: list[TensorProto] = field(default_factory=list)
@@ -48,9 +51,10 @@ class Names:
     """What replaced nodes have read."""
 
     @classmethod
-    def of(cls, model: onnx.ModelProto) -> Names:
-        """Those of `model`."""
-        return cls(find_opset(model, 1), {name.rpartition("/")[0] for name in iter_defined(model.graph)})
+    def of(cls, model: onnx.ModelProto, opset: int = 0) -> Names:
+        """Those of `model`; what is made is of that opset, 0: of the model's."""
+        source = find_opset(model, 1)
+        return cls(opset or source, source, {name.rpartition("/")[0] for name in iter_defined(model.graph)})
 
     def take(self, wanted: str) -> str:
         """A beginning for names that nobody else has."""
@@ -85,7 +89,7 @@ class View:
 
     @property
     def opset(self) -> int:
-        """The model's."""
+        """Of what is made, which is the model's but on the way to another."""
         return self.names.opset
 
     def tensor(self, name: str) -> TensorProto | None:
@@ -195,6 +199,8 @@ class NodeRule(Pass):
     """Operators of the standard that it looks at; without one in it the model is left alone at once."""
     needs_shapes: ClassVar[bool] = True
     """Whether it asks for types and shapes of what nodes make."""
+    opset = 0
+    """Of what it makes, where that is not the model's."""
 
     def replace(self, node: onnx.NodeProto, view: View) -> Iterable[onnx.NodeProto] | None:
         """What takes the place of a node; None: it stays. For subclasses to define."""
@@ -202,9 +208,9 @@ class NodeRule(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Weights that only replaced nodes have read go."""
-        if any(self._is_ours(node) for node in iter_nodes(model.graph)):
+        if any(self.looks_at(node) for node in iter_nodes(model.graph)):
             known = infer_shapes(model).graph if self.needs_shapes else None
-            names = Names.of(model)
+            names = Names.of(model, self.opset)
             self._visit(model.graph, known, View.of(names, model.graph, known, None))
             model.graph.initializer.extend(names.added)
             unused = names.dropped - used_names(model.graph) - {value.name for value in model.graph.input}
@@ -212,7 +218,8 @@ class NodeRule(Pass):
                 drop_weights(model.graph, {tensor.name for tensor in model.graph.initializer} - unused)
         return model
 
-    def _is_ours(self, node: onnx.NodeProto) -> bool:
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Whether `replace` is asked about a node."""
         return node.op_type in self.op_types and node.domain in STANDARD_DOMAINS
 
     def _visit(self, graph: onnx.GraphProto, known: onnx.GraphProto | None, view: View) -> None:
@@ -223,7 +230,7 @@ class NodeRule(Pass):
             for number, body in enumerate(iter_bodies(node)):
                 known_body = inferred[number] if number < len(inferred) else None
                 self._visit(body, known_body, View.of(view.names, body, known_body, view))
-            made = self.replace(node, view) if self._is_ours(node) else None
+            made = self.replace(node, view) if self.looks_at(node) else None
             is_changed |= made is not None
             if made is None:
                 nodes.append(node)

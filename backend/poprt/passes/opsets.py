@@ -1,2 +1,259 @@
-"""The pass that writes a model in another opset: up by onnx, and down by rules of our own where onnx has
-none."""
+"""Passes on opsets: a model in another one, up by the converter of onnx, down by rules of ours, which has
+nearly none for that way. The rules: `opset_rules` and `opset_spellings`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import onnx
+from onnx import TensorProto, defs, helper
+from onnxgraph import change_without_weights, find_opset, iter_nodes
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import LARGE
+from simipu import CompileError
+from simipu.numerics.lowering import OLDEST_OPSET
+
+from poprt.passes import opset_spellings as _opset_spellings  # noqa: F401 - its rules register themselves
+from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.checks import describe
+from poprt.passes.node_rules import NodeRule, View
+from poprt.passes.opset_rules import RULES, NoOlderFormError, Older
+from poprt.passes.standard_functions import expand
+
+_MOST_NESTED = 8
+"""Functions of the standard that call others; known are 3."""
+_KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
+"""Operators whose definitions ONNX Runtime does not load in older opsets: shapes in them are not known."""
+_WIDER = {
+    TensorProto.BOOL: (TensorProto.INT32,),
+    TensorProto.INT8: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.UINT8: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.INT16: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.UINT16: (TensorProto.INT32, TensorProto.FLOAT),
+    TensorProto.FLOAT16: (TensorProto.FLOAT,),
+}
+"""Types that have all values of another, the narrowest first; what overflows there is cut off alike when it
+is cast back."""
+_WIDER_IN_POW = dict.fromkeys(
+    (*_WIDER, *(getattr(TensorProto, name) for name in ("INT32", "UINT32", "INT64", "UINT64"))),
+    (TensorProto.FLOAT,),
+)
+"""Powers of whole numbers, which older opsets have as floats."""
+
+
+@register("check_opset", stage=Stage.ADMISSION, default=True, is_ours=True, before=("check_operators",))
+class CheckOpset(Pass):
+    """Refuse a model of an opset that the installed onnx does not know."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError."""
+        found, newest = find_opset(model, 1), defs.onnx_opset_version()
+        if found > newest:
+            raise CompileError(
+                f"the model is of opset {found}; the installed onnx {onnx.__version__} knows those up to "
+                f"{newest}: export the model with opset {newest} or older, or install a newer onnx"
+            )
+        return model
+
+
+@register(
+    "convert_version",
+    stage=Stage.INTERFACE,
+    option="convert_version",
+    takes={"version": "convert_version"},
+    is_ours=True,
+    depend=("admit",),
+)
+class ConvertVersion(Pass):
+    """Write a model in another opset, its bodies too; None: leave it.
+
+    What has no older form is refused, and so is what an older form would need to know and cannot see.
+    """
+
+    def __init__(self, version: int | None = None) -> None:
+        super().__init__()
+        self._version = version
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Large weights stay where they are. Raises CompileError where it cannot go there."""
+        found = find_opset(model, 1)
+        if self._version is None or self._version == found:
+            return model
+        if not 1 <= self._version <= defs.onnx_opset_version():
+            raise CompileError(
+                f"convert_version={self._version}: the installed onnx knows opsets 1 to "
+                f"{defs.onnx_opset_version()}"
+            )
+        lowest = max(self._version, OLDEST_OPSET)
+        if lowest < found:
+            model = convert_down(model, lowest)
+        if find_opset(model, 1) != self._version:
+            large = {t.name for t in model.graph.initializer if math.prod(t.dims) >= LARGE}
+            change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
+        return model
+
+
+def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    try:
+        return onnx.version_converter.convert_version(model, version)
+    except (onnx.version_converter.ConvertError, RuntimeError) as error:
+        raise CompileError(
+            f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def convert_down(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    """`model`, changed in place, in an older opset, 11 or newer. Raises CompileError that names the node."""
+    source = find_opset(model, 1)
+    for _ in range(_MOST_NESTED):
+        functions = _Functions(source, version)
+        if not any(functions.looks_at(node) for node in iter_nodes(model.graph)):
+            break
+        model = functions.run(model)
+    model = _OlderForms(source, version).run(model)
+    for entry in model.opset_import:
+        if entry.domain in STANDARD_DOMAINS:
+            entry.version = version
+    return model
+
+
+class _Functions(NodeRule):
+    """Operators that the older opset lacks, and for which there is no rule of ours, as the standard defines
+    them."""
+
+    op_types = frozenset()
+
+    def __init__(self, source: int, target: int) -> None:
+        super().__init__()
+        self._source, self._target, self.opset = source, target, source
+
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Whether the older opset lacks it, and it is defined by others."""
+        if node.domain not in STANDARD_DOMAINS or node.op_type in RULES or node.op_type in _KEPT_WHOLE:
+            return False
+        if defs.has(node.op_type, self._target) or not defs.has(node.op_type, self._source):
+            return False
+        schema: Any = defs.get_schema(node.op_type, self._source)
+        return bool(schema.has_function or schema.has_context_dependent_function)
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """None where the definition asks for types that are not known."""
+        types = [
+            helper.make_tensor_type_proto(view.type(name), view.shape(name)) if name else onnx.TypeProto()
+            for name in node.input
+        ]
+        prefix = view.names.take(f"{next(filter(None, node.output), node.op_type)}/function")
+        return expand(node, self._source, types, prefix)
+
+
+class _OlderForms(NodeRule):
+    """All nodes in the forms of an older opset."""
+
+    op_types = frozenset()
+
+    def __init__(self, source: int, target: int) -> None:
+        super().__init__()
+        self._source, self.opset = source, target
+        self._stays: dict[str, bool] = {}
+
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Whether the operator has another version there."""
+        if node.domain not in STANDARD_DOMAINS:
+            return False
+        if node.op_type not in self._stays:
+            self._stays[node.op_type] = defs.has(node.op_type, self.opset) and (
+                defs.get_schema(node.op_type, self.opset).since_version
+                == defs.get_schema(node.op_type, self._source).since_version
+            )
+        return not self._stays[node.op_type]
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """By its rule; and where it stays, its types must be older ones."""
+        own_rule = RULES.get(node.op_type)
+        try:
+            self._check_types(node, view)
+            made = own_rule(Older(node, view, self._source, self.opset)) if own_rule else None
+            if made is None or (len(made) == 1 and made[0].op_type == node.op_type):
+                return self._widen(made[0] if made else node, view) or made
+            return made
+        except NoOlderFormError as error:
+            raise CompileError(
+                f"the model cannot be converted to opset {self.opset}: node {describe(node)}: {error}. Keep "
+                f"the model's opset {self._source} (no convert_version), or export the model without it"
+            ) from None
+
+    def _widen(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The node between casts, where it could not take, or make, these types; None where it could."""
+        if not defs.has(node.op_type, self.opset):
+            raise NoOlderFormError(f"opset {self.opset} has no {node.op_type}, and nothing to make it of")
+        schema = defs.get_schema(node.op_type, self.opset)
+        self._check_form(node, schema)
+        inputs = _match(node.input, schema.inputs)
+        outputs = _match(node.output, schema.outputs)
+        casts = self._find_casts(node, view, [*inputs, *outputs])
+        if not casts:
+            return None
+        chain = view.start(node, "wider")
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for place, (name, parameter) in enumerate(inputs):
+            if name and parameter.type_str in casts:
+                made.input[place] = chain.add("Cast", name, to=casts[parameter.type_str])
+        chain.nodes.append(made)
+        for place, (name, parameter) in enumerate(outputs):
+            if name and parameter.type_str in casts:
+                made.output[place] = chain.new_name()
+                chain.add_as(name, "Cast", made.output[place], to=view.type(name))
+        return chain.nodes
+
+    def _check_types(self, node: onnx.NodeProto, view: View) -> None:
+        """NoOlderFormError for tensors of types that the older opset has not at all."""
+        known = defs.get_schema("Identity", self.opset).inputs[0].types
+        for name in (*node.input, *node.output):
+            element = view.type(name) if name else 0
+            if element and f"tensor({_spell(element)})" not in known:
+                raise NoOlderFormError(
+                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which opset {self.opset} has not"
+                )
+
+    def _check_form(self, node: onnx.NodeProto, schema: defs.OpSchema) -> None:
+        new = [each.name for each in node.attribute if each.name not in schema.attributes]
+        if new:
+            raise NoOlderFormError(f"it has {new[0]}, which opset {self.opset} does not know")
+        fits = schema.min_input <= len(node.input) <= schema.max_input
+        if not fits or len(node.output) > schema.max_output:
+            raise NoOlderFormError(f"it has other inputs or outputs than in opset {self.opset}")
+
+    def _find_casts(
+        self, node: onnx.NodeProto, view: View, parameters: list[tuple[str, defs.OpSchema.FormalParameter]]
+    ) -> dict[str, int]:
+        """The wider type of each type variable that needs one."""
+        casts: dict[str, int] = {}
+        for name, parameter in parameters:
+            element = view.type(name) if name else 0
+            if not element or f"tensor({_spell(element)})" in parameter.types:
+                continue
+            known = {**_WIDER, **(_WIDER_IN_POW if node.op_type == "Pow" else {})}
+            wider = [each for each in known.get(element, ()) if f"tensor({_spell(each)})" in parameter.types]
+            if not wider:
+                raise NoOlderFormError(
+                    f"{name!r} is of {TensorProto.DataType.Name(element)}, which {node.op_type} does not "
+                    f"take in opset {self.opset}"
+                )
+            casts.setdefault(parameter.type_str, wider[0])
+        return casts
+
+
+def _match(
+    names: Sequence[str], parameters: Sequence[defs.OpSchema.FormalParameter]
+) -> list[tuple[str, defs.OpSchema.FormalParameter]]:
+    """Each tensor of a node and what the standard says of it; the last parameter may stand for many."""
+    return [(name, parameters[min(place, len(parameters) - 1)]) for place, name in enumerate(names)]
+
+
+def _spell(element: int) -> str:
+    """A type as schemas have it."""
+    return str(TensorProto.DataType.Name(element)).lower()

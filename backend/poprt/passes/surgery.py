@@ -1,18 +1,16 @@
-"""Passes that change what a model says of itself: its opset, the version of its format, its inputs and
+"""Passes that change what a model says of itself: the version of its format, its inputs and
 outputs, the names and the order of its nodes."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 
 import onnx
 from onnx import TensorProto
 from onnxgraph import (
     GraphError,
     attribute,
-    change_without_weights,
     infer_shapes,
     iter_graphs,
     iter_nodes,
@@ -25,7 +23,6 @@ from onnxgraph import (
     sort_nodes,
 )
 from onnxgraph.nodes import find_users
-from onnxgraph.weights import is_outlined
 from simipu import CompileError
 
 from poprt.constants import MAXIMUM_IR_VERSION
@@ -34,39 +31,6 @@ from poprt.passes.base_pass import Pass, Stage, register
 MINIMUM_IR_VERSION = 8
 """ONNX IR 4 made initializers independent of inputs, on which every pass here relies; every supported ONNX
 Runtime reads 8."""
-
-
-@register(
-    "convert_version",
-    stage=Stage.INTERFACE,
-    option="convert_version",
-    takes={"version": "convert_version"},
-    is_ours=True,
-    depend=("admit",),
-)
-class ConvertVersion(Pass):
-    """Write a model in another opset, by the converter of onnx; None: leave it."""
-
-    def __init__(self, version: int | None = None) -> None:
-        super().__init__()
-        self._version = version
-
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """The converter would carry weights to and fro: the large ones wait outside. Raises CompileError
-        where it cannot go there."""
-        if self._version is not None:
-            outlined = {tensor.name for tensor in model.graph.initializer if is_outlined(tensor)}
-            change_without_weights(model, outlined, partial(_convert, version=self._version))
-        return model
-
-
-def _convert(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
-    try:
-        return onnx.version_converter.convert_version(model, version)
-    except (onnx.version_converter.ConvertError, RuntimeError) as error:
-        raise CompileError(
-            f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
-        ) from error
 
 
 @register("limit_ir_version", stage=Stage.INTERFACE, default=True, is_ours=True)
