@@ -132,6 +132,11 @@ class ConverterOptions:
             )
 
     @property
+    def widens(self) -> bool:
+        """Whether the pass widen_batch comes, to which a batch that is fixed at 1 may be left."""
+        return self.batch_size is not None
+
+    @property
     def shapes_left(self) -> dict[str, Sequence[int]]:
         """`input_shape` of the inputs that stay inputs."""
         return {name: shape for name, shape in self.input_shape.items() if name not in self.fix_inputs}

@@ -48,6 +48,7 @@ CONVERSION = (
     "check_constants",
     "constant_folding",
     "fill_squeeze_axes",
+    "widen_batch",
     "merge_if_with_same_cond",
     "eliminate_identity",
     "eliminate_nop_cast",

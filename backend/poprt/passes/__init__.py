@@ -3,6 +3,7 @@ file; what a pass is: `base_pass`. Which of them run, and in which order: `poprt
 
 from poprt.passes import (
     attention,
+    batches,
     checks,
     chip_operators,
     consecutive,
@@ -57,6 +58,7 @@ __all__ = [
     "ShapeFunc",
     "Stage",
     "attention",
+    "batches",
     "checks",
     "chip_operators",
     "consecutive",

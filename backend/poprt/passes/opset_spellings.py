@@ -344,10 +344,10 @@ def get_element(node: Older) -> list[onnx.NodeProto] | None:
 @rule("OptionalHasElement")
 def has_element(node: Older) -> list[onnx.NodeProto] | None:
     """Of a tensor it says yes, of nothing no."""
-    is_tensor = bool(node.view.type(node.name(0)))
+    is_tensor = not node.name(0) or bool(node.view.type(node.name(0)))
     if not node.crosses(18) or (node.target >= _OPTIONAL_CAME and not is_tensor):
         return None
-    if node.name(0) and not is_tensor:
+    if not is_tensor:
         raise NoOlderFormError("older opsets have tensors only")
     value = helper.make_tensor("", TensorProto.BOOL, [], [bool(node.name(0))])
     return [helper.make_node("Constant", [], node.node.output, node.node.name, value=value)]

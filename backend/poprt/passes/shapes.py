@@ -87,13 +87,19 @@ class FixInputs(Pass):
     "const_input_shape",
     stage=Stage.INTERFACE,
     default=True,
-    takes={"const_input_shape": "shapes_left", "batch_size": "batch_size", "batch_axis": "batch_axis"},
+    takes={
+        "const_input_shape": "shapes_left",
+        "batch_size": "batch_size",
+        "batch_axis": "batch_axis",
+        "widens": "widens",
+    },
 )
 class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
 
     `const_input_shape` may fix variable dimensions only; names that the model lacks are warned of.
-    `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is still variable.
+    `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is still variable. If
+    one has a 1 there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked for.
     """
 
     def __init__(
@@ -101,10 +107,11 @@ class ConstInputShape(Pass):
         const_input_shape: Mapping[str, Sequence[int]] | None = None,
         batch_size: int | None = None,
         batch_axis: int | None = None,
+        widens: bool = False,
     ) -> None:
         super().__init__()
         self._input_shape, self._batch_size = const_input_shape or {}, batch_size
-        self._batch_axis = batch_axis or 0
+        self._batch_axis, self._widens = batch_axis or 0, widens
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError for a contradiction, or a dimension that stays variable."""
@@ -114,12 +121,26 @@ class ConstInputShape(Pass):
             self.logger.warning(
                 "input_shape names %r, which is ignored; the model's inputs are %s", name, ", ".join(inputs)
             )
+        is_later = self._widens and self._batch_size is not None and any(map(self._has_one, inputs.values()))
         for name, value in inputs.items():
-            _fix(value, self._input_shape.get(name), self._batch_size, self._batch_axis)
+            size = self._batch_size
+            if is_later:
+                size = 1 if self._has_one(value) or self._is_open(value) else None
+            _fix(value, self._input_shape.get(name), size, self._batch_axis)
         replace_inputs(model.graph, inputs.values())
         _clear_shapes(model.graph)
         replace_outputs(model.graph, infer_shapes(model).graph.output)
         return model
+
+    def _has_one(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether a batch of 1 is written down."""
+        dims = value.type.tensor_type.shape.dim[self._batch_axis :][:1]
+        return any(dim.dim_value == 1 for dim in dims)
+
+    def _is_open(self, value: onnx.ValueInfoProto) -> bool:
+        """Whether the batch of an input is variable."""
+        dims = value.type.tensor_type.shape.dim[self._batch_axis :][:1]
+        return any(dim.dim_value < 1 for dim in dims)
 
 
 @register("const_batch_size", stage=Stage.INTERFACE)
