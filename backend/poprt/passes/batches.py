@@ -18,6 +18,7 @@ import onnx
 from onnx import TensorProto, defs, helper, numpy_helper
 from onnxgraph import (
     attribute,
+    drop_weights,
     find_opset,
     fresh_name,
     infer_shapes,
@@ -25,6 +26,7 @@ from onnxgraph import (
     iter_defined,
     iter_reads,
     set_shape,
+    used_names,
 )
 from onnxgraph.edit import forget_values
 from onnxgraph.weights import has_data, read_array
@@ -185,12 +187,15 @@ class _Widening:
         """`model`, which has the same nodes, changed in place to a batch of that size."""
         graph = model.graph
         taken = set(iter_defined(graph))
+        replaced = {graph.node[place].input[index] for place, index, _ in self.edits}
         for place, index, make in self.edits:
             node = graph.node[place]
             name = fresh_name(f"{node.output[0]}/batch_{index}", taken)
             taken.add(name)
             graph.initializer.append(numpy_helper.from_array(make(size), name))
             node.input[index] = name
+        unused = replaced - used_names(graph)
+        drop_weights(graph, {tensor.name for tensor in graph.initializer} - unused)
         for value in graph.input:
             shape = list(_shape_of(value))
             shape[self.axes[value.name]] = size
