@@ -89,9 +89,15 @@ def test_what_passes_take_of_the_options_is_there():
         ({"convert_version": 13}, {"convert_version"}),
         ({"remove_outputs": {"y"}}, {"remove_outputs"}),
         ({"fix_inputs": {"x": 1}}, {"fix_inputs"}),
-        ({"precision": "fp16"}, {"half_to_float", "float_to_half"}),
-        ({"precision": "fp8"}, {"half_to_float", "float_to_half", "float_to_fp8"}),
-        ({"precision": "fp8_weight"}, {"half_to_float", "float_to_half", "float_to_fp8"}),
+        ({"precision": "fp16"}, {"half_to_float", "replace_half_reducemean", "float_to_half"}),
+        (
+            {"precision": "fp8"},
+            {"half_to_float", "replace_half_reducemean", "float_to_half", "float_to_fp8"},
+        ),
+        (
+            {"precision": "fp8_weight"},
+            {"half_to_float", "replace_half_reducemean", "float_to_half", "float_to_fp8"},
+        ),
     ],
 )
 def test_an_option_switches_its_passes_on(options, added):

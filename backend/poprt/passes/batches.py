@@ -29,6 +29,7 @@ from onnxgraph import (
     used_names,
 )
 from onnxgraph.edit import forget_values
+from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import has_data, read_array
 from simipu import CompileError
 from simipu.operators.rules.places import NotIndependent, Rows
@@ -209,6 +210,8 @@ class _Widening:
         self.replaced = {}
         if any(True for _ in iter_bodies(node)):
             raise NotIndependent("rows are not followed into its bodies")
+        if node.domain not in STANDARD_DOMAINS or not defs.has(node.op_type, self.opset):
+            raise NotIndependent("rows are followed through operators of the standard only")
         for index in self._find_tiled(node):
             self._tile(place, node, *index)
         if node.op_type == "Reshape":
