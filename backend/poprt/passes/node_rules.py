@@ -26,6 +26,7 @@ from onnxgraph import (
 )
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import LARGE, has_data, read_array
+from simipu import CompileError
 
 from poprt.passes.base_pass import Pass
 
@@ -209,7 +210,7 @@ class NodeRule(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Weights that only replaced nodes have read go."""
         if any(self.looks_at(node) for node in iter_nodes(model.graph)):
-            known = infer_shapes(model).graph if self.needs_shapes else None
+            known = self._infer(model) if self.needs_shapes else None
             names = Names.of(model, self.opset)
             self._visit(model.graph, known, View.of(names, model.graph, known, None))
             model.graph.initializer.extend(names.added)
@@ -218,9 +219,27 @@ class NodeRule(Pass):
                 drop_weights(model.graph, {tensor.name for tensor in model.graph.initializer} - unused)
         return model
 
+    def _infer(self, model: onnx.ModelProto) -> onnx.GraphProto:
+        try:
+            return infer_shapes(model).graph
+        except onnx.shape_inference.InferenceError as error:
+            raise CompileError(f"pass {self.name}: {' '.join(str(error).split())}") from error
+
     def looks_at(self, node: onnx.NodeProto) -> bool:
         """Whether `replace` is asked about a node."""
         return node.op_type in self.op_types and node.domain in STANDARD_DOMAINS
+
+    def _try(self, node: onnx.NodeProto, view: View) -> Iterable[onnx.NodeProto] | None:
+        """CompileError where a node is not what its operator says: nobody has checked a stranger's ranks,
+        axes and counts."""
+        try:
+            return self.replace(node, view)
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            name = node.name or ", ".join(node.output)
+            raise CompileError(
+                f"pass {self.name}: node {name!r} ({node.op_type}) is not what opset "
+                f"{view.names.source} says of it: {error}; check the model with onnx.checker"
+            ) from error
 
     def _visit(self, graph: onnx.GraphProto, known: onnx.GraphProto | None, view: View) -> None:
         nodes: list[onnx.NodeProto] = []
@@ -230,7 +249,7 @@ class NodeRule(Pass):
             for number, body in enumerate(iter_bodies(node)):
                 known_body = inferred[number] if number < len(inferred) else None
                 self._visit(body, known_body, View.of(view.names, body, known_body, view))
-            made = self.replace(node, view) if self.looks_at(node) else None
+            made = self._try(node, view) if self.looks_at(node) else None
             is_changed |= made is not None
             if made is None:
                 nodes.append(node)

@@ -65,6 +65,13 @@ class Older:
             )
         return value
 
+    def values(self, place: int, what: str) -> Array:
+        """The constant at an input that there has to be."""
+        value = self.constant(place, what)
+        if value is None:
+            raise NoOlderFormError(f"it has no {what}")
+        return value
+
     def shape(self, place: int = 0) -> Shape:
         """The static shape of an input."""
         shape = self.view.shape(self.name(place))
@@ -188,8 +195,7 @@ def split(node: Older) -> list[onnx.NodeProto] | None:
 
 
 def _part(node: Older) -> list[int]:
-    shape = node.shape()
-    count, size = node.get("num_outputs"), shape[node.get("axis", 0)]
+    count, size = len(node.node.output), node.shape()[node.get("axis", 0)]
     part = math.ceil(size / max(1, count))
     return [max(0, min(part, size - part * number)) for number in range(count)]
 
@@ -218,8 +224,7 @@ def pad(node: Older) -> list[onnx.NodeProto] | None:
         raise NoOlderFormError("it has mode='wrap', which has no older form")
     if not node.crosses(18) or not node.name(3):
         return None
-    axes, pads, rank = node.constant(3, "axes"), node.constant(1, "pads"), node.rank()
-    assert axes is not None and pads is not None  # noqa: PT018 - both are there
+    axes, pads, rank = node.values(3, "axes"), node.values(1, "pads"), node.rank()
     whole = [0] * (2 * rank)
     for place, axis in enumerate(axes.ravel().tolist()):
         whole[axis % rank] = int(pads[place])
@@ -260,8 +265,7 @@ def resize(node: Older) -> list[onnx.NodeProto] | None:
 
 def _spread(node: Older, axes: Sequence[int], place: int, whole: Sequence[Any]) -> list[Any]:
     """What an input says of some axes, and `whole` of the others."""
-    values, spread = node.constant(place, "scales or sizes"), list(whole)
-    assert values is not None
+    values, spread = node.values(place, "scales or sizes"), list(whole)
     for axis, value in zip(axes, values.tolist(), strict=True):
         spread[axis] = value
     return spread
@@ -299,8 +303,7 @@ def reshape(node: Older) -> list[onnx.NodeProto] | None:
     if not node.crosses(14) or node.get("allowzero") is None:
         return None
     if node.get("allowzero"):
-        target = node.constant(1, "shape")
-        assert target is not None
+        target = node.values(1, "shape")
         if (target == 0).any():
             shape = node.shape()
             if any(size == 0 and (place >= len(shape) or shape[place]) for place, size in enumerate(target)):

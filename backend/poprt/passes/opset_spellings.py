@@ -255,7 +255,9 @@ def group_normalization(node: Older) -> list[onnx.NodeProto] | None:
     if not (node.crosses(18) or node.crosses(_SCALES_ARE_OF_CHANNELS)):
         return None
     chain, x, groups = node.start(), node.name(0), node.get("num_groups")
-    shape, dtype = node.shape(), node.view.dtype(x)
+    shape, dtype = node.shape(), _dtype(node)
+    if not groups or shape[1] % groups:
+        raise NoOlderFormError(f"it has {groups} groups of {shape[1]} channels")
     parted = chain.add("Reshape", x, chain.shape([shape[0], groups, -1]))
     scales = chain.constant(np.ones(groups), dtype), chain.constant(np.zeros(groups), dtype)
     normal = chain.add("InstanceNormalization", parted, *scales, epsilon=node.get("epsilon", 1e-5))

@@ -10,9 +10,9 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper
-from onnxgraph import change_without_weights, find_opset, iter_nodes
+from onnxgraph import change_without_weights, find_opset, iter_bodies, iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import LARGE
+from onnxgraph.weights import LARGE, is_outlined
 from simipu import CompileError
 from simipu.numerics.lowering import OLDEST_OPSET
 
@@ -23,6 +23,12 @@ from poprt.passes.node_rules import NodeRule, View
 from poprt.passes.opset_rules import RULES, NoOlderFormError, Older
 from poprt.passes.standard_functions import expand
 
+_ONNX_ERRORS = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    onnx.version_converter.ConvertError,
+    RuntimeError,
+)
 _MOST_NESTED = 8
 """Functions of the standard that call others; known are 3."""
 _KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
@@ -91,15 +97,21 @@ class ConvertVersion(Pass):
         if lowest < found:
             model = convert_down(model, lowest)
         if find_opset(model, 1) != self._version:
-            large = {t.name for t in model.graph.initializer if math.prod(t.dims) >= LARGE}
+            weights = model.graph.initializer
+            large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
             change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
         return model
 
 
 def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = model.ir_version, {"": find_opset(model, 1)}
     try:
+        for node in iter_nodes(model.graph):  # the converter trusts them, and crashes on what is none
+            if not any(True for _ in iter_bodies(node)):
+                onnx.checker.check_node(node, context)
         return onnx.version_converter.convert_version(model, version)
-    except (onnx.version_converter.ConvertError, RuntimeError) as error:
+    except _ONNX_ERRORS as error:
         raise CompileError(
             f"the model cannot be converted to opset {version}: {' '.join(str(error).split())}"
         ) from error
@@ -124,6 +136,7 @@ class _Functions(NodeRule):
     """Operators that the older opset lacks, and for which there is no rule of ours, as the standard defines
     them."""
 
+    name = "convert_version"
     op_types = frozenset()
 
     def __init__(self, source: int, target: int) -> None:
@@ -152,6 +165,7 @@ class _Functions(NodeRule):
 class _OlderForms(NodeRule):
     """All nodes in the forms of an older opset."""
 
+    name = "convert_version"
     op_types = frozenset()
 
     def __init__(self, source: int, target: int) -> None:
