@@ -62,6 +62,11 @@ def register_shape_function(function: ShapeFunction, *op_types: str) -> None:
     _FUNCTIONS.update(dict.fromkeys(op_types, function))
 
 
+def has_shape_function(op_type: str) -> bool:
+    """Whether a user has said what nodes of that operator make."""
+    return op_type in _FUNCTIONS
+
+
 def like_first_input(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     """The stand-in of operators whose first result is of the type and shape of their first operand."""
     return [helper.make_node("Identity", [node.input[0]], [node.output[0]])]

@@ -18,6 +18,7 @@ from typing import Any
 
 import onnx
 from onnxgraph import iter_nodes
+from onnxgraph.nodes import STANDARD_DOMAINS
 
 REGISTERED = frozenset(
     "Abs Add And ArgMax ArgMin Asin Atan AveragePool BatchNormalization Cast Ceil Clip Concat Constant "
@@ -109,7 +110,7 @@ def is_implemented(op_type: str) -> bool:
 
 
 def describe_missing(graph: onnx.GraphProto) -> str:
-    """The operators, bodies' too, that the IPU's compiler has not, each with its first node; "" if it has
+    """The operators of the standard, bodies' too, that the IPU's compiler has not, each with its first node; "" if it has
     all.
 
     Such as "MatMulInteger (node 'a' and 3 more), GatherND (node 'b')".
@@ -117,7 +118,7 @@ def describe_missing(graph: onnx.GraphProto) -> str:
     counts: Counter[str] = Counter()
     first: dict[str, str] = {}
     for node in iter_nodes(graph):
-        if not is_implemented(node.op_type):
+        if node.domain in STANDARD_DOMAINS and not is_implemented(node.op_type):
             counts[node.op_type] += 1
             first.setdefault(node.op_type, node.name)
     more = {op_type: f" and {count - 1} more" if count > 1 else "" for op_type, count in counts.items()}

@@ -42,7 +42,7 @@ from simipu.executable import Program
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import Numerics, lower
 from simipu.numerics.quarter import QUARTERS, decode
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 from simipu.streams import Direction
 from simipu.watchdog import WATCHDOG
 
@@ -386,7 +386,7 @@ def _find_mappable(graph: onnx.GraphProto) -> set[str]:
     """Weights that ONNX Runtime takes as they lie, from whoever reads them."""
     mappable = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if not find_operator(node.op_type).reads_mapped_weights:
+        if not operator_of(node).reads_mapped_weights:
             mappable.difference_update(node.input)
         for subgraph in iter_bodies(node):
             mappable.difference_update(_iter_names(subgraph))

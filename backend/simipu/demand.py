@@ -14,7 +14,7 @@ from onnxgraph import GraphTooLargeError, iter_bodies
 from onnxgraph.nodes import iter_any_bodies
 from onnxgraph.tensors import element_bytes
 
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 from simipu.operators.counts import count_shape
 
 MOST_FOLDED_OPERATIONS = 1 << 34
@@ -111,4 +111,4 @@ def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
     if None in inputs or None in outputs:
         return None
     known = [[shape for shape in side if shape is not None] for side in (inputs, outputs)]
-    return find_operator(node.op_type).count(node, *known)
+    return operator_of(node).count(node, *known)

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper, numpy_helper
 from onnxgraph import Chain, replace_nodes
 from simipu.numerics.lowering import unrounded_results
-from simipu.operators import Rounding, find_operator
+from simipu.operators import Rounding, operator_of
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +58,7 @@ class Watch:
             nodes.append(node)
             for name in self._nodes.keys() & set(node.output):
                 chain = Chain(f"{name}/watched")
-                growing = find_operator(node.op_type).rounding is Rounding.GROWING
+                growing = operator_of(node).rounding is Rounding.GROWING
                 found[name] = _watch(chain, name, growing=growing)
                 nodes += chain.nodes
         chain = Chain("calibration")

@@ -8,11 +8,12 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_graphs, iter_nodes
 from onnxgraph.edit import drop_functions
+from onnxgraph.inference import has_shape_function
 from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError, GraphOptions
 from simipu.demand import measure
 from simipu.errors import CompileMemoryError
-from simipu.operators import OPERATORS, names_where
+from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where
 
 from poprt.branches import advise_to_fix, raise_for_branch
 from poprt.ipu_operators import describe_missing, find_refused_attributes
@@ -41,18 +42,27 @@ SELECTING = names_where(lambda entry: entry.counts_data)
 
 @register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
 class CheckOperators(ImmutablePass):
-    """Refuse operators that are not of the ONNX standard."""
+    """Refuse operators that are neither of the ONNX standard, nor of the chip's own that are known here, nor
+    a user's whose shapes a registered function tells."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError at the first."""
         for node in iter_nodes(model.graph):
-            if node.domain not in STANDARD_DOMAINS or not onnx.defs.has(node.op_type):
+            if not _is_known(node):
                 operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
                 raise CompileError(
                     f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators "
-                    "of the standard domain ai.onnx are"
+                    f"of the standard domain ai.onnx are, and of {CHIP_DOMAIN} "
+                    f"{', '.join(sorted(CHIP_OPERATORS))}"
                 )
         return model
+
+
+def _is_known(node: onnx.NodeProto) -> bool:
+    if node.domain in STANDARD_DOMAINS:
+        return bool(onnx.defs.has(node.op_type)) or has_shape_function(node.op_type)
+    is_ours = node.domain == CHIP_DOMAIN and node.op_type in CHIP_OPERATORS
+    return is_ours or has_shape_function(node.op_type)
 
 
 @register("admit", stage=Stage.ADMISSION, default=True, is_ours=True)

@@ -20,7 +20,7 @@ from onnxgraph.edit import forget_values, keep_opsets
 from onnxgraph.weights import has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 
 from poprt.branches import raise_for_branch
 from poprt.origins import OF_SHAPES
@@ -149,7 +149,7 @@ def _weights_left(graph: onnx.GraphProto) -> set[str]:
     for node in graph.node:
         if node.op_type not in OF_SHAPES and dynamic.intersection(node.input):
             dynamic.update(node.output)
-        if not find_operator(node.op_type).reads_mapped_weights or not dynamic.intersection(node.input):
+        if not operator_of(node).reads_mapped_weights or not dynamic.intersection(node.input):
             wanted.update(node.input)
         for subgraph in iter_bodies(node):
             wanted |= used_names(subgraph)

@@ -32,7 +32,7 @@ from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
 from simipu.cost.placed import IPU_ATTRIBUTE, find_ipus, place_inputs
 from simipu.numerics.quarter import QUARTERS
-from simipu.operators import IPU_COPY, find_operator
+from simipu.operators import IPU_COPY, operator_of
 
 from poprt.passes.base_pass import Pass, Stage, register
 
@@ -59,7 +59,7 @@ class TakeQuarters(Pass):
         casts = {node.output[0]: node for node in all_casts if node.input[0] in narrow}
         narrowed = {node.output[0]: node for node in all_casts if node.output[0] in narrow}
         for node in graph.node:
-            if find_operator(node.op_type).is_product and casts.keys() >= set(node.input[:2]):
+            if operator_of(node).is_product and casts.keys() >= set(node.input[:2]):
                 operand, weights = (casts[name].input[0] for name in node.input[:2])
                 node.input[:2] = [narrowed[operand].input[0] if operand in narrowed else operand, weights]
         for unread in (casts.keys(), narrowed.keys()):

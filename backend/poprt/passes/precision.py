@@ -30,7 +30,7 @@ from onnxgraph.nodes import find_inputs
 from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 
 from poprt.passes.base_pass import Pass, Stage, register
 

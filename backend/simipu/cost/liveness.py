@@ -9,7 +9,7 @@ import onnx
 from onnxgraph import Value, iter_reads
 
 from simipu.cost.placed import place_inputs
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 
 
 class Liveness:
@@ -29,7 +29,7 @@ class Liveness:
             roots = [self._root(name) for name in iter_reads(node) if name in made]
             self._last_use.update(dict.fromkeys(roots, i))
             self._places.update(dict.fromkeys(node.output, ipus[i]))
-            operator = find_operator(node.op_type)
+            operator = operator_of(node)
             if operator.is_view or not (any(roots) or operator.is_random):
                 self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
         self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})

@@ -16,7 +16,7 @@ from simipu.cost.control import Bodies, find_bodies, known_constants
 from simipu.cost.liveness import Liveness
 from simipu.cost.options import CostOptions
 from simipu.errors import CompileError
-from simipu.operators import IPU_COPY, find_operator
+from simipu.operators import IPU_COPY, operator_of
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.elementwise import is_quarter_cast
 from simipu.operators.formulas.moving import control
@@ -89,7 +89,7 @@ class Walk:
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         known = all(name in self._constants for name in node.input if name)
-        return known and not find_operator(node.op_type).is_random
+        return known and not operator_of(node).is_random
 
     def _hold(self, names: Iterable[str], ipu: int) -> None:
         """What constants make is computed by the compiler and lies on the chip, if a run needs it."""
@@ -181,7 +181,7 @@ def operator_work(context: Context) -> Work:
 
     Raises CompileError when a tensor of it has no shape.
     """
-    operator = find_operator(context.node.op_type)
+    operator = operator_of(context.node)
     cost = operator.cost
     known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
     # A copy between IPUs is the placement's: the compiler does not undo it.
@@ -210,7 +210,7 @@ def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
 def _values(node: onnx.NodeProto, names: Iterable[str], values: Mapping[str, Value]) -> list[Value | None]:
     listed = list(names)
     missing = [name for name in listed if name and name not in values]
-    if missing and not find_operator(node.op_type).is_view:
+    if missing and not operator_of(node).is_view:
         raise CompileError(
             f"node {node.name!r} ({node.op_type}): the shape of {missing[0]!r} is not known at compile time; "
             "the IPU runs static graphs only"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     Chain,
     attribute,
@@ -34,7 +34,9 @@ from simipu.numerics.blocks import Shape
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
-from simipu.operators import Rounding, find_operator
+from simipu.operators import Rounding, operator_of
+from simipu.operators.chip import KERNEL_DOMAIN
+from simipu.operators.entry import Surroundings
 
 OLDEST_OPSET = 11
 """The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
@@ -66,7 +68,7 @@ def lower(
     feeds them widens them. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
-    has_bodies = any(find_operator(node.op_type).body for node in iter_nodes(model.graph))
+    has_bodies = any(operator_of(node).body for node in iter_nodes(model.graph))
     if not lowering.is_narrow and not has_bodies:
         return model
     version = find_opset(model, OLDEST_OPSET)
@@ -77,7 +79,9 @@ def lower(
     # The placed graph stays: it is what is costed, what files hold, and what the emulation is compared with.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    lowering.lower_graph(lowered.graph)
+    lowering.lower_graph(lowered.graph, version)
+    if any(node.domain == KERNEL_DOMAIN for node in iter_nodes(lowered.graph)):
+        lowered.opset_import.append(helper.make_opsetid(KERNEL_DOMAIN, 1))
     if lowering.is_narrow and numerics is not None:
         lowered.graph.initializer.extend(rounding_constants(nan_on_overflow=numerics.nan_on_overflow))
     return lowered
@@ -91,6 +95,7 @@ class _Lowering:
     halves: set[str] = field(default_factory=set)
     quarters: dict[str, QuarterFormat] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
     from_quarters: set[str] = field(default_factory=set)
     """Halves that are 8-bit values, widened: a product of two such is one of 8 bits."""
@@ -130,12 +135,13 @@ class _Lowering:
                 self._collect(subgraph)
 
     def _add(self, name: str, data_type: int) -> None:
+        self.types[name] = TensorProto.FLOAT if data_type == TensorProto.FLOAT16 else data_type
         if data_type == TensorProto.FLOAT16:
             self.halves.add(name)
         if data_type in QUARTERS:
             self.quarters[name] = QUARTERS[data_type]
 
-    def lower_graph(self, graph: onnx.GraphProto) -> None:
+    def lower_graph(self, graph: onnx.GraphProto, version: int) -> None:
         """The main graph, whose inputs and outputs keep their types."""
         # Callers bring and get halves; inside all is float, under names of its own. The Cast of an output
         # loses nothing: what made it has rounded it to half already.
@@ -148,9 +154,23 @@ class _Lowering:
         nodes += self._lower_nodes(graph)
         nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
         _replace_nodes(graph, nodes)
+        self._put_bodies(graph, Surroundings(version, self._ranks(), self.types))
+
+    def _ranks(self) -> dict[str, int]:
+        return {name: len(shape) for name, shape in self.shapes.items() if shape is not None}
+
+    def _put_bodies(self, graph: onnx.GraphProto, around: Surroundings) -> None:
+        """Nodes of standard operators are those of the rounding, too; their operators' are all that lack a
+        kernel."""
+        for node in graph.node:
+            for body in iter_bodies(node):
+                self._put_bodies(body, around)
+        if any(operator_of(node).body for node in graph.node):
+            replace_nodes(graph, [made for node in graph.node for made in _replace_by_body(node, around)])
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())
+        self.types.update({new: self.types[old] for old, new in renames.items()})
         self.shapes.update({new: self.shapes[old] for old, new in renames.items() if old in self.shapes})
         self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
 
@@ -164,8 +184,7 @@ class _Lowering:
     def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         for tensor in graph.initializer:
             _widen_tensor(tensor)
-        lowered = [each for node in graph.node for each in self._lower_node(node)]
-        return [made for node in lowered for made in _replace_by_body(node)]
+        return [each for node in graph.node for each in self._lower_node(node)]
 
     def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
         for each in node.attribute:
@@ -179,7 +198,7 @@ class _Lowering:
         if node.op_type == "Cast":
             return self._lower_cast(node)
         results = [name for name in node.output if name in self.halves]
-        rounding = find_operator(node.op_type).rounding_of(node)
+        rounding = operator_of(node).rounding_of(node)
         if rounding is Rounding.EXACT or not results or self.numerics is None:
             return [node]
         return self._lower_product(node) or self._round_results(node, results)
@@ -188,13 +207,13 @@ class _Lowering:
         chain = Chain(results[0], [node])
         node.output[:] = [f"{name}/exact" if name in results else name for name in node.output]
         for name in results:
-            self._round(chain, f"{name}/exact", node.op_type, name)
+            self._round(chain, f"{name}/exact", operator_of(node).rounding, name)
         return chain.nodes
 
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes of a product whose sums are kept in half; none where there is only one sum, or float
         partials."""
-        if not find_operator(node.op_type).is_product or self.numerics is None:
+        if not operator_of(node).is_product or self.numerics is None:
             return []
         # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
         # ConvVertexType.cpp).
@@ -208,12 +227,13 @@ class _Lowering:
             return []
         chain = Chain(f"{node.output[0]}/partials")
         total = add_product(chain, node, operands)
-        self._round(chain, total, node.op_type, node.output[0])
+        self._round(chain, total, operator_of(node).rounding, node.output[0])
         return chain.nodes
 
-    def _round(self, chain: Chain, source: str, op_type: str = "", result: str = "") -> str:
+    def _round(
+        self, chain: Chain, source: str, rounding: Rounding = Rounding.ROUNDED, result: str = ""
+    ) -> str:
         assert self.numerics is not None
-        rounding = find_operator(op_type).rounding
         return round_to_half(
             chain,
             source,
@@ -250,7 +270,7 @@ class _Lowering:
             if self.numerics is None:
                 chain.add_as(result, "Identity", source)
             else:
-                self._round(chain, source, "Cast", result)
+                self._round(chain, source, Rounding.ROUNDED, result)
             return chain.nodes
         # Halves are floats already; to anything else ONNX Runtime casts from float as the chip does from
         # half.
@@ -268,13 +288,14 @@ def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     return {name: makers[name] for name in clipped if name in makers}
 
 
-def _replace_by_body(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _replace_by_body(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
     """What computes an operator that ONNX Runtime lacks; the node itself of all others."""
-    body = find_operator(node.op_type).body
+    body = operator_of(node).body
     if body is None:
         return [node]
     chain = Chain(f"{node.output[0]}/body")
-    body(chain, node)
+    body(chain, node, around)
+    chain.nodes[-1].name = node.name  # by which reports speak of what makes its results
     return chain.nodes
 
 

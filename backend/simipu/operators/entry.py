@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
 import onnx
@@ -15,8 +15,21 @@ from simipu.operators.formulas.work import Context, Work
 from simipu.operators.rules.places import Rule
 
 Formula = Callable[[Context], Work]
-Body = Callable[[Chain, onnx.NodeProto], None]
-"""Adds to a chain the nodes of the standard that make a node's results of its inputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a body may know of the computed graph that it is put into."""
+
+    opset: int
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """Of the tensors, where they are known."""
+    types: Mapping[str, int] = field(default_factory=dict)
+    """Their element types: float where the chip has half."""
+
+
+Body = Callable[[Chain, onnx.NodeProto, Surroundings], None]
+"""Adds to a chain the nodes, of the standard or of ONNX Runtime, that make a node's results of its inputs."""
 
 
 class Rounding(Enum):

@@ -13,9 +13,11 @@ from typing import Any
 
 import onnx
 from onnxgraph import Chain
+from onnxgraph.nodes import STANDARD_DOMAINS
 
 from simipu.operators import counts
-from simipu.operators.entry import Operator, Rounding
+from simipu.operators.chip import CHIP_DOMAIN, CHIP_OPERATORS
+from simipu.operators.entry import Operator, Rounding, Surroundings
 from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
@@ -47,7 +49,7 @@ _REGIONS = "its regions are numbered over the whole batch"
 _ONE_SHAPE = "its inputs are sizes, one for the whole batch"
 
 
-def _copy_body(chain: Chain, node: onnx.NodeProto) -> None:
+def _copy_body(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
 
 
@@ -300,12 +302,21 @@ OPERATORS: Mapping[str, Operator] = MappingProxyType(
 )
 """By name."""
 _UNKNOWN = Operator()
+_TABLED = (*STANDARD_DOMAINS, CHIP_DOMAIN)
+"""Domains whose operators stand in the table; our own copy is of the chip's."""
 
 
-def find_operator(op_type: str) -> Operator:
-    """The entry of that operator; of one that is newer than the table, what is always right: the whole batch,
-    a guess, and a rounding."""
-    return OPERATORS.get(op_type, _UNKNOWN)
+def find_operator(op_type: str, domain: str = "") -> Operator:
+    """The entry of that operator; of one that is newer than the table, or a user's, what is always right: the
+    whole batch, a guess, and a rounding."""
+    if domain == CHIP_DOMAIN and op_type != IPU_COPY:
+        return CHIP_OPERATORS.get(op_type, _UNKNOWN)
+    return OPERATORS.get(op_type, _UNKNOWN) if domain in _TABLED else _UNKNOWN
+
+
+def operator_of(node: onnx.NodeProto) -> Operator:
+    """The entry of a node's operator: its domain tells two of the same name apart."""
+    return find_operator(node.op_type, node.domain)
 
 
 def names_where(holds: Callable[[Operator], bool]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from onnxgraph import (
 )
 from onnxgraph.edit import forget_values
 
-from simipu.operators import find_operator
+from simipu.operators import operator_of
 from simipu.operators.rules.places import Array, Node, NotIndependent, Rows, Shape
 from simipu.streams import Direction, Stream
 
@@ -202,7 +202,7 @@ class _Tracer:
 
     def _place(self, node: Node) -> None:
         proto = node.proto
-        operator = find_operator(proto.op_type)
+        operator = operator_of(proto)
         if operator.rows is None or any(True for _ in iter_bodies(proto)):
             raise NotIndependent(operator.whole_batch)
         names = [name for name in proto.output if name]

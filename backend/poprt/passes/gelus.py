@@ -1,0 +1,174 @@
+"""Passes that find the GELUs which exporters write out, and give them the chip's operator."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import attribute
+
+from poprt.passes.base_pass import Stage, register
+from poprt.passes.scopes import PatternPass, Scope
+
+_TANH_FACTOR, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+"""Of the tanh formula (Hendrycks and Gimpel): x / 2 (1 + tanh(factor (x + cube x^3)))."""
+_SLACK = 1e-3
+"""Relative, of a constant: exporters round them, some to half."""
+_MOST_STEPS = 4
+"""Of products after each other; the formulas have two."""
+_MOST_POWER = 3
+
+
+@dataclass(slots=True)
+class _Product:
+    """A number times tensors, each as often as it is counted."""
+
+    number: float = 1.0
+    tensors: Counter[str] = field(default_factory=Counter)
+
+    def is_of(self, number: float) -> bool:
+        """Whether its number is that, within what exporters round."""
+        return math.isclose(self.number, number, rel_tol=_SLACK)
+
+
+class _GeluPass(PatternPass):
+    """What the two forms of GELU share: x / 2 times 1 + f, and f behind it."""
+
+    def _put(self, end: onnx.NodeProto, source: str, scope: Scope, *, exact: bool) -> None:
+        fits = scope.type(source) in (TensorProto.FLOAT, TensorProto.FLOAT16)
+        if not fits or scope.shape(end.output[0]) is None:
+            return
+        if scope.shape(end.output[0]) == scope.shape(source):
+            made = scope.start(end, "gelu")
+            made.chip(end.output[0], "Gelu", source, **({"approximate": "none"} if exact else {}))
+            scope.replace(end, made.nodes)
+
+    def _find_end(self, node: onnx.NodeProto, source: str, scope: Scope) -> onnx.NodeProto | None:
+        """The node that makes source / 2 (1 + f), where `node` makes f."""
+        added = scope.reader(node.output[0], "Add")
+        if added is None or not any(scope.number(name) == 1 for name in added.input):
+            return None
+        factor, end = added.output[0], added
+        for _ in range(_MOST_STEPS):
+            following = scope.reader(end.output[0], "Mul", "Div")
+            if following is None:
+                return None
+            end = following
+            product = _multiply(end.output[0], {source, factor}, scope)
+            if product.tensors == Counter((source, factor)) and product.is_of(0.5):
+                return end
+        return None
+
+
+@register("gelu_pattern", stage=Stage.PATTERNS, default=True)
+class GeluPattern(_GeluPass):
+    """Give GELUs in the tanh form, written out or the standard's, the chip's Gelu, which computes that
+    form."""
+
+    op_types = frozenset(("Gelu", "Tanh"))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the standard's operator, or at the tanh of the formula."""
+        if node.op_type == "Gelu":
+            if attribute(node, "approximate", b"none") == b"tanh":
+                self._put(node, node.input[0], scope, exact=False)
+            return
+        for source in _iter_candidates(node.input[0], scope):
+            if _is_inner(node.input[0], source, scope):
+                end = self._find_end(node, source, scope)
+                if end is not None:
+                    self._put(end, source, scope, exact=False)
+                return
+
+
+@register("erf_gelu_pattern", stage=Stage.PATTERNS, option="enable_erf_gelu")
+class ErfGeluPattern(_GeluPass):
+    """Give GELUs in the exact form, of the error function, written out or the standard's, the chip's Gelu.
+
+    The chip has the tanh form only; here the answer stays the exact form's, which the attribute
+    `approximate` (none) says.
+    """
+
+    op_types = frozenset(("Erf", "Gelu"))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the standard's operator, or at the error function of the formula."""
+        if node.op_type == "Gelu":
+            if attribute(node, "approximate", b"none") == b"none":
+                self._put(node, node.input[0], scope, exact=True)
+            return
+        scaled = scope.maker(node.input[0], "Div", "Mul")
+        for source in scaled.input if scaled is not None else ():
+            product = _multiply(node.input[0], {source}, scope)
+            if product.tensors == Counter((source,)) and product.is_of(math.sqrt(0.5)):
+                end = self._find_end(node, source, scope)
+                if end is not None:
+                    self._put(end, source, scope, exact=True)
+                return
+
+
+def _multiply(name: str, atoms: set[str], scope: Scope, steps: int = _MOST_STEPS) -> _Product:
+    """A tensor as a product of numbers and tensors, which is not looked into where it comes to `atoms`."""
+    number = scope.number(name)
+    if number is not None:
+        return _Product(number)
+    node = scope.maker(name, "Mul", "Div", "Pow") if steps and name not in atoms else None
+    if node is None:
+        return _Product(1.0, Counter((name,)))
+    left = _multiply(node.input[0], atoms, scope, steps - 1)
+    if node.op_type == "Mul":
+        right = _multiply(node.input[1], atoms, scope, steps - 1)
+        return _Product(left.number * right.number, left.tensors + right.tensors)
+    given = scope.number(node.input[1])
+    if node.op_type == "Div" and given:
+        return _Product(left.number / given, left.tensors)
+    if node.op_type == "Pow" and given in range(1, _MOST_POWER + 1):
+        power = int(given)
+        return _Product(left.number**power, Counter({each: n * power for each, n in left.tensors.items()}))
+    return _Product(1.0, Counter((name,)))
+
+
+def _iter_candidates(name: str, scope: Scope) -> Iterator[str]:
+    """Tensors that the inner term of the tanh form may be of."""
+    waiting, seen = [(name, _MOST_STEPS)], set()
+    while waiting:
+        each, steps = waiting.pop(0)
+        node = scope.maker(each, "Mul", "Div", "Add") if steps else None
+        if node is None:
+            continue
+        for taken in node.input:
+            if taken not in seen and scope.tensor(taken) is None:
+                seen.add(taken)
+                yield taken
+                waiting.append((taken, steps - 1))
+
+
+def _is_inner(name: str, source: str, scope: Scope) -> bool:
+    """Whether a tensor is factor (x + cube x^3), or factor x (1 + cube x^2)."""
+    product = _multiply(name, {source}, scope)
+    if not product.is_of(_TANH_FACTOR):
+        return False
+    others = product.tensors - Counter((source,))
+    power = product.tensors[source]
+    if power > 1 or sum(others.values()) != 1:
+        return False
+    added = scope.maker(next(iter(others)), "Add")
+    return added is not None and _is_cubic(added, source, power, scope)
+
+
+def _is_cubic(added: onnx.NodeProto, source: str, power: int, scope: Scope) -> bool:
+    """Whether a sum times x^power is x + cube x^3."""
+    for first, second in (added.input, tuple(reversed(added.input))):
+        plain, cubic = (_multiply(name, {source}, scope) for name in (first, second))
+        if (
+            plain.number == 1
+            and plain.tensors == Counter({source: 1 - power} if power < 1 else {})
+            and cubic.is_of(_TANH_CUBE)
+            and cubic.tensors == Counter({source: 3 - power})
+        ):
+            return True
+    return False

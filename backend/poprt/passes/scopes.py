@@ -1,0 +1,349 @@
+"""What passes share that look for several nodes at once: graphs with what can be known of their tensors, in
+dictionaries made once and kept up to date while nodes are replaced. What is looked for: the passes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    Chain,
+    drop_weights,
+    find_opset,
+    fresh_name,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_nodes,
+    iter_reads,
+    replace_nodes,
+    used_names,
+)
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import LARGE, has_data, is_outlined, read_array
+from simipu.operators import CHIP_DOMAIN
+
+from poprt.passes.base_pass import Pass
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+_CHIP_VERSION = 1
+"""Of the chip's domain: PopART's opset of its own has no other."""
+
+
+@dataclass(slots=True)
+class Names:
+    """What is taken, made and left behind in a whole model while its graphs are rewritten."""
+
+    opset: int
+    taken: set[str]
+    added: list[TensorProto] = field(default_factory=list)
+    """Weights of the main graph."""
+    left: set[str] = field(default_factory=set)
+    """What nodes that went have read."""
+
+    def take(self, wanted: str) -> str:
+        """A name that nobody else has."""
+        found = fresh_name(wanted, self.taken)
+        self.taken.add(found)
+        return found
+
+    def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
+        """The name of a new weight."""
+        name = self.take(wanted)
+        self.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+
+@dataclass(slots=True)
+class Making(Chain):
+    """Nodes that take the place of others; what they make on the way has names of its own."""
+
+    names: Names = field(kw_only=True)
+
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
+        """The name of a new weight."""
+        return self.names.hold(f"{self.prefix}/constant", value, dtype)
+
+    def new_name(self) -> str:
+        """A name that nobody else has."""
+        return self.names.take(f"{self.prefix}/{len(self.nodes)}")
+
+    def slice(self, source: str, start: int, end: int, axis: int, step: int = 1) -> str:
+        """A part of a tensor along one axis, as the model's opset writes it."""
+        if self.names.opset < _SLICE_TAKES_TENSORS:
+            return self.add("Slice", source, starts=[start], ends=[end], axes=[axis])
+        return self.add("Slice", source, *map(self.shape, ([start], [end], [axis], [step])))
+
+    def split_as(self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int) -> None:
+        """Parts of a tensor along one axis, as the model's opset writes it."""
+        late = self.names.opset >= _SPLIT_TAKES_SIZES
+        inputs, sized = ([source, self.shape(sizes)], {}) if late else ([source], {"split": list(sizes)})
+        name = f"{results[0]}/Split"
+        self.nodes.append(helper.make_node("Split", inputs, results, name=name, axis=axis, **sized))
+
+    def chip(self, result: str, op_type: str, *inputs: str, **attributes: Any) -> None:
+        """An operator of the chip's own compiler."""
+        self.add_as(result, op_type, *inputs, domain=CHIP_DOMAIN, **attributes)
+
+
+_SLICE_TAKES_TENSORS, _SPLIT_TAKES_SIZES = 10, 13
+"""Opsets from which what was an attribute is an input."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """One graph while nodes of it are replaced. Tensors of the graphs around it can be seen from it; nodes
+    are those of the graph itself."""
+
+    names: Names
+    nodes: list[onnx.NodeProto]
+    types: Mapping[str, onnx.TypeProto.Tensor]
+    constants: dict[str, TensorProto]
+    outputs: frozenset[str]
+    outer: Scope | None
+    places: dict[int, int] = field(default_factory=dict)
+    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    readers: dict[str, dict[int, onnx.NodeProto]] = field(default_factory=dict)
+    inserted: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    """Nodes are told apart by identity: all of them stay alive here."""
+
+    @classmethod
+    def of(
+        cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto, outer: Scope | None
+    ) -> Scope:
+        """Of a graph, and what was inferred of it."""
+        values = (*known.value_info, *known.output, *known.input)
+        constants = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
+                constants[node.output[0]] = node.attribute[0].t
+        types = {value.name: value.type.tensor_type for value in values}
+        outputs = frozenset(value.name for value in graph.output)
+        return cls(names, list(graph.node), types, constants, outputs, outer)
+
+    def look_at_nodes(self) -> None:
+        """Find makers and readers, which bodies may be, once those are done."""
+        for place, node in enumerate(self.nodes):
+            self.places[id(node)] = place
+            self._add(node)
+
+    def _add(self, node: onnx.NodeProto) -> None:
+        for name in iter_reads(node):
+            self.readers.setdefault(name, {})[id(node)] = node
+        self.makers.update((name, node) for name in node.output if name)
+
+    # What is known of tensors.
+
+    def _home(self, name: str) -> Scope | None:
+        """The graph that a name is of."""
+        if name in self.types or name in self.constants or name in self.makers:
+            return self
+        return self.outer._home(name) if self.outer is not None else None
+
+    def tensor(self, name: str) -> TensorProto | None:
+        """The constant of that name."""
+        home = self._home(name)
+        return home.constants.get(name) if home is not None else None
+
+    def array(self, name: str, most: int = LARGE) -> Array | None:
+        """The values of a constant of at most so many elements, if it brings them."""
+        tensor = self.tensor(name)
+        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
+            return None
+        return read_array(tensor)
+
+    def number(self, name: str) -> float | None:
+        """The value of a constant of one element."""
+        value = self.array(name, 1)
+        return float(value.ravel()[0]) if value is not None and value.size == 1 else None
+
+    def integers(self, name: str) -> list[int] | None:
+        """The values of a constant of shapes or axes."""
+        value = self.array(name, _MOST_INTEGERS)
+        return [int(each) for each in value.ravel()] if value is not None else None
+
+    def type(self, name: str) -> int:
+        """The element type of a tensor; 0 where it is not known."""
+        tensor, home = self.tensor(name), self._home(name)
+        if tensor is not None:
+            return tensor.data_type
+        return home.types[name].elem_type if home is not None and name in home.types else 0
+
+    def shape(self, name: str) -> Shape | None:
+        """The static shape of a tensor, where it is known."""
+        tensor, home = self.tensor(name), self._home(name)
+        if tensor is not None:
+            return tuple(tensor.dims)
+        if home is None or name not in home.types or not home.types[name].HasField("shape"):
+            return None
+        dims = home.types[name].shape.dim
+        return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The numpy type of a tensor whose element type is known."""
+        return helper.tensor_dtype_to_np_dtype(self.type(name))
+
+    # What is known of nodes.
+
+    def maker(self, name: str, *op_types: str, domain: str = "") -> onnx.NodeProto | None:
+        """The node of the graph that makes a tensor, if it is of one of these operators."""
+        node = self.makers.get(name)
+        return node if node is not None and is_operator(node, *op_types, domain=domain) else None
+
+    def reader(self, name: str, *op_types: str, domain: str = "") -> onnx.NodeProto | None:
+        """The only node that reads a tensor which is no output, if it is of one of these operators."""
+        readers = self.readers.get(name, {})
+        if len(readers) != 1 or name in self.outputs:
+            return None
+        (node,) = readers.values()
+        return node if is_operator(node, *op_types, domain=domain) else None
+
+    def is_read_once(self, name: str) -> bool:
+        """Whether one node reads a tensor, and nobody else."""
+        return len(self.readers.get(name, {})) == 1 and name not in self.outputs
+
+    def place(self, node: onnx.NodeProto) -> int:
+        """Where a node stands, in order."""
+        return self.places[id(node)]
+
+    def is_before(self, name: str, node: onnx.NodeProto) -> bool:
+        """Whether a tensor is there when that node runs."""
+        maker = self.makers.get(name)
+        return maker is None or self.place(maker) < self.place(node)
+
+    # Changes.
+
+    def start(self, node: onnx.NodeProto, what: str) -> Making:
+        """Nodes to be made in the place of `node`; `what` tells their names from others'."""
+        return Making(f"{next(filter(None, node.output))}/{what}", names=self.names)
+
+    def replace(self, node: onnx.NodeProto, made: Sequence[onnx.NodeProto]) -> None:
+        """Put nodes in the place of one; the last of them takes its name."""
+        if node.name:
+            made[-1].name = node.name
+        self.rewrite(node, made, [node])
+
+    def rewrite(
+        self, at: onnx.NodeProto, made: Sequence[onnx.NodeProto], gone: Iterable[onnx.NodeProto]
+    ) -> None:
+        """Put nodes before the node `at`, which make what the nodes `gone` have made. What only these have
+        read goes too."""
+        place = self.place(at)
+        for node in gone:
+            self._remove(node)
+        self.inserted.setdefault(place, []).extend(made)
+        for node in made:
+            self.places[id(node)] = place
+            self._add(node)
+        for node in gone:
+            self._sweep(iter_reads(node))
+
+    def _remove(self, node: onnx.NodeProto) -> None:
+        self.gone.add(id(node))
+        for name in iter_reads(node):
+            self.readers.get(name, {}).pop(id(node), None)
+        for name in node.output:
+            self.makers.pop(name, None)
+        self.names.left.update(iter_reads(node))
+
+    def _sweep(self, names: Iterable[str]) -> None:
+        waiting = list(names)
+        while waiting:
+            node = self.makers.get(waiting.pop())
+            if node is None or any(self.readers.get(name) or name in self.outputs for name in node.output):
+                continue
+            self._remove(node)
+            waiting += iter_reads(node)
+
+    def ordered(self) -> list[onnx.NodeProto] | None:
+        """The nodes as they are now; None where nothing has changed."""
+        if not self.inserted and not self.gone:
+            return None
+        nodes: list[onnx.NodeProto] = []
+        for place, node in enumerate(self.nodes):
+            nodes += [*self.inserted.get(place, ()), node]
+        return [node for node in nodes if id(node) not in self.gone]
+
+
+_MOST_INTEGERS = 64
+"""Of a shape or of axes: tensors have no more dimensions."""
+
+
+def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
+    """Whether a node is of one of these operators of a domain."""
+    if node.op_type not in op_types:
+        return False
+    return node.domain == domain if domain else node.domain in STANDARD_DOMAINS
+
+
+def is_movable(tensor: TensorProto | None) -> bool:
+    """Whether a weight's values may be read to make another of them: gigabytes stay where they are."""
+    return tensor is not None and has_data(tensor) and not is_outlined(tensor)
+
+
+class PatternPass(Pass):
+    """A pass that looks at nodes, those of bodies too, and at what is around them, and may replace several.
+
+    It takes time linear in the nodes as long as `look` goes a bounded number of steps from each.
+    """
+
+    op_types: ClassVar[frozenset[str]]
+    """Operators at which a pattern is looked for; without one the model is left alone at once."""
+    domain: ClassVar[str] = ""
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Look for the pattern at a node, and replace it; for subclasses to define."""
+        raise NotImplementedError
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Weights that only nodes which went have read go too."""
+        if not any(self._is_start(node) for node in iter_nodes(model.graph)):
+            return model
+        names = Names(find_opset(model, 1), set(iter_defined(model.graph)))
+        self._visit(model.graph, infer_shapes(model).graph, names, None)
+        model.graph.initializer.extend(names.added)
+        unread = names.left - used_names(model.graph) - {value.name for value in model.graph.input}
+        if unread:
+            _drop(model.graph, unread)
+        declare_chip(model)
+        return model
+
+    def _is_start(self, node: onnx.NodeProto) -> bool:
+        return is_operator(node, *self.op_types, domain=self.domain)
+
+    def _visit(
+        self, graph: onnx.GraphProto, known: onnx.GraphProto, names: Names, outer: Scope | None
+    ) -> None:
+        scope = Scope.of(names, graph, known, outer)
+        for node, inferred in zip(graph.node, known.node, strict=True):
+            for body, known_body in zip(iter_bodies(node), iter_bodies(inferred), strict=True):
+                self._visit(body, known_body, names, scope)
+        scope.look_at_nodes()
+        for node in scope.nodes:
+            if self._is_start(node) and id(node) not in scope.gone:
+                self.look(node, scope)
+        ordered = scope.ordered()
+        if ordered is not None:
+            replace_nodes(graph, ordered)
+
+
+def _drop(graph: onnx.GraphProto, unread: set[str]) -> None:
+    drop_weights(graph, {tensor.name for tensor in graph.initializer} - unread)
+    for node in graph.node:
+        for body in iter_bodies(node):
+            _drop(body, unread)
+
+
+def declare_chip(model: onnx.ModelProto) -> None:
+    """Have the model say that it uses the chip's own operators, if it does."""
+    known = any(entry.domain == CHIP_DOMAIN for entry in model.opset_import)
+    if not known and any(node.domain == CHIP_DOMAIN for node in iter_nodes(model.graph)):
+        model.opset_import.append(helper.make_opsetid(CHIP_DOMAIN, _CHIP_VERSION))

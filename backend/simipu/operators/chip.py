@@ -1,0 +1,239 @@
+"""The operators of the chip's own compiler, domain ai.graphcore: what they look like to shape inference, what
+computes them, where their rows go and what they take.
+
+PopART has Gelu and GroupNormalization; the others are PopRT's, whose vertices are not public: they cost what
+the standard operators cost that say the same. All of them are computed in float, and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import Chain, attribute, like_first_input, register_stand_in
+
+from simipu.errors import CompileError
+from simipu.operators.entry import Body, Operator, Rounding, Surroundings
+from simipu.operators.formulas import moving as moves
+from simipu.operators.formulas import reducing
+from simipu.operators.formulas.elementwise import Elementwise
+from simipu.operators.formulas.vertices import InnerLoop
+from simipu.operators.rules import chip as places
+from simipu.operators.rules import computing as rows
+
+CHIP_DOMAIN = "ai.graphcore"
+KERNEL_DOMAIN = "com.microsoft"
+"""Of ONNX Runtime's own kernels, where the standard got an operator late."""
+EPSILON = 1e-5
+"""Of norms that name none (PopART's opset of its own)."""
+MASKED = -10_000.0
+"""What AttentionMask adds to a score that does not count, as exporters of BERT do: e to the power of it is 0
+in float too, and no sum with a score leaves the range of half, as the lowest half would."""
+_GELU_OPSET = 20
+"""The first in which the standard has Gelu."""
+_SOFTMAX_ALONG_AXIS = 13
+"""The first in which Softmax does not flatten what follows its axis."""
+
+
+def _standard(op_type: str) -> Body:
+    """The operator of the standard, with the attributes that the chip's has."""
+
+    def body(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        made.op_type, made.domain = op_type, ""
+        chain.nodes.append(made)
+
+    return body
+
+
+def _identity(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    chain.add_as(node.output[0], "Identity", node.input[0])
+
+
+def _gelu(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """The chip has the tanh formula only; `approximate` none, which is ours, has the answer that the exporter
+    meant."""
+    exact = attribute(node, "approximate", b"tanh") == b"none"
+    source, result = node.input[0], node.output[0]
+    if around.opset >= _GELU_OPSET:
+        chain.add_as(result, "Gelu", source, approximate="none" if exact else "tanh")
+    else:
+        chain.add_as(result, "Gelu" if exact else "FastGelu", source, domain=KERNEL_DOMAIN)
+
+
+def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    """ONNX Runtime has a kernel of LayerNormalization for all opsets, the standard from 17 on."""
+    if attribute(node, "num_groups", 1) != 1:
+        raise CompileError(
+            f"node {node.name!r} ({node.op_type}): expected num_groups 1, found "
+            f"{attribute(node, 'num_groups')}; use GroupNormalization for more groups"
+        )
+    epsilon = attribute(node, "epsilon", EPSILON)
+    chain.add_as(node.output[0], "LayerNormalization", *node.input, axis=-1, epsilon=epsilon)
+
+
+def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """Operators whose form no opset has changed: an instance norm of the groups."""
+    rank, groups = around.ranks.get(node.input[0], 0), int(attribute(node, "num_groups", 1))
+    wants_more = any(node.output[1:])
+    if rank == 2 and groups == 1 and not wants_more:  # noqa: PLR2004 - rows and channels: a layer norm
+        _fast_norm(chain, node, around)
+        return
+    source, scale, bias = node.input
+    grouped = chain.add("Reshape", source, chain.shape([0, groups, -1]))
+    epsilon = attribute(node, "epsilon", EPSILON)
+    if wants_more:
+        _add_statistics(chain, node, grouped, epsilon)
+    ones, zeros = chain.constant(np.ones(groups)), chain.constant(np.zeros(groups))
+    normed = chain.add("InstanceNormalization", grouped, ones, zeros, epsilon=epsilon)
+    normed = chain.add("Reshape", normed, chain.add("Shape", source))
+    along = chain.shape([-1, *[1] * (rank - 2)])
+    scaled = chain.add("Mul", normed, chain.add("Reshape", scale, along))
+    chain.add_as(node.output[0], "Add", scaled, chain.add("Reshape", bias, along))
+
+
+def _add_statistics(chain: Chain, node: onnx.NodeProto, grouped: str, epsilon: float) -> None:
+    """The further results: mean and inverse deviation of each group."""
+    mean = chain.add("GlobalAveragePool", grouped)
+    off = chain.add("Sub", grouped, mean)
+    variance = chain.add("GlobalAveragePool", chain.add("Mul", off, off))
+    deviation = chain.add("Sqrt", chain.add("Add", variance, chain.constant(epsilon)))
+    found = (mean, chain.add("Reciprocal", deviation))
+    for name, value in zip(node.output[1:], found, strict=False):
+        if name:
+            chain.add_as(name, "Reshape", value, chain.shape([-1]))
+
+
+def _softmax(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """Along one axis in every opset."""
+    rank, axis = around.ranks.get(node.input[0], 0), int(attribute(node, "axis", -1))
+    along, source = axis % max(1, rank), node.input[0]
+    if around.opset >= _SOFTMAX_ALONG_AXIS or along == rank - 1:
+        chain.add_as(node.output[0], "Softmax", source, axis=along if rank else axis)
+        return
+    order = list(range(rank))
+    order[along], order[-1] = order[-1], order[along]
+    turned = chain.add("Softmax", chain.add("Transpose", source, perm=order), axis=rank - 1)
+    chain.add_as(node.output[0], "Transpose", turned, perm=order)
+
+
+def _not_zero(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    truth = chain.add("Cast", node.input[0], to=TensorProto.BOOL)
+    chain.add_as(node.output[0], "Cast", truth, to=around.types.get(node.input[0], TensorProto.FLOAT))
+
+
+def _attention_mask(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    """Tokens look at those of their segment. Padding, segment 0, looks at padding, and nobody asks what it
+    sees."""
+    segments = chain.add("Cast", node.input[0], to=TensorProto.INT64)
+    seen, seeing = (chain.add("Reshape", segments, chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1]))
+    same = chain.add("Equal", seen, seeing)
+    chain.add_as(node.output[0], "Where", same, chain.constant(0.0), chain.constant(MASKED))
+
+
+def _split_inputs(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    width = list(attribute(node, "shape"))[1]
+    for number, name in enumerate(node.output):
+        if name:
+            row = chain.add("Gather", node.input[0], chain.constant(number, np.int64), axis=0)
+            chain.add_as(name, "Reshape", row, chain.shape([-1, width]))
+
+
+def _like(names: str, **entry: Any) -> dict[str, Operator]:
+    return dict.fromkeys(names.split(), Operator(rows=rows.elementwise, **entry))
+
+
+_COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
+_LOGICAL = Elementwise(InnerLoop(9, 4), InnerLoop(14, 4))
+_CHOSEN = Elementwise(InnerLoop(5, 1), InnerLoop(5, 1))
+_MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
+"""A comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
+_GELU = Elementwise(InnerLoop(8, 4), InnerLoop(10, 2))
+_ERF = Elementwise(InnerLoop(13, 1), InnerLoop(41, 1))
+_NORM: Mapping[str, Any] = {"cost": reducing.norm}
+"""Fast norms too: that they take any rank spares views only, and what else makes them fast is not public."""
+
+CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
+    {
+        "GroupNormalization": Operator(rows=rows.leading_axis, body=_group_norm, **_NORM),
+        "FastNorm": Operator(rows=rows.inner_axes, body=_fast_norm, **_NORM),
+        "NormCE": Operator(rows=rows.inner_axes, body=_fast_norm, **_NORM),
+        "SoftmaxV2": Operator(
+            rows=rows.along(-1), cost=reducing.softmax, body=_softmax, rounding=Rounding.BOUNDED
+        ),
+        "SoftmaxV3": Operator(
+            rows=rows.along(-1), cost=reducing.softmax, body=_softmax, rounding=Rounding.BOUNDED
+        ),
+        **_like("Gelu", cost=_GELU, body=_gelu),
+        **_like("ErfV2", cost=_ERF, body=_standard("Erf"), rounding=Rounding.BOUNDED),
+        **_like("RoundV2", cost=_COMPARED, body=_standard("Round"), rounding=Rounding.EXACT),
+        **_like("IsInfV2", cost=_LOGICAL, body=_standard("IsInf")),
+        **_like("WhereV2", cost=_CHOSEN, body=_standard("Where"), rounding=Rounding.EXACT),
+        **_like("NotZero", cost=_LOGICAL, body=_not_zero, rounding=Rounding.EXACT),
+        **_like("LeakyRelu", cost=_COMPARED, body=_standard("LeakyRelu")),
+        **_like("PrintTileMapping", cost=None, body=_identity, rounding=Rounding.EXACT),
+        **_like("Remap", cost=moves.move, body=_identity, rounding=Rounding.EXACT),
+        "AttentionMask": Operator(rows=places.attention_mask, cost=_MASK, body=_attention_mask),
+        "HCSR": Operator(
+            rows=places.split_inputs, cost=moves.move, body=_split_inputs, rounding=Rounding.EXACT
+        ),
+    }
+)
+"""By name."""
+
+register_stand_in(
+    CHIP_DOMAIN,
+    *(
+        "ErfV2 FastNorm Gelu LeakyRelu NormCE NotZero PrintTileMapping Remap RoundV2 SoftmaxV2 SoftmaxV3"
+    ).split(),
+)(like_first_input)
+
+
+@register_stand_in(CHIP_DOMAIN, "IsInfV2")
+def _stand_in_for_is_inf(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    return [helper.make_node("Cast", [node.input[0]], [node.output[0]], to=TensorProto.BOOL)]
+
+
+@register_stand_in(CHIP_DOMAIN, "WhereV2")
+def _stand_in_for_where(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    return [helper.make_node("Where", node.input, node.output)]
+
+
+@register_stand_in(CHIP_DOMAIN, "GroupNormalization")
+def _stand_in_for_group_norm(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    """Its statistics have one element for each group of each row: ArgMax is the one reduction whose form no
+    opset has changed."""
+    chain = Chain(f"{node.output[0]}/statistics", list(like_first_input(node)))
+    for name in filter(None, node.output[1:]):
+        rows_only = chain.add("ArgMax", chain.add("Flatten", node.input[0], axis=1), axis=1, keepdims=0)
+        groups = chain.shape([int(attribute(node, "num_groups", 1))])
+        chain.add_as(name, "Cast", chain.add("Tile", rows_only, groups), to=TensorProto.FLOAT)
+    return chain.nodes
+
+
+@register_stand_in(CHIP_DOMAIN, "AttentionMask")
+def _stand_in_for_attention_mask(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    chain = Chain(f"{node.output[0]}/mask")
+    seen, seeing = (
+        chain.add("Reshape", node.input[0], chain.shape(to)) for to in ([0, 1, 1, -1], [0, 1, -1, 1])
+    )
+    is_half = attribute(node, "dataType", b"FLOAT") == b"FLOAT16"
+    data_type = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
+    chain.add_as(node.output[0], "Cast", chain.add("Add", seen, seeing), to=data_type)
+    return chain.nodes
+
+
+@register_stand_in(CHIP_DOMAIN, "HCSR")
+def _stand_in_for_split(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    chain = Chain(f"{node.output[0]}/split")
+    shape = numpy_helper.from_array(np.asarray(attribute(node, "shape", [1, 1]), np.int64))
+    target = chain.add("Constant", value=shape)
+    row = chain.add("Gather", node.input[0], chain.constant(0, np.int64), axis=0)
+    for name in filter(None, node.output):
+        chain.add_as(name, "Reshape", row, target)
+    return chain.nodes
