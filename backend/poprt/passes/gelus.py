@@ -12,7 +12,7 @@ from onnx import TensorProto
 from onnxgraph import attribute
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.scopes import PatternPass, Scope
+from poprt.passes.patterns import PatternPass, Scope
 
 _TANH_FACTOR, _TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
 """Of the tanh formula (Hendrycks and Gimpel): x / 2 (1 + tanh(factor (x + cube x^3)))."""

@@ -12,7 +12,7 @@ from onnxgraph.weights import LARGE
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.scopes import PatternPass, Scope, is_operator
+from poprt.passes.patterns import PatternPass, Scope, is_operator
 
 _GROUP_NORM, _FAST_NORM = "GroupNormalization", "FastNorm"
 _ROWS_AND_CHANNELS = 2
