@@ -1,2 +1,229 @@
 """Passes that put operators of the chip's own compiler, domain ai.graphcore, in the place of standard
 ones."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+import onnx
+from onnx import TensorProto
+from onnxgraph import attribute, iter_bodies
+from simipu import CompileError
+from simipu.operators import CHIP_DOMAIN, OPERATORS
+
+from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.patterns import Making, Names, PatternPass, Scope, declare_chip, is_operator
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+class _Renaming(PatternPass):
+    """The chip has an operator that says the same under another name."""
+
+    renames: ClassVar[str]
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """Each of them, where the chip's takes the type."""
+        if self.takes(node, scope):
+            made = onnx.NodeProto()
+            made.CopyFrom(node)
+            made.op_type, made.domain = self.renames, CHIP_DOMAIN
+            scope.replace(node, [made])
+
+    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Whether the chip's operator says the same of that node."""
+        return scope.type(node.input[0]) in _FLOATS
+
+
+@register("replace_erf_with_erfv2")
+class ReplaceErf(_Renaming):
+    """Erf becomes ErfV2."""
+
+    op_types = frozenset(("Erf",))
+    renames = "ErfV2"
+
+
+@register("replace_round")
+class ReplaceRound(_Renaming):
+    """Round becomes RoundV2; both round halves to even."""
+
+    op_types = frozenset(("Round",))
+    renames = "RoundV2"
+
+
+@register("replace_isinf")
+class ReplaceIsInf(_Renaming):
+    """IsInf becomes IsInfV2."""
+
+    op_types = frozenset(("IsInf",))
+    renames = "IsInfV2"
+
+
+@register("replace_softmax")
+class ReplaceSoftmax(_Renaming):
+    """Softmax along a last axis of odd length becomes SoftmaxV2: halves are then not read in pairs."""
+
+    op_types = frozenset(("Softmax",))
+    renames = "SoftmaxV2"
+
+    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Along the last axis only."""
+        shape = scope.shape(node.input[0])
+        default = -1 if scope.names.opset >= _SOFTMAX_ALONG_AXIS else 1
+        if not shape or shape[-1] % 2 == 0 or not super().takes(node, scope):
+            return False
+        return int(attribute(node, "axis", default)) % len(shape) == len(shape) - 1
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """The default of the chip's axis is the last, the standard's was another."""
+        if self.takes(node, scope):
+            made = scope.start(node, "softmax")
+            made.chip(node.output[0], self.renames, node.input[0], axis=-1)
+            scope.replace(node, made.nodes)
+
+
+_SOFTMAX_ALONG_AXIS = 13
+
+
+@register("replace_where_with_wherev2", stage=Stage.CHIP, default=True)
+class ReplaceWhere(_Renaming):
+    """Where becomes WhereV2, which published passes for DeBERTa look for."""
+
+    op_types = frozenset(("Where",))
+    renames = "WhereV2"
+
+    def takes(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Of floats: a Where of whole numbers puts shapes together, which everybody knows how to follow."""
+        return scope.type(node.output[0]) in _FLOATS
+
+
+@register("replace_consecutive_cast_with_notzero")
+class ReplaceCastsWithNotZero(PatternPass):
+    """A Cast to bool and one back become NotZero: 1 where there is something, 0 where not."""
+
+    op_types = frozenset(("Cast",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the Cast back. The one to bool stays where others read it."""
+        truth = scope.maker(node.input[0], "Cast")
+        if truth is None or attribute(truth, "to") != TensorProto.BOOL:
+            return
+        if scope.type(truth.input[0]) == attribute(node, "to") and scope.is_read_once(node.input[0]):
+            made = scope.start(node, "notzero")
+            made.chip(node.output[0], "NotZero", truth.input[0])
+            scope.replace(node, made.nodes)
+
+
+_BEFORE, _AFTER = "before_", "after_"
+
+
+@register(
+    "auto_insert_remap",
+    stage=Stage.LAYOUT,
+    option="enable_insert_remap",
+    takes={"remap_mode": "remap_mode"},
+)
+class AutoInsertRemap(Pass):
+    """Put a Remap, which lays a tensor out anew, before or behind operators.
+
+    remap_mode: a text with commas, or a list, of before_ or after_ and an operator in lower case; blanks
+    around them are no part of them. Weights, and what is no float, are left as they are.
+    """
+
+    def __init__(self, remap_mode: str | Collection[str] = ("after_matmul",)) -> None:
+        super().__init__()
+        listed = remap_mode.split(",") if isinstance(remap_mode, str) else remap_mode
+        modes = [mode.strip().lower() for mode in listed]
+        self._before = {mode.removeprefix(_BEFORE) for mode in modes if mode.startswith(_BEFORE)}
+        self._after = {mode.removeprefix(_AFTER) for mode in modes if mode.startswith(_AFTER)}
+        known = {name.lower() for name in OPERATORS}
+        for mode in modes:
+            op_type = mode.partition("_")[2]
+            if not mode.startswith((_BEFORE, _AFTER)) or not op_type:
+                raise CompileError(
+                    f"remap_mode {mode!r}: expected before_ or after_ and an operator in lower case, such as "
+                    "after_matmul"
+                )
+            if op_type not in known:
+                self.logger.warning("remap_mode %s: there is no such operator", mode)
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Each place gets one Remap."""
+        placing = _Placing.of(self._before, self._after)
+        placing.run(model)
+        declare_chip(model)
+        return model
+
+
+class _Placing(PatternPass):
+    """Puts Remaps beside operators of these names, in lower case."""
+
+    before: Collection[str]
+    after: Collection[str]
+
+    @classmethod
+    def of(cls, before: Collection[str], after: Collection[str]) -> _Placing:
+        """For one run."""
+        made = cls()
+        made.before, made.after = before, after
+        return made
+
+    def _is_start(self, node: onnx.NodeProto) -> bool:
+        return node.op_type.lower() in {*self.before, *self.after}
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """A copy of the node reads and makes the tensors that are laid out anew."""
+        if any(iter_bodies(node)):
+            return
+        name = node.op_type.lower()
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        before = self._put_before(changed, scope) if name in self.before else []
+        after = self._put_after(changed, scope) if name in self.after else []
+        if before or after:
+            scope.rewrite(node, [*before, changed, *after], [node])
+
+    def _put_before(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+        made = scope.start(node, "remap")
+        for index, name in enumerate(node.input):
+            maker = scope.makers.get(name)
+            is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
+            if name and scope.type(name) in _FLOATS and scope.tensor(name) is None and not is_done:
+                laid_out = made.new_name()
+                add_remap(made.nodes, name, laid_out, scope.names, after_matmul=False)
+                node.input[index] = laid_out
+        return made.nodes
+
+    def _put_after(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+        made: list[onnx.NodeProto] = []
+        for index, name in enumerate(node.output):
+            is_done = scope.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
+            if name and scope.type(name) in _FLOATS and not is_done:
+                node.output[index] = scope.names.take(f"{name}/before_remap")
+                add_remap(
+                    made, node.output[index], name, scope.names, after_matmul=node.op_type == "MatMul"
+                )
+        return made
+
+
+def add_remap(
+    nodes: list[onnx.NodeProto], source: str, result: str, names: Names, *, after_matmul: bool
+) -> None:
+    """Add a Remap, whose attributes, those for training too, are as the real tool's library writes them."""
+    attributes = {
+        f"{way}_{name}": value
+        for way in ("fwd", "bwd")
+        for name, value in (
+            ("grain_size", _GRAIN_SIZE),
+            ("clone_layout", 0),
+            ("after_matmul", int(after_matmul and way == "fwd")),
+        )
+    }
+    made = Making(f"{result}/remap", names=names)
+    made.chip(result, "Remap", source, **attributes, debug_str=result)
+    nodes += made.nodes
+
+
+_GRAIN_SIZE = 8
+"""Elements that stay together, Remap's default."""
