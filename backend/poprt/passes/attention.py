@@ -1,1 +1,329 @@
-"""Passes over the attention of transformers."""
+"""Passes over the products and scales in the attention of transformers. Its masks: `masks`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnxgraph.weights import read_array
+from simipu.computed import ORT_ERRORS
+
+from poprt.passes.base_pass import register
+from poprt.passes.patterns import Array, Making, PatternPass, Scope, Shape, is_movable, is_operator
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_VIEWS = ("Identity", "Reshape", "Transpose")
+"""Between a projection and the product of queries and keys."""
+_MOST_VIEWS = 4
+
+
+@register("pre_scale")
+class PreScale(PatternPass):
+    """Scale queries, not scores: a factor behind the product of queries and keys goes into the weights that
+    the queries are projected with, or else onto the queries, if they are no more than the scores."""
+
+    op_types = frozenset(("Div", "Mul"))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the scale of a product of two activations that nobody else reads."""
+        found = _read_scale(node, scope)
+        if found is None:
+            return
+        product, factor = found
+        queries, keys = product.input
+        made = scope.start(node, "scaled")
+        scaled = _scale_projection(queries, factor, scope)
+        if not scaled:
+            sizes = [math.prod(scope.shape(name) or ()) for name in (queries, node.output[0])]
+            if sizes[0] > sizes[1]:
+                return
+            queries = made.add("Mul", queries, made.constant(factor, scope.dtype(queries)))
+        made.add_as(node.output[0], "MatMul", queries, keys)
+        made.nodes[-1].name = product.name
+        scope.rewrite(node, made.nodes, [node])
+
+
+def _read_scale(node: onnx.NodeProto, scope: Scope) -> tuple[onnx.NodeProto, float] | None:
+    """The product that a node scales, and the factor."""
+    sides = [(0, 1), (1, 0)] if node.op_type == "Mul" else [(0, 1)]
+    for at, other in sides:
+        number, product = scope.number(node.input[other]), scope.maker(node.input[at], "MatMul")
+        if product is None or not number or not math.isfinite(number):
+            continue
+        shapes = [scope.shape(name) for name in (*product.input, product.output[0], node.output[0])]
+        is_alone = scope.is_read_once(product.output[0]) and None not in shapes and shapes[2] == shapes[3]
+        if is_alone and not any(scope.tensor(name) for name in product.input):
+            factor = number if node.op_type == "Mul" else 1 / number
+            return (product, factor) if scope.type(product.input[0]) in _FLOATS else None
+    return None
+
+
+def _scale_projection(name: str, factor: float, scope: Scope) -> bool:
+    """Scale, in place, the weight and the bias of the projection that makes a tensor by way of views;
+    whether there is one that serves nobody else."""
+    for _ in range(_MOST_VIEWS):
+        view = scope.maker(name, *_VIEWS)
+        if view is None or not scope.is_read_once(name):
+            break
+        name = view.input[0]
+    added, bias = scope.maker(name, "Add"), ""
+    if added is not None and scope.is_read_once(name):
+        bias = next((each for each in added.input if _is_own_weight(each, scope)), "")
+        name = next((each for each in added.input if each != bias), "") if bias else name
+    product = scope.maker(name, "MatMul")
+    if product is None or not scope.is_read_once(name) or not _is_own_weight(product.input[1], scope):
+        return False
+    readers = [(product, product.input[1])] + ([(added, bias)] if added is not None and bias else [])
+    for node, weight in readers:
+        _scale_weight(node, weight, factor, scope)
+    return True
+
+
+def _is_own_weight(name: str, scope: Scope) -> bool:
+    """Whether a weight lies here and serves one node only."""
+    return is_movable(scope.constants.get(name)) and scope.is_read_once(name)
+
+
+def _scale_weight(node: onnx.NodeProto, name: str, factor: float, scope: Scope) -> None:
+    value = scope.array(name, most=_MOST_ELEMENTS)
+    assert value is not None
+    scaled = scope.names.hold(f"{name}/scaled", (value * np.float64(factor)).astype(value.dtype))
+    changed = onnx.NodeProto()
+    changed.CopyFrom(node)
+    changed.input[:] = [scaled if each == name else each for each in node.input]
+    scope.rewrite(node, [changed], [node])
+
+
+_MOST_ELEMENTS = 1 << 31
+"""Of weights inside a model, which may be no larger: as many as there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """MatMul, Add, Reshape and Transpose that make one of queries, keys and values, as heads."""
+
+    product: onnx.NodeProto
+    bias: str
+    shape: Shape
+    """Batch, tokens, heads and their size."""
+    end: onnx.NodeProto
+    is_turned: bool
+    """Whether tokens come last, as those of keys may."""
+
+
+_PLAIN, _TURNED = [0, 2, 1, 3], [0, 2, 3, 1]
+_HEADS_RANK = 4
+_PROJECTIONS = 3
+"""Queries, keys and values."""
+
+
+@register("fused_attention")
+class FusedAttention(PatternPass):
+    """Make one product of the three that project the same tensor to queries, keys and values: weights and
+    biases are put together, and the heads are split behind Reshape and Transpose."""
+
+    op_types = frozenset(("MatMul",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the first of three; more of the same tensor are keys and values of several layers."""
+        readers = scope.readers.get(node.input[0], {}).values()
+        found = [read for each in readers if (read := _read_projection(each, node.input[0], scope))]
+        widths = {(each.shape, scope.shape(each.product.input[1])) for each in found}
+        if len(found) == _PROJECTIONS and len(widths) == 1 and _is_first(node, found, scope):
+            _fuse(found, scope)
+
+
+def _is_first(node: onnx.NodeProto, found: list[_Projection], scope: Scope) -> bool:
+    return all(scope.place(node) <= scope.place(each.product) for each in found)
+
+
+def _read_projection(node: onnx.NodeProto, source: str, scope: Scope) -> _Projection | None:
+    if not is_operator(node, "MatMul") or node.input[0] != source:
+        return None
+    tensor = scope.tensor(node.input[1])
+    if tensor is None or len(tensor.dims) != 2 or scope.type(source) not in _FLOATS:  # noqa: PLR2004
+        return None
+    end, bias = node, ""
+    added = scope.reader(node.output[0], "Add")
+    if added is not None:
+        bias = next((each for each in added.input if each != node.output[0]), "")
+        if scope.tensor(bias) is None or scope.shape(bias) != tuple(tensor.dims[1:]):
+            return None
+        end = added
+    split = scope.reader(end.output[0], "Reshape")
+    turned = scope.reader(split.output[0], "Transpose") if split is not None else None
+    shape = scope.shape(split.output[0]) if split is not None else None
+    if turned is None or shape is None or len(shape) != _HEADS_RANK or 0 in shape:
+        return None
+    order = list(helper.get_attribute_value(turned.attribute[0])) if turned.attribute else []
+    if order not in (_PLAIN, _TURNED) or shape[2] * shape[3] != tensor.dims[1]:
+        return None
+    return _Projection(node, bias, shape, turned, order == _TURNED)
+
+
+def _fuse(found: list[_Projection], scope: Scope) -> None:
+    first, results = found[0], [each.end.output[0] for each in found]
+    source, dtype = first.product.input[0], scope.dtype(first.product.input[0])
+    batch_free, (tokens, heads, size) = -1, first.shape[1:]
+    made = scope.start(first.product, "fused")
+    weight = join_weights([each.product.input[1] for each in found], 1, made, scope)
+    joint = made.add("MatMul", source, weight)
+    if any(each.bias for each in found):
+        none = made.constant(np.zeros(heads * size), dtype) if not all(each.bias for each in found) else ""
+        joint = made.add("Add", joint, join_weights([each.bias or none for each in found], 0, made, scope))
+    target = made.shape([batch_free, tokens, len(found) * heads, size])
+    turned = made.add("Transpose", made.add("Reshape", joint, target), perm=_PLAIN)
+    parts = [made.new_name() if each.is_turned else each.end.output[0] for each in found]
+    made.split_as(parts, turned, [heads] * len(found), 1)
+    for each, part, result in zip(found, parts, results, strict=True):
+        if each.is_turned:
+            made.add_as(result, "Transpose", part, perm=[0, 1, 3, 2])
+    at = min((each.product for each in found), key=scope.place)
+    scope.rewrite(at, made.nodes, [each.end for each in found])
+
+
+def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:
+    """Weights side by side: one weight, or a Concat of those that stay where they are."""
+    held = {tensor.name: tensor for tensor in scope.names.added}
+    tensors = [scope.tensor(name) or held.get(name) for name in names]
+    if not all(map(is_movable, tensors)):
+        return made.add("Concat", *names, axis=axis)
+    values = [read_array(tensor) for tensor in tensors if tensor is not None]
+    return made.constant(np.concatenate(values, axis), values[0].dtype)
+
+
+@register("matmul_rotary_embedding")
+class MatMulRotaryEmbedding(PatternPass):
+    """Make a product with a constant matrix of what turns pairs of elements in a rotary embedding, x cos + t
+    sin, where t is x with elements exchanged and some of them negated.
+
+    Which are exchanged is found out by trying: any way of writing it is known.
+    """
+
+    op_types = frozenset(("Add",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the sum of both products."""
+        products = [scope.maker(name, "Mul") for name in node.input]
+        first, second = products[0], products[-1]
+        if first is None or second is None or first is second:
+            return
+        for plain, turning in ((first, second), (second, first)):
+            for source in plain.input:
+                for turned in turning.input:
+                    if self._turn(source, turned, turning, scope):
+                        return
+
+    def _turn(self, source: str, turned: str, product: onnx.NodeProto, scope: Scope) -> bool:
+        """Replace what turns `source`; whether there was anything to replace."""
+        shape = scope.shape(source)
+        if not shape or scope.shape(turned) != shape or scope.type(source) not in _FLOATS:
+            return False
+        nodes = _find_moves(source, turned, scope)
+        if not nodes or shape[-1] > _MOST_TURNED or not 0 < math.prod(shape) <= _MOST_TRIED:
+            return False
+        matrix = _find_matrix(nodes, source, turned, shape, scope)
+        if matrix is None:
+            return False
+        end = scope.makers[turned]
+        made = scope.start(end, "turned")
+        made.add_as(turned, "MatMul", source, scope.names.hold_once("rotary/turn", matrix, scope.dtype(source)))
+        scope.rewrite(end, made.nodes, [end])
+        return True
+
+
+_MOVES = ("Concat", "Gather", "Neg", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+"""Of which exporters write the exchange of elements."""
+_MOST_MOVES = 16
+"""Nodes; the longest known form has 9."""
+_MOST_TURNED = 1024
+"""Elements of a head; more are no rotary embedding, and a matrix of them is no saving."""
+_MOST_TRIED = 1 << 24
+"""Elements that are numbered in float."""
+
+
+def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] | None:
+    """The nodes, in order, that make `result` of `source` and constants by moving and negating; None where
+    there is more to it."""
+    found: dict[int, onnx.NodeProto] = {}
+    waiting = [result]
+    while waiting:
+        name = waiting.pop()
+        if name == source or not name or scope.array(name) is not None:
+            continue
+        node = scope.maker(name, *_MOVES)
+        if node is None or len(found) > _MOST_MOVES:
+            return None
+        if id(node) not in found:
+            found[id(node)] = node
+            waiting += node.input
+    return sorted(found.values(), key=scope.place) or None
+
+
+def _find_matrix(
+    nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, scope: Scope
+) -> Array | None:
+    """What the last axis is multiplied by, if that is all that the nodes do: elements that bear the number of
+    their place tell where they went, and those that bear the number of their row, that they stayed in it."""
+    size, rows = shape[-1], math.prod(shape[:-1])
+    run = _load(nodes, source, result, shape, scope)
+    if run is None:
+        return None
+    numbered = np.broadcast_to(np.arange(1, size + 1, dtype=np.float32), (rows, size))
+    moved = run(numbered.reshape(shape)).reshape(rows, size)
+    if not (moved == moved[0]).all():
+        return None
+    places, signs = np.abs(moved[0]).astype(int) - 1, np.sign(moved[0])
+    by_row = np.repeat(np.arange(1, rows + 1, dtype=np.float32), size)
+    kept = run(by_row.reshape(shape)).reshape(rows, size)
+    if not (kept == by_row.reshape(rows, size) * signs).all() or (signs == 0).any():
+        return None
+    matrix = np.zeros((size, size), np.float32)
+    matrix[places, np.arange(size)] = signs
+    return None if np.array_equal(matrix, np.eye(size)) else matrix
+
+
+def _load(
+    nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, scope: Scope
+) -> Callable[[Array], Array] | None:
+    """The nodes as a function of floats; None where ONNX Runtime does not take them."""
+    held = []
+    for name in dict.fromkeys(name for node in nodes for name in node.input):
+        tensor = scope.tensor(name)
+        if tensor is not None and name != source:
+            held.append(onnx.TensorProto())
+            held[-1].CopyFrom(tensor)
+            held[-1].name = name
+    graph = helper.make_graph(
+        nodes,
+        "moves",
+        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
+        held,
+    )
+    opsets = [helper.make_opsetid("", scope.names.opset)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except ORT_ERRORS:
+        return None
+
+    def run(values: Array) -> Array:
+        (found,) = session.run(None, {source: np.ascontiguousarray(values)})
+        return np.asarray(found)
+
+    return run
+
+
+_IR_VERSION = 8
+"""That all ONNX Runtimes in use take."""

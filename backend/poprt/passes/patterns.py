@@ -47,6 +47,8 @@ class Names:
     """Weights of the main graph."""
     left: set[str] = field(default_factory=set)
     """What nodes that went have read."""
+    held: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
+    """Weights that several places share."""
 
     def take(self, wanted: str) -> str:
         """A name that nobody else has."""
@@ -59,6 +61,15 @@ class Names:
         name = self.take(wanted)
         self.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
+
+
+    def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
+        """The same; equal values get one weight."""
+        array = np.asarray(value, dtype)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self.held:
+            self.held[key] = self.hold(wanted, array)
+        return self.held[key]
 
 
 @dataclass(slots=True)

@@ -3,7 +3,8 @@
 import numpy as np
 import onnx
 from exported_graphs import H, Exporter
-from pass_cases.case import Case
+from onnx import TensorProto
+from pass_cases.case import Case, make_feeds
 
 
 def norm_of(form: str = "torch", axes=(-1,), opset: int = 13) -> onnx.ModelProto:
@@ -42,6 +43,52 @@ def half_group_norm(groups: int = 1) -> onnx.ModelProto:
     return net.model({net.add("Reshape", normed, net.integers(-1, 3, 8)): [2, 3, 8]})
 
 
+def attention_of(rotary: str = "", projections: int = 3, masked: bool = False) -> onnx.ModelProto:
+    """One layer's attention; with two projections queries are keys."""
+    net = Exporter()
+    x = net.input("x", [2, 6, 16])
+    mask = net.mask("mask", 2, 6) if masked else ""
+    if projections == 3:
+        return net.model({net.attention(x, 2, 6, 2, 8, mask, rotary): [2, 6, 16]})
+    query = net.heads(net.linear(x, 16, 16), [2, 6, 2, 8])
+    key = net.add("Transpose", query, perm=[0, 1, 3, 2])
+    value = net.heads(net.linear(x, 16, 16), [2, 6, 2, 8])
+    shares = net.add("Softmax", net.add("MatMul", query, key), axis=3)
+    return net.model({net.add("MatMul", shares, value): [2, 2, 6, 8]})
+
+
+def reversing() -> onnx.ModelProto:
+    """x cos + t sin, where t has its tokens, not its elements, exchanged."""
+    net = Exporter()
+    x = net.input("x", [1, 2, 6, 8])
+    first, last = net.slice(x, 2, 0, 3), net.slice(x, 2, 3)
+    turned = net.add("Concat", net.add("Neg", last), first, axis=2)
+    cosines, sines = net.weight(1, 1, 6, 8), net.weight(1, 1, 6, 8)
+    sum_ = net.add("Add", net.add("Mul", x, cosines), net.add("Mul", turned, sines))
+    return net.model({sum_: [1, 2, 6, 8]})
+
+
+def all_shown(model: onnx.ModelProto):
+    """A mask that hides nothing: what padding sees is another thing afterwards, and means nothing."""
+    return {**make_feeds(model), "mask": np.ones((2, 6), np.int64)}
+
+
+def where_mask(heads: int = 8) -> onnx.ModelProto:
+    """With so many scores that it pays to choose among fewer."""
+    net, shape = Exporter(), [2, 8, 64, 64]
+    scores, hidden = net.input("x", shape), net.input("hidden", [2, heads, 64, 64], TensorProto.BOOL)
+    chosen = net.add("Where", hidden, net.constant(-1e4), scores)
+    return net.model({net.add("Softmax", chosen, axis=3): shape})
+
+
+def some_hidden(model: onnx.ModelProto):
+    """No row is hidden altogether."""
+    fed = make_feeds(model)
+    hidden = np.zeros(fed["hidden"].shape, bool)
+    hidden[..., 4:] = True
+    return {**fed, "hidden": hidden}
+
+
 _CLOSE = 1e-6
 """Of float: the same sums in another order."""
 
@@ -76,6 +123,43 @@ CASES: dict[str, Case] = {
         made=frozenset(("Gelu",)),
         gone=frozenset(("Erf",)),
         tolerance=_CLOSE,
+        saves=True,
+    ),
+    "pre_scale": Case(
+        attention_of,
+        lambda: attention_of(projections=2),
+        gone=frozenset(("Div",)),
+        tolerance=_CLOSE,
+        saves=True,
+    ),
+    "fused_attention": Case(
+        attention_of,
+        lambda: attention_of(projections=2),
+        made=frozenset(("Split",)),
+        tolerance=_CLOSE,
+        saves=True,
+    ),
+    "matmul_rotary_embedding": Case(
+        lambda: attention_of("half"),
+        reversing,
+        gone=frozenset(("Slice", "Neg", "Concat")),
+        tolerance=_CLOSE,
+        saves=True,
+    ),
+    "insert_attention_mask": Case(
+        lambda: attention_of(masked=True),
+        attention_of,
+        made=frozenset(("AttentionMask",)),
+        gone=frozenset(("Sub",)),
+        tolerance=_CLOSE,
+        feeds=all_shown,
+    ),
+    "replace_where_mask": Case(
+        lambda: where_mask(heads=1),
+        where_mask,
+        made=frozenset(("Add",)),
+        tolerance=_CLOSE,
+        feeds=some_hidden,
         saves=True,
     ),
 }

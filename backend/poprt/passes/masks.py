@@ -1,0 +1,182 @@
+"""Passes over the masks in the attention of transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from onnxgraph import attribute
+from simipu.operators import CHIP_DOMAIN
+
+from poprt.passes.base_pass import register
+from poprt.passes.patterns import PatternPass, Scope, is_operator
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
+_LEAST_MASKED = -1_000.0
+"""What is added to hidden scores is this low at least: e to the power of it is 0 in float."""
+_MASK_VIEWS = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_MOST_VIEWS = 6
+_MASK_RANK, _SCORES_RANK = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    """What is added to scores: made of `tokens`, [batch, tokens], which hides where it is 0."""
+
+    tokens: str
+    result: str
+
+
+@register("insert_attention_mask")
+class InsertAttentionMask(PatternPass):
+    """Give masks that are made of one number for each token, (1 - mask) times a large negative number, the
+    chip's AttentionMask, for which these numbers are segments: tokens see those of their own segment.
+
+    Segments of 0 are padding, which sees padding only. So the rows of padding are others than before, which
+    nobody reads; those of tokens are the same.
+    """
+
+    op_types = frozenset(("Mul", "Where", "WhereV2"))
+
+    def _is_start(self, node: onnx.NodeProto) -> bool:
+        return node.op_type in self.op_types
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the end of the formula, whose results are added to scores of the same tokens."""
+        found = _read_mask(node, scope)
+        if found is None:
+            return
+        batch, tokens = scope.shape(found.tokens) or (0, 0)
+        adds = [
+            each
+            for each in scope.readers.get(found.result, {}).values()
+            if is_operator(each, "Add") and _takes_scores(each, found.result, (batch, tokens), scope)
+        ]
+        if not adds:
+            return
+        adds.sort(key=scope.place)
+        scores = _other(adds[0], found.result)
+        made = scope.start(node, "segments")
+        segments = found.tokens
+        if scope.type(segments) != TensorProto.INT32:
+            segments = made.add("Cast", segments, to=TensorProto.INT32)
+        is_half = scope.type(found.result) == TensorProto.FLOAT16
+        mask = made.new_name()
+        made.chip(mask, "AttentionMask", segments, scores, dataType="FLOAT16" if is_half else "FLOAT")
+        for place, each in enumerate(adds):
+            changed = onnx.NodeProto()
+            changed.CopyFrom(each)
+            changed.input[:] = [mask if name == found.result else name for name in each.input]
+            scope.rewrite(each, [*(made.nodes if place == 0 else []), changed], [each])
+
+
+def _other(node: onnx.NodeProto, name: str) -> str:
+    return node.input[1] if node.input[0] == name else node.input[0]
+
+
+def _takes_scores(node: onnx.NodeProto, mask: str, tokens: tuple[int, int], scope: Scope) -> bool:
+    scores = scope.shape(_other(node, mask))
+    fits = scores is not None and len(scores) == _SCORES_RANK and scores == scope.shape(node.output[0])
+    return fits and scores is not None and (scores[0], *scores[2:]) == (tokens[0], tokens[1], tokens[1])
+
+
+def _read_mask(node: onnx.NodeProto, scope: Scope) -> _Mask | None:
+    if scope.type(node.output[0]) not in _FLOATS:
+        return None
+    if is_operator(node, "Mul"):
+        left = _scaled(node, scope)
+    elif node.op_type in ("Where", "WhereV2"):
+        left = _chosen(node, scope)
+    else:
+        return None
+    shown = _read_difference(left, scope) if left else ""
+    tokens = _find_tokens(shown, scope) if shown else ""
+    return _Mask(tokens, node.output[0]) if tokens else None
+
+
+def _is_low(name: str, scope: Scope) -> bool:
+    number = scope.number(name)
+    return number is not None and number <= _LEAST_MASKED
+
+
+def _scaled(node: onnx.NodeProto, scope: Scope) -> str:
+    """What a large negative number is multiplied with."""
+    left, right = node.input
+    return left if _is_low(right, scope) else right if _is_low(left, scope) else ""
+
+
+def _chosen(node: onnx.NodeProto, scope: Scope) -> str:
+    """Newer exporters: a large negative number where 1 - mask is not 0, else 1 - mask."""
+    condition, lowest, otherwise = node.input
+    cast = scope.maker(condition, "Cast")
+    fits = cast is not None and cast.input[0] == otherwise and attribute(cast, "to") == TensorProto.BOOL
+    return otherwise if fits and _is_low(lowest, scope) else ""
+
+
+def _read_difference(name: str, scope: Scope) -> str:
+    """The mask in 1 - mask."""
+    node = scope.maker(name, "Sub")
+    return node.input[1] if node is not None and scope.number(node.input[0]) == 1 else ""
+
+
+def _find_tokens(name: str, scope: Scope) -> str:
+    """The tensor of one number for each token that a mask of them is made of by views."""
+    shape = scope.shape(name)
+    if shape is None or len(shape) != _SCORES_RANK or shape[1] != 1:
+        return ""
+    batch, tokens, source = shape[0], shape[-1], name
+    for _ in range(_MOST_VIEWS):
+        if scope.shape(source) == (batch, tokens):
+            return source
+        node = scope.maker(source, *_MASK_VIEWS)
+        if node is None or _reshapes_otherwise(node, tokens, scope):
+            return ""
+        source = node.input[0]
+    return source if scope.shape(source) == (batch, tokens) else ""
+
+
+def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, scope: Scope) -> bool:
+    """Whether a view of the mask does not keep tokens last, or is a Cast that loses numbers."""
+    shape = scope.shape(node.input[0])
+    if node.op_type == "Cast":
+        return scope.type(node.input[0]) == TensorProto.BOOL
+    return not shape or shape[-1] != tokens
+
+
+@register("replace_where_mask")
+class ReplaceWhereMask(PatternPass):
+    """Add masks to scores instead of choosing between scores and a large negative number, where the softmax
+    follows: the choice is then among fewer elements.
+
+    Rows of which all is hidden see what they would see without a mask, unless that number is large enough to
+    swallow scores, as the lowest of float is.
+    """
+
+    op_types = frozenset(("Where", "WhereV2"))
+
+    def _is_start(self, node: onnx.NodeProto) -> bool:
+        return node.op_type in self.op_types and node.domain in ("", "ai.onnx", CHIP_DOMAIN)
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At a choice whose condition is the same for several heads or tokens."""
+        condition, *sides = node.input
+        lows = [index for index, name in enumerate(sides) if _is_low(name, scope)]
+        if len(lows) != 1 or scope.reader(node.output[0], "Softmax", "LogSoftmax") is None:
+            return
+        scores, lowest = sides[1 - lows[0]], sides[lows[0]]
+        shape, asked = scope.shape(scores), scope.shape(condition)
+        is_smaller = shape is not None and asked is not None and np.prod(asked) < np.prod(shape)
+        if not is_smaller or shape != scope.shape(node.output[0]) or scope.tensor(scores) is not None:
+            return
+        made = scope.start(node, "added")
+        zero = made.constant(0.0, scope.dtype(scores))
+        mask = made.new_name()
+        chosen = (condition, lowest, zero) if lows[0] == 0 else (condition, zero, lowest)
+        made.nodes.append(onnx.NodeProto())
+        made.nodes[-1].CopyFrom(node)
+        made.nodes[-1].input[:], made.nodes[-1].output[:] = chosen, [mask]
+        made.nodes[-1].name = mask
+        made.add_as(node.output[0], "Add", scores, mask)
+        scope.replace(node, made.nodes)
