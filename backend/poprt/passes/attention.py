@@ -10,11 +10,10 @@ import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper
-from onnxgraph.weights import read_array
 from simipu.computed import ORT_ERRORS
 
 from poprt.passes.base_pass import register
-from poprt.passes.patterns import Array, Making, PatternPass, Scope, Shape, is_movable, is_operator
+from poprt.passes.patterns import Array, PatternPass, Scope, Shape, is_movable, is_operator, join_weights
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _VIEWS = ("Identity", "Reshape", "Transpose")
@@ -185,16 +184,6 @@ def _fuse(found: list[_Projection], scope: Scope) -> None:
             made.add_as(result, "Transpose", part, perm=[0, 1, 3, 2])
     at = min((each.product for each in found), key=scope.place)
     scope.rewrite(at, made.nodes, [each.end for each in found])
-
-
-def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:
-    """Weights side by side: one weight, or a Concat of those that stay where they are."""
-    held = {tensor.name: tensor for tensor in scope.names.added}
-    tensors = [scope.tensor(name) or held.get(name) for name in names]
-    if not all(map(is_movable, tensors)):
-        return made.add("Concat", *names, axis=axis)
-    values = [read_array(tensor) for tensor in tensors if tensor is not None]
-    return made.constant(np.concatenate(values, axis), values[0].dtype)
 
 
 @register("matmul_rotary_embedding")

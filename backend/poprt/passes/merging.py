@@ -1,1 +1,251 @@
-"""Passes that make one node of several side by side: products, slices, Ifs."""
+"""Passes that do at once what several nodes do of the same kind: products of one tensor, slices of one axis,
+Ifs of one condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+from onnxgraph import attribute, iter_defined, iter_reads, rename
+from simipu import CompileError
+
+from poprt.passes.base_pass import Stage, register
+from poprt.passes.patterns import PatternPass, Scope, is_operator, join_weights
+
+_MATRIX_RANK = 2
+
+
+class _MergingProducts(PatternPass):
+    """Joins two products of one tensor with weights, named by the user, along the last dimension."""
+
+    op_types = frozenset(("MatMul",))
+
+    def __init__(self, option: str, names: str | Sequence[str] | None, count: int, expected: str) -> None:
+        super().__init__()
+        listed = names.split(",") if isinstance(names, str) else list(names or ())
+        self._option, self._names = option, [name.strip() for name in listed]
+        if self._names and len(set(self._names)) != count:
+            raise CompileError(f"{option}: expected {expected}, the names of nodes, found {names!r}")
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Names that no such node has are warned of, and so are products that cannot be joined."""
+        self._is_done = False
+        model = super().run(model) if self._names else model
+        if self._names and not self._is_done:
+            self.logger.warning(
+                "%s: there are no such products of one tensor with weights in the model: %s",
+                self._option,
+                ", ".join(self._names),
+            )
+        return model
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the first of the two."""
+        step = len(self._names) // 2
+        if node.name not in self._names[::step]:
+            return
+        readers = scope.readers.get(node.input[0], {}).values()
+        products = [_find(name, readers, scope) for name in self._names[::step]]
+        adds = [
+            scope.reader(each.output[0], "Add") if each is not None and step > 1 else None
+            for each in products
+        ]
+        if None in products or (step > 1 and [each and each.name for each in adds] != self._names[1::step]):
+            return
+        merged = [_Product.of(each, add, scope) for each, add in zip(products, adds, strict=True) if each]
+        joined = [each for each in merged if each is not None]
+        if len(joined) == len(products) and len({each.source for each in joined}) == 1:
+            _join(joined, scope)
+            self._is_done = True
+
+
+def _find(name: str, nodes: Iterable[onnx.NodeProto], scope: Scope) -> onnx.NodeProto | None:
+    found = (node for node in nodes if node.name == name and is_operator(node, "MatMul"))
+    return next((node for node in found if scope.maker(node.output[0], "MatMul") is node), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product with a weight, and the bias added to it; "": none."""
+
+    source: str
+    weight: str
+    bias: str
+    width: int
+    first: onnx.NodeProto
+    last: onnx.NodeProto
+
+    @classmethod
+    def of(cls, product: onnx.NodeProto, add: onnx.NodeProto | None, scope: Scope) -> _Product | None:
+        """None where weight or bias is no constant of the shape that a linear layer's has."""
+        source, weight = product.input
+        tensor = scope.tensor(weight)
+        if tensor is None or len(tensor.dims) != _MATRIX_RANK or scope.shape(source) is None:
+            return None
+        width, bias = int(tensor.dims[1]), ""
+        if add is not None:
+            bias = next(name for name in add.input if name != product.output[0])
+            if scope.tensor(bias) is None or scope.shape(bias) != (width,):
+                return None
+        return cls(source, weight, bias, width, product, add or product)
+
+
+def _join(products: Sequence[_Product], scope: Scope) -> None:
+    at = min((each.first for each in products), key=scope.place)
+    source, rank = products[0].source, len(scope.shape(products[0].source) or ())
+    made = scope.start(at, "merged")
+    joint = made.add("MatMul", source, join_weights([each.weight for each in products], 1, made, scope))
+    if products[0].bias:
+        joint = made.add("Add", joint, join_weights([each.bias for each in products], 0, made, scope))
+    results = [each.last.output[0] for each in products]
+    made.split_as(results, joint, [each.width for each in products], max(0, rank - 1))
+    scope.rewrite(at, made.nodes, [each.last for each in products])
+
+
+@register(
+    "merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes={"merge_matmul": "merge_matmul"}
+)
+class MergeMatMul(_MergingProducts):
+    """Make one product of two of the same tensor with weights, which are put side by side, and split it.
+
+    merge_matmul: the names of both nodes, as a text with a comma or one by one.
+    """
+
+    def __init__(self, merge_matmul: str | Sequence[str] | None = None) -> None:
+        super().__init__("merge_matmul", merge_matmul, 2, "A,B")
+
+
+@register(
+    "merge_matmul_add",
+    stage=Stage.PATTERNS,
+    option="merge_matmul_add",
+    takes={"merge_matmul_add": "merge_matmul_add"},
+)
+class MergeMatMulAdd(_MergingProducts):
+    """The same of products with the biases that are added to them.
+
+    merge_matmul_add: the names of product, sum, product and sum.
+    """
+
+    def __init__(self, merge_matmul_add: str | Sequence[str] | None = None) -> None:
+        super().__init__("merge_matmul_add", merge_matmul_add, 4, "M1,A1,M2,A2")
+
+
+@register("merge_multi_slice")
+class MergeMultiSlice(PatternPass):
+    """Make one Split of Slices that together are all of a tensor along one axis."""
+
+    op_types = frozenset(("Slice",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the first Slice of a tensor that computes."""
+        source = node.input[0]
+        shape = scope.shape(source)
+        readers = [each for each in scope.readers.get(source, {}).values() if is_operator(each, "Slice")]
+        is_first = all(scope.place(node) <= scope.place(each) for each in readers)
+        if shape is None or not is_first or scope.tensor(source) is not None:
+            return
+        ranges = [_read_range(each, shape, scope) for each in readers]
+        for axis in {found[0] for found in ranges if found is not None}:
+            parts = sorted(
+                (found[1], found[2], place)
+                for place, found in enumerate(ranges)
+                if found is not None and found[0] == axis
+            )
+            ends = [0, *(end for _, end, _ in parts)]
+            if len(parts) > 1 and [start for start, _, _ in parts] == ends[:-1] and ends[-1] == shape[axis]:
+                slices = [readers[place] for _, _, place in parts]
+                made = scope.start(node, "split")
+                sizes = [end - start for start, end, _ in parts]
+                made.split_as([each.output[0] for each in slices], source, sizes, axis)
+                scope.rewrite(node, made.nodes, slices)
+                return
+
+
+def _read_range(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> tuple[int, int, int] | None:
+    """Axis, start and end of a Slice along one axis, in steps of one; None of others."""
+    read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
+    if read[0] is None:
+        given = [*node.input[1:], "", "", "", ""][:4]
+        read = [scope.integers(name) if name else None for name in given]
+        if any(name and value is None for name, value in zip(given, read, strict=True)):
+            return None
+    starts, ends, axes, steps = ([0] if each is None else list(each) for each in read)
+    steps = [1] if read[3] is None else steps
+    if [len(each) for each in (starts, ends, axes, steps)] != [1] * 4 or steps != [1]:
+        return None
+    axis = axes[0] % len(shape)
+    size = shape[axis]
+    start, end = (min(max(0, each + size if each < 0 else each), size) for each in (starts[0], ends[0]))
+    return (axis, start, end) if start < end else None
+
+
+@register("merge_if_with_same_cond", stage=Stage.FOLDING, option="merge_if_with_same_cond")
+class MergeIfWithSameCond(PatternPass):
+    """Make one If of those of the same condition, as far as the order of the graph allows: the later one
+    needs nothing that is made between them, or nothing between them needs the earlier one."""
+
+    op_types = frozenset(("If",))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """At the later of two."""
+        condition = node.input[0]
+        earlier, scope.marks[condition] = scope.marks.get(condition), node
+        if earlier is None or not _can_merge(earlier, node, scope):
+            return
+        merged = _merge(earlier, node, scope)
+        at = earlier if _may_move_up(node, earlier, scope) else node
+        scope.rewrite(at, [merged], [earlier, node])
+        scope.marks[condition] = merged
+
+
+def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
+    for name in _BRANCHES:
+        first, second = (
+            {value.name for value in attribute(each, name).output} for each in (earlier, later)
+        )
+        own = set(iter_defined(attribute(later, name)))
+        if first & (second - own) or len(second) < len(later.output) or len(first) < len(earlier.output):
+            return False  # two results would be one tensor
+    return _may_move_up(later, earlier, scope) or _may_move_down(earlier, later, scope)
+
+
+_BRANCHES = ("then_branch", "else_branch")
+
+
+def _may_move_up(later: onnx.NodeProto, earlier: onnx.NodeProto, scope: Scope) -> bool:
+    made = set(earlier.output)
+    return all(name in made or scope.is_before(name, earlier) for name in iter_reads(later))
+
+
+def _may_move_down(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
+    return all(
+        scope.place(reader) >= scope.place(later)
+        for name in earlier.output
+        for reader in scope.readers.get(name, {}).values()
+    )
+
+
+def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx.NodeProto:
+    """Both in one; what the later one reads of the earlier, it reads inside."""
+    branches = {}
+    for name in _BRANCHES:
+        first, second = onnx.GraphProto(), onnx.GraphProto()
+        first.CopyFrom(attribute(earlier, name))
+        second.CopyFrom(attribute(later, name))
+        defined = set(iter_defined(first))
+        scope.names.taken |= defined
+        renames = {each: scope.names.take(each) for each in iter_defined(second) if each in defined}
+        inner = {outer: value.name for outer, value in zip(earlier.output, first.output, strict=True) if outer}
+        rename(second, {**inner, **renames})
+        for tensor in second.initializer:
+            tensor.name = renames.get(tensor.name, tensor.name)
+        for value in second.output:
+            value.name = renames.get(value.name, inner.get(value.name, value.name))
+        for field in ("node", "initializer", "output", "value_info"):
+            getattr(first, field).extend(getattr(second, field))
+        branches[name] = first
+    results = [*earlier.output, *later.output]
+    return helper.make_node("If", [earlier.input[0]], results, name=earlier.name, **branches)

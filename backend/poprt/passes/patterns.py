@@ -123,6 +123,8 @@ class Scope:
     makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     readers: dict[str, dict[int, onnx.NodeProto]] = field(default_factory=dict)
     inserted: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
+    marks: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    """Nodes that a pass remembers, by what is its business."""
     gone: set[int] = field(default_factory=set)
     """Nodes are told apart by identity: all of them stay alive here."""
 
@@ -298,6 +300,16 @@ def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
 def is_movable(tensor: TensorProto | None) -> bool:
     """Whether a weight's values may be read to make another of them: gigabytes stay where they are."""
     return tensor is not None and has_data(tensor) and not is_outlined(tensor)
+
+
+def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:
+    """Weights side by side: one weight, or a Concat of those that stay where they are."""
+    held = {tensor.name: tensor for tensor in scope.names.added}
+    tensors = [scope.tensor(name) or held.get(name) for name in names]
+    if not all(map(is_movable, tensors)):
+        return made.add("Concat", *names, axis=axis)
+    values = [read_array(tensor) for tensor in tensors if tensor is not None]
+    return made.constant(np.concatenate(values, axis), values[0].dtype)
 
 
 class PatternPass(Pass):

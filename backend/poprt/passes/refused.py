@@ -5,7 +5,15 @@ from poprt.passes.base_pass import Stage, refuse_pass
 _UNKNOWN = "what it looks for, or what it makes of it, is not public"
 _LATER = "the runtime that goes with it does not exist here"
 
-for _name in "attention_padding batchnorm_workaround cumsum_workaround float_to_mixed trace_folding".split():
+for _name in (
+    "attention_padding",
+    "batchnorm_workaround",
+    "cumsum_workaround",
+    "expand_if",
+    "float_to_mixed",
+    "merge_variant_if",
+    "trace_folding",
+):
     refuse_pass(_name, _UNKNOWN)
 for _name in ("manual_sharding", "overlap_io"):
     refuse_pass(_name, _LATER)

@@ -2,8 +2,8 @@
 
 import numpy as np
 import onnx
-from exported_graphs import H, Exporter
-from onnx import TensorProto
+from exported_graphs import F, H, Exporter
+from onnx import TensorProto, helper
 from pass_cases.case import Case, make_feeds
 
 
@@ -89,6 +89,57 @@ def some_hidden(model: onnx.ModelProto):
     return {**fed, "hidden": hidden}
 
 
+def two_products(bias: bool = False, same: bool = True) -> onnx.ModelProto:
+    """MatMul_0 and, behind its bias if there is one, another of the same tensor or not."""
+    net = Exporter()
+    x = net.input("x", [2, 3, 8])
+    first = net.linear(x, 8, 4, bias=bias)
+    second = net.linear(x if same else net.add("Relu", x), 8, 6, bias=bias)
+    return net.model({net.add("Relu", first): [2, 3, 4], net.add("Tanh", second): [2, 3, 6]})
+
+
+def one_product(bias: bool = False, second: bool = False) -> onnx.ModelProto:
+    """MatMul_0, unless there is something before it."""
+    net = Exporter()
+    x = net.input("x", [2, 6, 8])
+    made = net.linear(net.add("Relu", x) if second else x, 8, 12, bias=bias)
+    return net.model({net.add("Relu", made): [2, 6, 12]})
+
+
+def slices(last: int = 8) -> onnx.ModelProto:
+    """Of three, the last ends there."""
+    net = Exporter()
+    x = net.input("x", [2, 8, 3])
+    parts = [net.slice(x, 1, 4, last), net.slice(x, -2, 0, 3), net.slice(x, 1, 3, -4)]
+    return net.model(
+        {net.add("Relu", part): [2, size, 3] for part, size in zip(parts, (last - 4, 3, 1), strict=True)}
+    )
+
+
+def branch(name: str, op_type: str, taken: str, shape=(2, 3)) -> onnx.GraphProto:
+    node = helper.make_node(op_type, [taken], ["result"], name=f"{name}/{op_type}")
+    return helper.make_graph([node], name, [], [helper.make_tensor_value_info("result", F, shape)])
+
+
+def two_ifs(same: bool = True) -> onnx.ModelProto:
+    """The second takes what the first gives; both have a node between them that needs neither."""
+    net = Exporter()
+    x, on = net.input("x", [2, 3]), net.input("on", [], TensorProto.BOOL)
+    other = on if same else net.add("Not", on)
+    first = net.add(
+        "If", on, then_branch=branch("a", "Relu", x), else_branch=branch("b", "Neg", x)
+    )
+    between = net.add("Tanh", x)
+    second = net.add(
+        "If", other, then_branch=branch("c", "Exp", first), else_branch=branch("d", "Abs", first)
+    )
+    return net.model({net.add("Add", between, second): [2, 3], first: [2, 3]})
+
+
+def count_ifs(model: onnx.ModelProto) -> int:
+    return sum(node.op_type == "If" for node in model.graph.node)
+
+
 _CLOSE = 1e-6
 """Of float: the same sums in another order."""
 
@@ -161,5 +212,51 @@ CASES: dict[str, Case] = {
         tolerance=_CLOSE,
         feeds=some_hidden,
         saves=True,
+    ),
+    "merge_matmul": Case(
+        two_products,
+        lambda: two_products(same=False),
+        {"merge_matmul": "MatMul_0,MatMul_1"},
+        made=frozenset(("Split",)),
+        tolerance=_CLOSE,
+        saves=True,
+        main_only="nodes are named, and names of bodies' nodes are others here",
+    ),
+    "merge_matmul_add": Case(
+        lambda: two_products(bias=True),
+        two_products,
+        {"merge_matmul_add": "MatMul_0,Add_1,MatMul_2,Add_3"},
+        made=frozenset(("Split",)),
+        tolerance=_CLOSE,
+        saves=True,
+        main_only="nodes are named, and names of bodies' nodes are others here",
+    ),
+    "merge_multi_slice": Case(
+        slices,
+        lambda: slices(7),
+        made=frozenset(("Split",)),
+        gone=frozenset(("Slice",)),
+        saves=True,
+    ),
+    "merge_if_with_same_cond": Case(
+        two_ifs,
+        lambda: two_ifs(same=False),
+        saves=True,
+    ),
+    "serialize_matmul": Case(
+        one_product,
+        lambda: one_product(second=True),
+        {"serialize_matmul": {"MatMul_0": "4"}},
+        made=frozenset(("Concat",)),
+        tolerance=_CLOSE,
+        main_only="nodes are named, and names of bodies' nodes are others here",
+    ),
+    "serialize_matmul_add": Case(
+        lambda: one_product(bias=True),
+        one_product,
+        {"serialize_matmul_add": {"MatMul_0/Add_1": 3}},
+        made=frozenset(("Concat",)),
+        tolerance=_CLOSE,
+        main_only="nodes are named, and names of bodies' nodes are others here",
     ),
 }
