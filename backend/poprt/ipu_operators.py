@@ -110,8 +110,8 @@ def is_implemented(op_type: str) -> bool:
 
 
 def describe_missing(graph: onnx.GraphProto) -> str:
-    """The operators of the standard, bodies' too, that the IPU's compiler has not, each with its first node; "" if it has
-    all.
+    """The operators of the standard, bodies' too, that the IPU's compiler has not, each with its first node;
+    "" if it has all.
 
     Such as "MatMulInteger (node 'a' and 3 more), GatherND (node 'b')".
     """

@@ -25,21 +25,18 @@ class Exporter:
         self.random = np.random.default_rng(0)
 
     @property
-    def dtype(self) -> np.dtype:
+    def dtype(self) -> np.dtype[Any]:
         return helper.tensor_dtype_to_np_dtype(self.element)
 
     def input(self, name: str, shape: Sequence[Any], element: int | None = None) -> str:
         self.inputs.append(helper.make_tensor_value_info(name, element or self.element, shape))
         return name
 
-    def add(self, op_type: str, *inputs: str, n: int = 1, domain: str = "", **attributes: Any) -> Any:
-        """A node; its output, or a list of them."""
+    def add(self, op_type: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
+        """A node; its output."""
         name = f"{op_type}_{len(self.nodes)}"
-        outputs = [name] if n == 1 else [f"{name}.{i}" for i in range(n)]
-        self.nodes.append(
-            helper.make_node(op_type, inputs, outputs, name=name, domain=domain, **attributes)
-        )
-        return name if n == 1 else outputs
+        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, domain=domain, **attributes))
+        return name
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         tensor = numpy_helper.from_array(np.asarray(value, dtype or self.dtype))
@@ -111,9 +108,7 @@ class Exporter:
             inner = self.add("Mul", self.add("Mul", source, self.constant((2 / np.pi) ** 0.5)), inner)
         else:
             square = self.add("Mul", source, source) if form == "mul" else ""
-            cube = (
-                self.add("Mul", square, source) if square else self.add("Pow", source, self.constant(3.0))
-            )
+            cube = self.add("Mul", square, source) if square else self.add("Pow", source, self.constant(3.0))
             inner = self.add("Add", source, self.add("Mul", self.constant(0.044715), cube))
             inner = self.add("Mul", inner, self.constant((2 / np.pi) ** 0.5))
         return self._halve(source, self.add("Tanh", inner), end)
@@ -152,14 +147,13 @@ class Exporter:
 
     def rotary(self, source: str, shape: Sequence[int], *, interleaved: bool = False) -> str:
         tokens, size = shape[2:]
-        if interleaved:
-            turned = self.interleaved_turn(source, shape)
-        else:
-            turned = self.half_turn(source, size)
+        turned = self.interleaved_turn(source, shape) if interleaved else self.half_turn(source, size)
         cosines, sines = self.weight(1, 1, tokens, size), self.weight(1, 1, tokens, size)
         return self.add("Add", self.add("Mul", source, cosines), self.add("Mul", turned, sines))
 
-    def mask(self, name: str, batch: Any, tokens: int, lowest: float = -1e4, *, reshaped: bool = False) -> str:
+    def mask(
+        self, name: str, batch: Any, tokens: int, lowest: float = -1e4, *, reshaped: bool = False
+    ) -> str:
         """(1 - mask) times a large negative number, [batch, 1, 1, tokens]."""
         given = self.input(name, [batch, tokens], I64)
         if reshaped:
@@ -248,5 +242,7 @@ def deberta_like(batch: int = 2, tokens: int = 8, heads: int = 2, size: int = 8)
     lowest, zero = net.constant(float(np.finfo(np.float32).min)), net.constant(0.0)
     shares = net.add("Softmax", net.add("Where", hidden, lowest, scores), axis=3)
     mixed = net.add("MatMul", net.add("Where", hidden, zero, shares), value)
-    joined = net.add("Reshape", net.add("Transpose", mixed, perm=[0, 2, 1, 3]), net.integers(batch, tokens, width))
+    joined = net.add(
+        "Reshape", net.add("Transpose", mixed, perm=[0, 2, 1, 3]), net.integers(batch, tokens, width)
+    )
     return net.model({net.linear(joined, width, 2): [batch, tokens, 2]})

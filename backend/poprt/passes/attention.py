@@ -205,10 +205,10 @@ class MatMulRotaryEmbedding(PatternPass):
         for plain, turning in ((first, second), (second, first)):
             for source in plain.input:
                 for turned in turning.input:
-                    if self._turn(source, turned, turning, scope):
+                    if self._turn(source, turned, scope):
                         return
 
-    def _turn(self, source: str, turned: str, product: onnx.NodeProto, scope: Scope) -> bool:
+    def _turn(self, source: str, turned: str, scope: Scope) -> bool:
         """Replace what turns `source`; whether there was anything to replace."""
         shape = scope.shape(source)
         if not shape or scope.shape(turned) != shape or scope.type(source) not in _FLOATS:
@@ -221,7 +221,9 @@ class MatMulRotaryEmbedding(PatternPass):
             return False
         end = scope.makers[turned]
         made = scope.start(end, "turned")
-        made.add_as(turned, "MatMul", source, scope.names.hold_once("rotary/turn", matrix, scope.dtype(source)))
+        made.add_as(
+            turned, "MatMul", source, scope.names.hold_once("rotary/turn", matrix, scope.dtype(source))
+        )
         scope.rewrite(end, made.nodes, [end])
         return True
 

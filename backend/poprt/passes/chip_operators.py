@@ -4,7 +4,7 @@ ones."""
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import onnx
 from onnx import TensorProto
@@ -201,9 +201,7 @@ class _Placing(PatternPass):
             is_done = scope.reader(name, "Remap", domain=CHIP_DOMAIN) is not None
             if name and scope.type(name) in _FLOATS and not is_done:
                 node.output[index] = scope.names.take(f"{name}/before_remap")
-                add_remap(
-                    made, node.output[index], name, scope.names, after_matmul=node.op_type == "MatMul"
-                )
+                add_remap(made, node.output[index], name, scope.names, after_matmul=node.op_type == "MatMul")
         return made
 
 

@@ -126,7 +126,7 @@ def _multiply(name: str, atoms: set[str], scope: Scope, steps: int = _MOST_STEPS
     given = scope.number(node.input[1])
     if node.op_type == "Div" and given:
         return _Product(left.number / given, left.tensors)
-    if node.op_type == "Pow" and given in range(1, _MOST_POWER + 1):
+    if node.op_type == "Pow" and given is not None and given in range(1, _MOST_POWER + 1):
         power = int(given)
         return _Product(left.number**power, Counter({each: n * power for each, n in left.tensors.items()}))
     return _Product(1.0, Counter((name,)))

@@ -20,7 +20,7 @@ from poprt.passes.patterns import Making, Names, declare_chip
 
 Group = Sequence[Any]
 """An element type, a shape, and how many at the most."""
-_CONVERTED = {TensorProto.FLOAT: TensorProto.FLOAT16, TensorProto.INT64: TensorProto.INT32}
+_CONVERTED: dict[int, int] = {TensorProto.FLOAT: TensorProto.FLOAT16, TensorProto.INT64: TensorProto.INT32}
 """What becomes of the types of inputs while a model is converted: a group names those of the given model."""
 _RANK = 2
 
@@ -67,18 +67,18 @@ class ApplyHostConcatSplit(Pass):
 def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
     """Element type, shape and number of a group. Raises CompileError for what is none."""
     try:
-        data_type, shape, *number = group
-        read = int(data_type), tuple(int(size) for size in shape), *map(int, filter(None, number))
-        _, sizes, *numbers = read
-        fits = len(sizes) == _RANK and len(numbers) <= 1 and min(sizes) > 0 and min(numbers, default=1) > 0
+        given, shape, *number = group
+        data_type, sizes = int(given), tuple(int(size) for size in shape)
+        numbers = [int(each) for each in number if each]
+        fits = len(sizes) == _RANK and len(number) <= 1 and min(*sizes, *numbers) > 0
     except (TypeError, ValueError):
         fits = False
     if not fits:
         raise CompileError(
-            "apply_host_concat_split: expected an element type of ONNX, a shape of two dimensions and perhaps "
-            f"a number, such as (1, (512, 1), 50); found {group!r}"
+            "apply_host_concat_split: expected an element type of ONNX, a shape of two dimensions and "
+            f"perhaps a number, such as (1, (512, 1), 50); found {group!r}"
         )
-    return int(data_type), sizes, numbers[0] if numbers else None
+    return data_type, sizes, numbers[0] if numbers else None
 
 
 def _find_inputs(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper
 from onnxgraph import attribute, iter_defined, iter_reads, rename
+from onnxgraph.edit import set_attribute
 from simipu import CompileError
 
 from poprt.passes.base_pass import Stage, register
@@ -104,9 +105,7 @@ def _join(products: Sequence[_Product], scope: Scope) -> None:
     scope.rewrite(at, made.nodes, [each.last for each in products])
 
 
-@register(
-    "merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes={"merge_matmul": "merge_matmul"}
-)
+@register("merge_matmul", stage=Stage.PATTERNS, option="merge_matmul", takes={"merge_matmul": "merge_matmul"})
 class MergeMatMul(_MergingProducts):
     """Make one product of two of the same tensor with weights, which are put side by side, and split it.
 
@@ -203,9 +202,7 @@ class MergeIfWithSameCond(PatternPass):
 
 def _can_merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> bool:
     for name in _BRANCHES:
-        first, second = (
-            {value.name for value in attribute(each, name).output} for each in (earlier, later)
-        )
+        first, second = ({value.name for value in attribute(each, name).output} for each in (earlier, later))
         own = set(iter_defined(attribute(later, name)))
         if first & (second - own) or len(second) < len(later.output) or len(first) < len(earlier.output):
             return False  # two results would be one tensor
@@ -238,7 +235,9 @@ def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx
         defined = set(iter_defined(first))
         scope.names.taken |= defined
         renames = {each: scope.names.take(each) for each in iter_defined(second) if each in defined}
-        inner = {outer: value.name for outer, value in zip(earlier.output, first.output, strict=True) if outer}
+        inner = {
+            outer: value.name for outer, value in zip(earlier.output, first.output, strict=True) if outer
+        }
         rename(second, {**inner, **renames})
         for tensor in second.initializer:
             tensor.name = renames.get(tensor.name, tensor.name)
@@ -248,4 +247,7 @@ def _merge(earlier: onnx.NodeProto, later: onnx.NodeProto, scope: Scope) -> onnx
             getattr(first, field).extend(getattr(second, field))
         branches[name] = first
     results = [*earlier.output, *later.output]
-    return helper.make_node("If", [earlier.input[0]], results, name=earlier.name, **branches)
+    merged = helper.make_node("If", [earlier.input[0]], results, name=earlier.name)
+    for name, graph in branches.items():
+        set_attribute(merged, name, graph)
+    return merged

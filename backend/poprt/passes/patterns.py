@@ -25,6 +25,7 @@ from onnxgraph import (
     replace_nodes,
     used_names,
 )
+from onnxgraph.edit import set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import LARGE, has_data, is_outlined, read_array
 from simipu.operators import CHIP_DOMAIN
@@ -62,7 +63,6 @@ class Names:
         self.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
-
     def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
         """The same; equal values get one weight."""
         array = np.asarray(value, dtype)
@@ -94,10 +94,12 @@ class Making(Chain):
 
     def split_as(self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int) -> None:
         """Parts of a tensor along one axis, as the model's opset writes it."""
-        late = self.names.opset >= _SPLIT_TAKES_SIZES
-        inputs, sized = ([source, self.shape(sizes)], {}) if late else ([source], {"split": list(sizes)})
-        name = f"{results[0]}/Split"
-        self.nodes.append(helper.make_node("Split", inputs, results, name=name, axis=axis, **sized))
+        node = helper.make_node("Split", [source], results, name=f"{results[0]}/Split", axis=axis)
+        if self.names.opset >= _SPLIT_TAKES_SIZES:
+            node.input.append(self.shape(sizes))
+        else:
+            set_attribute(node, "split", list(sizes))
+        self.nodes.append(node)
 
     def chip(self, result: str, op_type: str, *inputs: str, **attributes: Any) -> None:
         """An operator of the chip's own compiler."""
@@ -129,9 +131,7 @@ class Scope:
     """Nodes are told apart by identity: all of them stay alive here."""
 
     @classmethod
-    def of(
-        cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto, outer: Scope | None
-    ) -> Scope:
+    def of(cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto, outer: Scope | None) -> Scope:
         """Of a graph, and what was inferred of it."""
         values = (*known.value_info, *known.output, *known.input)
         constants = {tensor.name: tensor for tensor in graph.initializer}
@@ -155,15 +155,18 @@ class Scope:
 
     # What is known of tensors.
 
-    def _home(self, name: str) -> Scope | None:
-        """The graph that a name is of."""
-        if name in self.types or name in self.constants or name in self.makers:
-            return self
-        return self.outer._home(name) if self.outer is not None else None
+    def home(self, name: str) -> Scope | None:
+        """The graph that a name is of: this one, or one around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.types or name in scope.constants or name in scope.makers:
+                return scope
+            scope = scope.outer
+        return None
 
     def tensor(self, name: str) -> TensorProto | None:
         """The constant of that name."""
-        home = self._home(name)
+        home = self.home(name)
         return home.constants.get(name) if home is not None else None
 
     def array(self, name: str, most: int = LARGE) -> Array | None:
@@ -185,14 +188,14 @@ class Scope:
 
     def type(self, name: str) -> int:
         """The element type of a tensor; 0 where it is not known."""
-        tensor, home = self.tensor(name), self._home(name)
+        tensor, home = self.tensor(name), self.home(name)
         if tensor is not None:
             return tensor.data_type
         return home.types[name].elem_type if home is not None and name in home.types else 0
 
     def shape(self, name: str) -> Shape | None:
         """The static shape of a tensor, where it is known."""
-        tensor, home = self.tensor(name), self._home(name)
+        tensor, home = self.tensor(name), self.home(name)
         if tensor is not None:
             return tuple(tensor.dims)
         if home is None or name not in home.types or not home.types[name].HasField("shape"):

@@ -49,8 +49,8 @@ class _Order:
         keeps = _TRUTHS.get(texts[2].lower()) if len(texts) > 2 else False  # noqa: PLR2004
         if not 1 <= factor <= _MOST_PARTS or mode not in _MODES or keeps is None or len(texts) > 3:  # noqa: PLR2004
             raise CompileError(
-                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to {_MOST_PARTS}, a mode "
-                f"of {', '.join(_MODES)}, and True or False; found {given!r}"
+                f"{option} of {name!r}: expected FACTOR[/MODE[/KEEP]], a factor of 1 to {_MOST_PARTS}, a "
+                f"mode of {', '.join(_MODES)}, and True or False; found {given!r}"
             )
         return cls(factor, mode, keeps)
 
@@ -129,9 +129,7 @@ class SerializeMatMul(_Serialising):
             made.add_as(result, "Concat", *parts, axis=along)
         scope.rewrite(node, made.nodes, [node])
 
-    def _cut(
-        self, node: onnx.NodeProto, order: _Order, left: Shape, right: Shape, made: Making
-    ) -> list[str]:
+    def _cut(self, node: onnx.NodeProto, order: _Order, left: Shape, right: Shape, made: Making) -> list[str]:
         """The products of the parts."""
         first, second = node.input
         parts = []

@@ -2,8 +2,8 @@
 and for those of the chip's own compiler.
 
 `entry` says what an entry holds, `rules` where rows go, `formulas` what the chip takes, `counts` what the
-machine takes; `chip` and `table` put them together. Nothing here walks a graph: `simipu.rows`, `simipu.cost` and
-`simipu.numerics` do, and know nothing of each other.
+machine takes; `chip` and `table` put them together. Nothing here walks a graph: `simipu.rows`,
+`simipu.cost` and `simipu.numerics` do, and know nothing of each other.
 """
 
 from simipu.operators.chip import CHIP_DOMAIN, CHIP_OPERATORS

@@ -1,13 +1,19 @@
 """Passes that make operators of the chip's own."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx
-from exported_graphs import F, I32, Exporter
+from exported_graphs import I32, Exporter, F
 from onnx import TensorProto
-from pass_cases.case import Case, make_feeds
+
+from pass_cases.case import Case, Feeds, make_feeds
 
 
-def one(op_type: str, shape=(4, 6), element: int = F, result: int | None = None, **attributes) -> onnx.ModelProto:
+def one(
+    op_type: str, shape: Sequence[int] = (4, 6), element: int = F, result: int | None = None, **attributes: Any
+) -> onnx.ModelProto:
     """One operator of one tensor."""
     net = Exporter()
     made = net.add(op_type, net.input("x", shape, element), **attributes)
@@ -41,14 +47,14 @@ def small_inputs(count: int = 3) -> onnx.ModelProto:
     return net.model({net.add("Concat", *given, net.input("z", [8, 2]), axis=1): [8, count + 2]})
 
 
-def merged_feeds(model: onnx.ModelProto):
+def merged_feeds(model: onnx.ModelProto) -> Feeds:
     """The small inputs, and what the host makes of those of [8, 1]."""
     given = make_feeds(model)
     small = [value for name, value in given.items() if name != "z"]
     return {**given, "host_concat_0": np.stack(small).reshape(len(small), 8)}
 
 
-def halves_and_holes(model: onnx.ModelProto):
+def halves_and_holes(model: onnx.ModelProto) -> Feeds:
     """Halves between whole numbers, nothing, infinities."""
     values = [0.5, 1.5, 2.5, -0.5, 0.0, np.inf, -np.inf, -0.0, 3.0, -2.5, 7.25, 1.0]
     return {"x": np.array(values * 2, np.float32).reshape(4, 6)}

@@ -1,13 +1,16 @@
 """Passes that find patterns, merge and serialise."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
-from exported_graphs import F, H, Exporter
+from exported_graphs import Exporter, F, H
 from onnx import TensorProto, helper
-from pass_cases.case import Case, make_feeds
+
+from pass_cases.case import Case, Feeds, make_feeds
 
 
-def norm_of(form: str = "torch", axes=(-1,), opset: int = 13) -> onnx.ModelProto:
+def norm_of(form: str = "torch", axes: Sequence[int] = (-1,), opset: int = 13) -> onnx.ModelProto:
     net = Exporter(opset)
     return net.model({net.layer_norm(net.input("x", [2, 3, 8]), 8, form, axes): [2, 3, 8]})
 
@@ -68,7 +71,7 @@ def reversing() -> onnx.ModelProto:
     return net.model({sum_: [1, 2, 6, 8]})
 
 
-def all_shown(model: onnx.ModelProto):
+def all_shown(model: onnx.ModelProto) -> Feeds:
     """A mask that hides nothing: what padding sees is another thing afterwards, and means nothing."""
     return {**make_feeds(model), "mask": np.ones((2, 6), np.int64)}
 
@@ -81,7 +84,7 @@ def where_mask(heads: int = 8) -> onnx.ModelProto:
     return net.model({net.add("Softmax", chosen, axis=3): shape})
 
 
-def some_hidden(model: onnx.ModelProto):
+def some_hidden(model: onnx.ModelProto) -> Feeds:
     """No row is hidden altogether."""
     fed = make_feeds(model)
     hidden = np.zeros(fed["hidden"].shape, bool)
@@ -116,7 +119,7 @@ def slices(last: int = 8) -> onnx.ModelProto:
     )
 
 
-def branch(name: str, op_type: str, taken: str, shape=(2, 3)) -> onnx.GraphProto:
+def branch(name: str, op_type: str, taken: str, shape: Sequence[int] = (2, 3)) -> onnx.GraphProto:
     node = helper.make_node(op_type, [taken], ["result"], name=f"{name}/{op_type}")
     return helper.make_graph([node], name, [], [helper.make_tensor_value_info("result", F, shape)])
 
@@ -126,9 +129,7 @@ def two_ifs(same: bool = True) -> onnx.ModelProto:
     net = Exporter()
     x, on = net.input("x", [2, 3]), net.input("on", [], TensorProto.BOOL)
     other = on if same else net.add("Not", on)
-    first = net.add(
-        "If", on, then_branch=branch("a", "Relu", x), else_branch=branch("b", "Neg", x)
-    )
+    first = net.add("If", on, then_branch=branch("a", "Relu", x), else_branch=branch("b", "Neg", x))
     between = net.add("Tanh", x)
     second = net.add(
         "If", other, then_branch=branch("c", "Exp", first), else_branch=branch("d", "Abs", first)
