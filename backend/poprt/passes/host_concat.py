@@ -22,6 +22,12 @@ Group = Sequence[Any]
 """An element type, a shape, and how many at the most."""
 _CONVERTED: dict[int, int] = {TensorProto.FLOAT: TensorProto.FLOAT16, TensorProto.INT64: TensorProto.INT32}
 """What becomes of the types of inputs while a model is converted: a group names those of the given model."""
+_NAMED_TYPES: dict[str, int] = {
+    "fp32": TensorProto.FLOAT,
+    "fp16": TensorProto.FLOAT16,
+    **{name.lower(): number for name, number in TensorProto.DataType.items()},
+}
+"""As the command line has them, and as ONNX has."""
 _RANK = 2
 
 
@@ -68,10 +74,11 @@ def _read_group(group: Group) -> tuple[int, tuple[int, ...], int | None]:
     """Element type, shape and number of a group. Raises CompileError for what is none."""
     try:
         given, shape, *number = group
-        data_type, sizes = int(given), tuple(int(size) for size in shape)
+        data_type = _NAMED_TYPES[given] if isinstance(given, str) else int(given)
+        sizes = tuple(int(size) for size in shape)
         numbers = [int(each) for each in number if each]
         fits = len(sizes) == _RANK and len(number) <= 1 and min(*sizes, *numbers) > 0
-    except (TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         fits = False
     if not fits:
         raise CompileError(

@@ -12,7 +12,11 @@ from pass_cases.case import Case, Feeds, make_feeds
 
 
 def one(
-    op_type: str, shape: Sequence[int] = (4, 6), element: int = F, result: int | None = None, **attributes: Any
+    op_type: str,
+    shape: Sequence[int] = (4, 6),
+    element: int = F,
+    result: int | None = None,
+    **attributes: Any,
 ) -> onnx.ModelProto:
     """One operator of one tensor."""
     net = Exporter()
