@@ -6,16 +6,26 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_graphs, iter_nodes
+from onnxgraph import (
+    GraphError,
+    GraphTooLargeError,
+    check_graph,
+    find_opset,
+    infer_shapes,
+    iter_graphs,
+    iter_nodes,
+)
 from onnxgraph.edit import drop_functions
 from onnxgraph.inference import has_shape_function
 from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError, GraphOptions
 from simipu.demand import measure
 from simipu.errors import CompileMemoryError
+from simipu.numerics.lowering import OLDEST_OPSET
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where
 
 from poprt.branches import advise_to_fix, raise_for_branch
+from poprt.forms import Forms
 from poprt.ipu_operators import describe_missing, find_refused_attributes
 from poprt.origins import describe_inputs, find_inputs
 from poprt.passes.base_pass import ImmutablePass, Pass, Stage, register
@@ -46,7 +56,8 @@ class CheckOperators(ImmutablePass):
     a user's whose shapes a registered function tells."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Raises CompileError at the first."""
+        """Raises CompileError at the first, and at the first node that is none of its operator."""
+        forms = Forms(find_opset(model, OLDEST_OPSET))
         for node in iter_nodes(model.graph):
             if not _is_known(node):
                 operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
@@ -55,6 +66,7 @@ class CheckOperators(ImmutablePass):
                     f"of the standard domain ai.onnx are, and of {CHIP_DOMAIN} "
                     f"{', '.join(sorted(CHIP_OPERATORS))}"
                 )
+            forms.check(node)
         return model
 
 

@@ -176,7 +176,7 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
 
 def _weight_index(node: onnx.NodeProto, weights: Collection[str]) -> int | None:
     """Which operand of a product is a weight, if one is; a convolution's is the second."""
-    if not find_operator(node.op_type).is_product:
+    if not operator_of(node).is_product:
         return None
     places = (1,) if node.op_type == "Conv" else (1, 0)
     found = [place for place in places if node.input[place] in weights]

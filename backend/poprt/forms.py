@@ -1,0 +1,137 @@
+"""What a node has to look like: how many inputs and outputs its operator has, and of which types its
+attributes are. Who takes nodes apart by what they should be need not look first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import AttributeProto, defs
+from onnxgraph.nodes import STANDARD_DOMAINS
+from simipu import CompileError
+from simipu.operators import CHIP_DOMAIN, IPU_COPY
+
+_MANY = 2**31 - 1
+_KINDS = {number: name.lower() for name, number in AttributeProto.AttributeType.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an operator has: at least and at most so many inputs and outputs, and attributes of types (the
+    numbers of AttributeProto)."""
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int] = (1, 1)
+    single: tuple[int, ...] = ()
+    """Inputs that may not be left out."""
+    attributes: Mapping[str, int] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+    def find_fault(self, node: onnx.NodeProto) -> str | None:
+        """What is wrong with a node, if anything is."""
+        for what, count, (least, most) in (
+            ("input", len(node.input), self.inputs),
+            ("output", len(node.output), self.outputs),
+        ):
+            if not least <= count <= most:
+                expected = (
+                    f"{least}"
+                    if least == most
+                    else f"{least} to {most}"
+                    if most < _MANY
+                    else f"{least} or more"
+                )
+                return f"expected {expected} {what}s, found {count}"
+        missing = next(
+            (place for place in self.single if place < len(node.input) and not node.input[place]), None
+        )
+        if missing is not None:
+            return f"its input {missing} may not be left out"
+        found = {each.name: each.type for each in node.attribute}
+        lacking = sorted(self.required - found.keys())
+        if lacking:
+            return f"it lacks the attribute {lacking[0]!r}"
+        for name, kind in found.items():
+            if kind != self.attributes.get(name, kind):
+                expected, given = _KINDS[self.attributes[name]], _KINDS.get(kind, str(kind))
+                return f"its attribute {name!r} has to be of type {expected}, found {given}"
+        return None
+
+
+_I, _F, _IS, _S = (
+    AttributeProto.INT,
+    AttributeProto.FLOAT,
+    AttributeProto.INTS,
+    AttributeProto.STRING,
+)
+_NORM = {"epsilon": _F, "num_groups": _I, "stable_algo": _I}
+_PLAIN = Form((1, 1))
+CHIP_FORMS: Mapping[str, Form] = {
+    "AttentionMask": Form((2, 2), attributes={"dataType": _S}),
+    "ErfV2": _PLAIN,
+    "FastNorm": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
+    "Gelu": Form((1, 1), attributes={"approximate": _S}),
+    "GroupNormalization": Form((3, 3), (1, 3), (0, 1, 2), _NORM, frozenset(("num_groups",))),
+    "HCSR": Form((1, 1), (1, _MANY), attributes={"shape": _IS}, required=frozenset(("shape",))),
+    "IsInfV2": Form((1, 1), attributes={"detect_negative": _I, "detect_positive": _I}),
+    "LeakyRelu": Form((1, 1), attributes={"alpha": _F}),
+    "NormCE": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
+    "NotZero": _PLAIN,
+    "PrintTileMapping": _PLAIN,
+    "Remap": _PLAIN,
+    "RoundV2": _PLAIN,
+    "SoftmaxV2": Form((1, 1), attributes={"axis": _I}),
+    "SoftmaxV3": Form((1, 1), attributes={"axis": _I}),
+    "WhereV2": Form((3, 3), single=(0, 1, 2)),
+    IPU_COPY: _PLAIN,
+}
+"""Of the operators of the chip's own compiler."""
+
+
+class Forms:
+    """The forms of the operators of one opset, each looked up once."""
+
+    def __init__(self, opset: int) -> None:
+        self._opset = opset
+        self._known: dict[tuple[str, str], Form | None] = {}
+
+    def check(self, node: onnx.NodeProto) -> None:
+        """Raise CompileError for a node that is none of its operator. Of users' operators nothing is
+        known."""
+        key = (node.domain, node.op_type)
+        if key not in self._known:
+            self._known[key] = self._find(node)
+        form = self._known[key]
+        fault = form.find_fault(node) if form is not None else None
+        if fault is not None:
+            name = node.name or next(iter(node.output), "")
+            raise CompileError(f"node {name!r} ({node.op_type}): {fault}; export the model again")
+
+    def _find(self, node: onnx.NodeProto) -> Form | None:
+        if node.domain == CHIP_DOMAIN:
+            return CHIP_FORMS.get(node.op_type)
+        if node.domain not in STANDARD_DOMAINS or not defs.has(node.op_type):
+            return None
+        try:
+            return _read(defs.get_schema(node.op_type, self._opset))
+        except defs.SchemaError:
+            since = min(
+                s.since_version for s in defs.get_all_schemas_with_history() if s.name == node.op_type
+            )
+            raise CompileError(
+                f"node {node.name!r}: operator {node.op_type} is there from opset {since} on, and the model "
+                f"is of opset {self._opset}; export the model again"
+            ) from None
+
+
+def _read(schema: defs.OpSchema) -> Form:
+    single = defs.OpSchema.FormalParameterOption.Single
+    kinds = {name: str(each.type).rpartition(".")[2] for name, each in schema.attributes.items()}
+    return Form(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(place for place, taken in enumerate(schema.inputs) if taken.option == single),
+        {name: AttributeProto.AttributeType.Value(kind) for name, kind in kinds.items()},
+        frozenset(name for name, each in schema.attributes.items() if each.required),
+    )
