@@ -130,15 +130,13 @@ class FusedAttention(PatternPass):
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
         """At the first of three; more of the same tensor are keys and values of several layers."""
+        if not scope.is_first(node.input[0], node):
+            return
         readers = scope.readers.get(node.input[0], {}).values()
         found = [read for each in readers if (read := _read_projection(each, node.input[0], scope))]
         widths = {(each.shape, scope.shape(each.product.input[1])) for each in found}
-        if len(found) == _PROJECTIONS and len(widths) == 1 and _is_first(node, found, scope):
+        if len(found) == _PROJECTIONS and len(widths) == 1:
             _fuse(found, scope)
-
-
-def _is_first(node: onnx.NodeProto, found: list[_Projection], scope: Scope) -> bool:
-    return all(scope.place(node) <= scope.place(each.product) for each in found)
 
 
 def _read_projection(node: onnx.NodeProto, source: str, scope: Scope) -> _Projection | None:

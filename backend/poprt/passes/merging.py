@@ -45,7 +45,7 @@ class _MergingProducts(PatternPass):
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
         """At the first of the two."""
         step = len(self._names) // 2
-        if node.name not in self._names[::step]:
+        if node.name not in self._names[::step] or not scope.is_first(node.input[0], node):
             return
         readers = scope.readers.get(node.input[0], {}).values()
         products = [_find(name, readers, scope) for name in self._names[::step]]
@@ -142,10 +142,13 @@ class MergeMultiSlice(PatternPass):
         """At the first Slice of a tensor that computes."""
         source = node.input[0]
         shape = scope.shape(source)
-        readers = [each for each in scope.readers.get(source, {}).values() if is_operator(each, "Slice")]
-        is_first = all(scope.place(node) <= scope.place(each) for each in readers)
-        if shape is None or not is_first or scope.tensor(source) is not None:
+        if shape is None or not scope.is_first(source, node) or scope.tensor(source) is not None:
             return
+        readers = [
+            each
+            for each in scope.readers.get(source, {}).values()
+            if is_operator(each, "Slice") and each.input[0] == source
+        ]
         ranges = [_read_range(each, shape, scope) for each in readers]
         for axis in {found[0] for found in ranges if found is not None}:
             parts = sorted(

@@ -235,6 +235,10 @@ class Scope:
         maker = self.makers.get(name)
         return maker is None or self.place(maker) < self.place(node)
 
+    def is_first(self, source: str, node: onnx.NodeProto) -> bool:
+        """Whether no node was asked about before that reads `source`: its readers are looked at once."""
+        return self.marks.setdefault(source, node) is node
+
     # Changes.
 
     def start(self, node: onnx.NodeProto, what: str) -> Making:

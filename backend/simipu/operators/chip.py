@@ -84,6 +84,11 @@ def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> Non
     if rank == 2 and groups == 1 and not wants_more:  # noqa: PLR2004 - rows and channels: a layer norm
         _fast_norm(chain, node, around)
         return
+    if rank < 2:  # noqa: PLR2004
+        raise CompileError(
+            f"node {node.name!r} ({node.op_type}): expected rows and channels at least, found a tensor of "
+            f"{rank} dimensions, or of a shape that is not known"
+        )
     source, scale, bias = node.input
     grouped = chain.add("Reshape", source, chain.shape([0, groups, -1]))
     epsilon = attribute(node, "epsilon", EPSILON)
