@@ -33,6 +33,8 @@ EPSILON = 1e-5
 MASKED = -10_000.0
 """What AttentionMask adds to a score that does not count, as exporters of BERT do: e to the power of it is 0
 in float too, and no sum with a score leaves the range of half, as the lowest half would."""
+_FLAT = 2
+"""The rank, rows and channels, at which one group is a layer."""
 _GELU_OPSET = 20
 """The first in which the standard has Gelu."""
 _SOFTMAX_ALONG_AXIS = 13
@@ -78,17 +80,12 @@ def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> Non
 
 
 def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
-    """Operators whose form no opset has changed: an instance norm of the groups."""
-    rank, groups = around.ranks.get(node.input[0], 0), int(attribute(node, "num_groups", 1))
-    wants_more = any(node.output[1:])
-    if rank == 2 and groups == 1 and not wants_more:  # noqa: PLR2004 - rows and channels: a layer norm
+    """An instance norm of the groups, of operators whose form no opset has changed, and which ask for no
+    rank."""
+    groups, wants_more = int(attribute(node, "num_groups", 1)), any(node.output[1:])
+    if around.ranks.get(node.input[0]) == _FLAT and groups == 1 and not wants_more:
         _fast_norm(chain, node, around)
         return
-    if rank < 2:  # noqa: PLR2004
-        raise CompileError(
-            f"node {node.name!r} ({node.op_type}): expected rows and channels at least, found a tensor of "
-            f"{rank} dimensions, or of a shape that is not known"
-        )
     source, scale, bias = node.input
     grouped = chain.add("Reshape", source, chain.shape([0, groups, -1]))
     epsilon = attribute(node, "epsilon", EPSILON)
@@ -96,10 +93,12 @@ def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> Non
         _add_statistics(chain, node, grouped, epsilon)
     ones, zeros = chain.constant(np.ones(groups)), chain.constant(np.zeros(groups))
     normed = chain.add("InstanceNormalization", grouped, ones, zeros, epsilon=epsilon)
-    normed = chain.add("Reshape", normed, chain.add("Shape", source))
-    along = chain.shape([-1, *[1] * (rank - 2)])
-    scaled = chain.add("Mul", normed, chain.add("Reshape", scale, along))
-    chain.add_as(node.output[0], "Add", scaled, chain.add("Reshape", bias, along))
+    channels = chain.add("Concat", chain.shape([0]), chain.add("Shape", scale), chain.shape([-1]), axis=0)
+    normed = chain.add("Reshape", normed, channels)
+    upright = chain.shape([-1, 1])
+    scaled = chain.add("Mul", normed, chain.add("Reshape", scale, upright))
+    shifted = chain.add("Add", scaled, chain.add("Reshape", bias, upright))
+    chain.add_as(node.output[0], "Reshape", shifted, chain.add("Shape", source))
 
 
 def _add_statistics(chain: Chain, node: onnx.NodeProto, grouped: str, epsilon: float) -> None:
