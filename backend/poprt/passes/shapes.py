@@ -99,7 +99,8 @@ class ConstInputShape(Pass):
 
     `const_input_shape` may fix variable dimensions only; names that the model lacks are warned of.
     `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is still variable. If
-    one has a 1 there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked for.
+    one has a 1 there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked
+    for.
     """
 
     def __init__(
