@@ -3,7 +3,7 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import onnx
@@ -108,10 +108,21 @@ def drop_functions(model: onnx.ModelProto) -> None:
 def drop_weights(graph: onnx.GraphProto, kept: Collection[str]) -> None:
     """Drop all weights but those, and those twice there; gigabytes stay where they are."""
     last = {tensor.name: i for i, tensor in enumerate(graph.initializer)}
-    for i in reversed(range(len(graph.initializer))):
-        name = graph.initializer[i].name
-        if name not in kept or last[name] != i:
-            del graph.initializer[i]
+    _drop(graph, [t.name not in kept or last[t.name] != i for i, t in enumerate(graph.initializer)])
+
+
+def drop_initializers(graph: onnx.GraphProto, names: Collection[str]) -> None:
+    """Drop the weights of those names; gigabytes stay where they are."""
+    if names:
+        _drop(graph, [tensor.name in names for tensor in graph.initializer])
+
+
+def _drop(graph: onnx.GraphProto, is_dropped: Sequence[bool]) -> None:
+    """One by one each would move all that stand behind it: what is dropped goes to the end first."""
+    if any(is_dropped):
+        flags = iter(is_dropped)
+        graph.initializer.sort(key=lambda _tensor: next(flags))
+        del graph.initializer[is_dropped.count(False) :]
 
 
 def without_weights(

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import weights
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.passes import folding
+from poprt.passes import computing, folding
 from sample_models import make_model
 from simipu import CompileError, OutOfMemoryError
 from simipu.numerics import Numerics, lower
@@ -160,22 +160,34 @@ def spec_of(name, shape):
     return helper.make_tensor_value_info(name, F, shape)
 
 
-def test_weights_that_stay_out_of_the_optimiser_change_nothing(monkeypatch):
-    monkeypatch.setattr(weights, "LARGE", 1)
-    assert folding._weights_left(foldable_model().graph) == {"w"}
-    found = []
-    for least in (1, 2**60):
-        monkeypatch.setattr(weights, "LARGE", least)
-        converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
-        onnx.checker.check_model(converted, full_check=True)
-        found.append(converted)
-    some, none = found
-    assert [node.op_type for node in some.graph.node] == [node.op_type for node in none.graph.node]
-    assert {"Transpose", "ReduceSum", "Shape"}.isdisjoint(node.op_type for node in some.graph.node)
-    assert [value.name for value in some.graph.input] == ["x", "ids", "yes"]
-    assert {t.name: numpy_helper.to_array(t).tolist() for t in some.graph.initializer} == {
-        t.name: numpy_helper.to_array(t).tolist() for t in none.graph.initializer
-    }
+def test_nothing_is_computed_of_weights_that_only_dynamic_nodes_read(monkeypatch):
+    travelled = []
+    compute = folding.compute
+
+    def watch(model, nodes, tensors, names):
+        tensors = list(tensors)
+        travelled.extend(name for name, _ in tensors)
+        return compute(model, nodes, tensors, names)
+
+    monkeypatch.setattr(folding, "compute", watch)
+    converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
+    onnx.checker.check_model(converted, full_check=True)
+    assert set(travelled) == {"u", "v", "t", "table", "size"}
+    assert {"Transpose", "ReduceSum", "Shape"}.isdisjoint(node.op_type for node in converted.graph.node)
+    assert [value.name for value in converted.graph.input] == ["x", "ids", "yes"]
+    held = {tensor.name for tensor in converted.graph.initializer}
+    assert {"w", "uv", "turned", "sum", "table", "given"} <= held
+    assert held.isdisjoint({"u", "v", "t"})
+
+
+@pytest.mark.parametrize("least", [1, 2**60])
+def test_large_weights_and_small_ones_are_computed_with_alike(monkeypatch, least):
+    monkeypatch.setattr(computing, "LARGE_BYTES", least)
+    converted = Converter(input_shape={"x": [2, 4], "ids": [2]}).convert(foldable_model())
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in converted.graph.initializer}
+    given = {tensor.name: numpy_helper.to_array(tensor) for tensor in foldable_model().graph.initializer}
+    np.testing.assert_array_equal(found["turned"], given["t"].T)
+    np.testing.assert_allclose(found["uv"], given["u"] @ given["v"], rtol=1e-5)
 
 
 def test_metadata_describes_what_the_real_compiler_would(linear, compile_popef, open_model):

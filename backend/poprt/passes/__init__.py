@@ -2,6 +2,7 @@
 file; what a pass is: `base_pass`. Which of them run, and in which order: `poprt.pipeline`."""
 
 from poprt.passes import (
+    apply_ir_pass,
     attention,
     batches,
     checks,
@@ -19,6 +20,7 @@ from poprt.passes import (
     lowering,
     masks,
     merging,
+    nops,
     norms,
     opsets,
     overflowing,
@@ -60,6 +62,7 @@ __all__ = [
     "PatternMatcher",
     "ShapeFunc",
     "Stage",
+    "apply_ir_pass",
     "attention",
     "batches",
     "checks",
@@ -84,6 +87,7 @@ __all__ = [
     "lowering",
     "masks",
     "merging",
+    "nops",
     "norms",
     "opsets",
     "overflowing",

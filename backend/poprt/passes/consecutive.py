@@ -1,1 +1,255 @@
-"""Passes that make one node of two of a kind that follow each other."""
+"""Passes that make one node of two of a kind that follow each other.
+
+The first of the two stays where others read it too, but for arithmetic, where nothing would be gained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import attribute
+from onnxgraph.edit import set_attribute
+
+from poprt.passes.base_pass import Stage, register
+from poprt.passes.nops import keeps_shape, permutation
+from poprt.passes.scopes import AXES_ARE_INPUTS, Array, Scope, ScopedPass
+
+_ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")
+_COMMUTING = ("Add", "Mul")
+
+
+class _Pairs(ScopedPass):
+    """A pass for nodes that read what a node of the same family makes."""
+
+    alone: bool = False
+    """Whether nothing else may read what is between the two."""
+
+    def change(self, scope: Scope) -> None:
+        """In order, so that of three in a row one is left."""
+        for node in scope.nodes():
+            if not self.is_ours(node):
+                continue
+            for name in node.input[: 2 if self.alone else 1]:
+                first = scope.only_reader_of(name) if self.alone else scope.maker(name)
+                if first is not None and first is not node and self.is_ours(first):
+                    self.fuse(first, node, scope)
+                    break
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """Have `second`, in place, do what both do, where that can be."""
+        raise NotImplementedError
+
+
+@register("fuse_consecutive_cast", stage=Stage.FOLDING, default=True)
+class FuseConsecutiveCast(_Pairs):
+    """Cast at once what is cast twice, where the type between holds every value of the first; back to the
+    first type, nothing is left."""
+
+    op_types = frozenset({"Cast"})
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """A Cast with more attributes than the type (a scale, of ours) stays."""
+        given, between, wanted = (
+            scope.type(first.input[0]),
+            attribute(first, "to", 0),
+            attribute(second, "to", 0),
+        )
+        if len(first.attribute) > 1 or len(second.attribute) > 1 or not is_lossless(given, between, wanted):
+            return
+        if given == wanted and scope.bypass(second, first.input[0]):
+            return
+        scope.read_instead(second, 0, first.input[0])
+
+
+def _dtype(element: int) -> np.dtype[np.generic] | None:
+    """The numpy type of numbers whose casts are the machine's."""
+    if element not in helper.get_all_tensor_dtypes() or element == TensorProto.STRING:
+        return None
+    name = TensorProto.DataType.Name(element)
+    plain = name in ("FLOAT", "FLOAT16", "DOUBLE", "BOOL") or name.lstrip("U") in (
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+    )
+    return helper.tensor_dtype_to_np_dtype(element) if plain else None
+
+
+def is_lossless(given: int, between: int, wanted: int) -> bool:
+    """Whether a cast by way of the type `between` is the cast from `given` to `wanted`.
+
+    What lies outside of the range of an integer is cast to it in another way from floats than from other
+    integers.
+    """
+    types = _dtype(given), _dtype(between), _dtype(wanted)
+    if None in types:
+        return False
+    start, middle, end = (each for each in types if each is not None)
+    if not np.can_cast(start, middle, "safe"):
+        return False
+    changes_kind = (start.kind == "f") != (middle.kind == "f")
+    return not changes_kind or end.kind in "fb" or np.can_cast(start, end, "safe")
+
+
+@register("fuse_consecutive_reshape", stage=Stage.FOLDING, default=True)
+class FuseConsecutiveReshape(_Pairs):
+    """Reshape at once what is reshaped twice; back to the first shape, nothing is left."""
+
+    op_types = frozenset({"Reshape"})
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """A size of 0 is one of the shape between: it is written out."""
+        if keeps_shape(second, first.input[0], scope) and scope.bypass(second, first.input[0]):
+            return
+        wanted = scope.numbers(second.input[1]) if len(second.input) > 1 else None
+        if wanted is None:
+            return
+        if 0 in wanted:
+            shape = scope.shape(second.output[0])
+            if shape is None or 0 in shape:
+                return
+            scope.read_instead(second, 1, scope.hold(f"{second.output[0]}/shape", np.array(shape, np.int64)))
+        scope.read_instead(second, 0, first.input[0])
+
+
+@register("fuse_consecutive_transpose", stage=Stage.FOLDING, default=True)
+class FuseConsecutiveTranspose(_Pairs):
+    """Transpose at once what is transposed twice; back to the first order, nothing is left."""
+
+    op_types = frozenset({"Transpose"})
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """Axis i of the result is axis outer[i] of the one between, which is axis inner[outer[i]]."""
+        inner, outer = permutation(first, scope), permutation(second, scope)
+        if inner is None or outer is None or len(inner) != len(outer):
+            return
+        order = [inner[axis] for axis in outer]
+        if order == sorted(order) and scope.bypass(second, first.input[0]):
+            return
+        set_attribute(second, "perm", order)
+        scope.read_instead(second, 0, first.input[0])
+
+
+@register("fuse_consecutive_squeeze", stage=Stage.FOLDING, default=True)
+class FuseConsecutiveSqueeze(_Pairs):
+    """Squeeze at once what is squeezed twice, where the axes are known."""
+
+    op_types = frozenset({"Squeeze"})
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """The second counts those that the first has left."""
+        rank = scope.rank(first.input[0])
+        inner = scope.axes(first, rank)
+        outer = scope.axes(second, scope.rank(second.input[0]))
+        if inner is None or outer is None or rank is None:
+            return
+        left = [axis for axis in range(rank) if axis not in inner]
+        _set_axes(second, first.input[0], sorted([*inner, *(left[axis] for axis in outer)]), scope)
+
+
+@register("fuse_consecutive_unsqueeze", stage=Stage.FOLDING, default=True)
+class FuseConsecutiveUnsqueeze(_Pairs):
+    """Unsqueeze at once what is unsqueezed twice."""
+
+    op_types = frozenset({"Unsqueeze"})
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """What the first makes are those of the places that the second leaves."""
+        rank = scope.rank(first.input[0])
+        if rank is None:
+            return
+        inner = _normalize(scope.axes(first, None), first, rank, scope)
+        outer = _normalize(scope.axes(second, None), second, rank + len(inner), scope) if inner else []
+        if not inner or not outer:
+            return
+        total = rank + len(inner) + len(outer)
+        left = [axis for axis in range(total) if axis not in outer]
+        _set_axes(second, first.input[0], sorted([*outer, *(left[axis] for axis in inner)]), scope)
+
+
+def _normalize(axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, scope: Scope) -> list[int]:
+    """The axes of an Unsqueeze of a tensor of that rank; none where they are not known."""
+    if axes is None:  # negative ones count from the end of the result, whose rank depends on their number
+        given = scope.numbers(node.input[1]) if len(node.input) > 1 else attribute(node, "axes")
+        axes = scope.axes(node, rank + len(given)) if given else None
+    return list(axes or ())
+
+
+def _set_axes(node: onnx.NodeProto, source: str, axes: Sequence[int], scope: Scope) -> None:
+    if scope.model.opset >= AXES_ARE_INPUTS:
+        scope.read_instead(node, 1, scope.hold(f"{node.output[0]}/axes", np.array(axes, np.int64)))
+    else:
+        set_attribute(node, "axes", list(axes))
+    scope.read_instead(node, 0, source)
+
+
+@register("fuse_consecutive_arithmetic")
+class FuseConsecutiveArithmetic(_Pairs):
+    """Add, or multiply with, one constant instead of two, one after the other.
+
+    Of floats, sums of two signs stay as they are: what cancels out would be rounded in another way. So do
+    factors whose product leaves the range.
+    """
+
+    op_types = frozenset({*_ADDING, *_SCALING})
+    alone = True
+
+    def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
+        """Of x - c the constant is -c; x / c, of floats only, multiplies with 1 / c."""
+        operators = {first.op_type, second.op_type}
+        sums = operators <= set(_ADDING)
+        one, two = _constant_side(first, scope), _constant_side(second, scope)
+        if not (sums or operators <= set(_SCALING)) or one is None or two is None:
+            return
+        values = _join(scope, (first, one), (second, two), sums=sums)
+        if values is None:
+            return
+        source = first.input[1 - one]
+        held = scope.hold(f"{second.output[0]}/constant", values)
+        scope.read_instead(second, two, held)
+        scope.read_instead(second, 1 - two, source)
+        if two == 0:
+            second.input[:] = [second.input[1], second.input[0]]
+        second.op_type = "Add" if sums else "Mul"
+
+
+def _constant_side(node: onnx.NodeProto, scope: Scope) -> int | None:
+    if node.attribute:  # how operators of old broadcast
+        return None
+    places = (1, 0) if node.op_type in _COMMUTING else (1,)
+    found = [place for place in places if scope.value(node.input[place]) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _join(
+    scope: Scope, one: tuple[onnx.NodeProto, int], two: tuple[onnx.NodeProto, int], *, sums: bool
+) -> Array | None:
+    """The constant that does what both do, no larger than the larger; None where there is none."""
+    constants = [scope.value(node.input[place]) for node, place in (one, two)]
+    first, second = (each for each in constants if each is not None)
+    if first.dtype != second.dtype or first.dtype.kind not in "fiu":
+        return None
+    is_float = first.dtype.kind == "f"
+    negative = [node.op_type in ("Sub", "Div") for node, _ in (one, two)]
+    if not sums and any(negative) and not is_float:
+        return None
+    with np.errstate(all="ignore"):
+        parts = [
+            (-each if sums else 1 / each).astype(each.dtype) if inverse else each
+            for each, inverse in zip((first, second), negative, strict=True)
+        ]
+        made = parts[0] + parts[1] if sums else parts[0] * parts[1]
+        fits = not is_float or _is_sound(parts, made, sums=sums)
+    return made if fits and made.size <= max(first.size, second.size) else None
+
+
+def _is_sound(parts: Sequence[Array], made: Array, *, sums: bool) -> bool:
+    if not np.isfinite(made).all():
+        return False
+    if sums:
+        return bool((np.sign(parts[0]) * np.sign(parts[1]) >= 0).all())
+    least = np.finfo(made.dtype).tiny
+    return all(bool((np.abs(each) >= least).all()) for each in (*parts, made))

@@ -1,9 +1,10 @@
-"""Passes that drop what need not be computed."""
+"""Passes that drop what need not be computed, or need not be there. Nodes that do nothing: `nops`."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,21 +20,27 @@ from onnxgraph import (
     infer_shapes,
     iter_bodies,
     iter_defined,
+    iter_graphs,
     iter_nodes,
     rename,
     replace_nodes,
+    used_names,
 )
 from onnxgraph.building import make_identity
-from onnxgraph.weights import has_data
+from onnxgraph.edit import drop_initializers
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import has_data, read_array
 from simipu.computed import ORT_ERRORS
+from simipu.operators import find_operator
 
 from poprt.origins import OF_SHAPES
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.scopes import Model, Scope, ScopedPass
 
-_RANDOM = frozenset(
-    "Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike".split()
-)
-"""Operators whose results are not known although all that they take is."""
+_MOST_COMPARED_BYTES = 1 << 16
+"""Of a node's attributes: constants in them are initializers by then."""
+_SAMPLED = 16
+"""Values of a tensor that are looked at before all of them are."""
 _BRANCHES = {True: "then_branch", False: "else_branch"}
 
 
@@ -131,7 +138,7 @@ class _Known:
             place, node = self.makers.get(needed, (-1, None))
             if needed in self.constants and has_data(self.constants[needed]):
                 constants[needed] = self.constants[needed]
-            elif node is None or node.op_type in _RANDOM or any(iter_bodies(node)):
+            elif node is None or find_operator(node.op_type).is_random or any(iter_bodies(node)):
                 return None
             elif place not in nodes:
                 nodes[place] = node
@@ -166,3 +173,114 @@ class _Known:
         except ORT_ERRORS:
             return None  # whoever compiles the whole says why
         return found if found.size == 1 else None
+
+
+@register("eliminate_deadend", stage=Stage.FOLDING, default=True)
+class EliminateDeadend(Pass):
+    """Drop nodes of which nothing is read, those that only such nodes read, and so on."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """What is inside goes first: what it reads of the graphs around it is read no longer then."""
+        shared = Model(0, set(), frozenset())
+        for graph in reversed(list(iter_graphs(model.graph))):
+            scope = Scope(shared, graph, None)
+            scope.look()
+            for node in reversed(list(scope.nodes())):
+                scope.drop_if_unread(node)
+            scope.finish()
+        return model
+
+
+@register("eliminate_unused_initializer", stage=Stage.FOLDING, default=True)
+class EliminateUnusedInitializer(Pass):
+    """Drop initializers that nothing reads."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """One stays that is an input as well: without it, it would have to be fed."""
+        for graph in iter_graphs(model.graph):
+            kept = used_names(graph) | {value.name for value in graph.input}
+            drop_initializers(graph, {tensor.name for tensor in graph.initializer} - kept)
+        return model
+
+
+@register("eliminate_duplicate_initializer")
+class EliminateDuplicateInitializer(Pass):
+    """Keep one of several initializers of a graph that are equal."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """One stays that is an input or an output."""
+        defined = Counter(iter_defined(model.graph))
+        for graph in iter_graphs(model.graph):
+            fixed = {value.name for value in (*graph.input, *graph.output)}
+            free = [t for t in graph.initializer if t.name not in fixed and defined[t.name] == 1]
+            twins = find_twins(free)
+            if twins:
+                rename(graph, twins)
+                drop_initializers(graph, twins)
+        return model
+
+
+def find_twins(tensors: Iterable[TensorProto]) -> dict[str, str]:
+    """The tensors that are equal to the bit to one before them, and the name of that, by their names.
+
+    Gigabytes are not looked through for this: all of a tensor is read only where another one has its type,
+    its shape and some of its values.
+    """
+    alike: dict[tuple[Any, ...], list[TensorProto]] = {}
+    for tensor in tensors:
+        if has_data(tensor) and tensor.data_type != TensorProto.STRING:
+            alike.setdefault((tensor.data_type, *tensor.dims), []).append(tensor)
+    twins: dict[str, str] = {}
+    for key in ("sample", "digest"):
+        parted: dict[tuple[Any, ...], list[TensorProto]] = {}
+        for kind, members in alike.items():
+            for tensor in members if len(members) > 1 else ():
+                parted.setdefault((kind, _MARKS[key](read_array(tensor))), []).append(tensor)
+        alike = parted
+    for first, *others in alike.values():
+        twins.update((each.name, first.name) for each in others)
+    return twins
+
+
+def _sample(values: npt.NDArray[Any]) -> bytes:
+    flat = values.reshape(-1)
+    return flat[:: max(1, flat.size // _SAMPLED)].tobytes()
+
+
+def _digest(values: npt.NDArray[Any]) -> bytes:
+    return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data).digest()
+
+
+_MARKS = {"sample": _sample, "digest": _digest}
+
+
+@register("eliminate_duplicate_nodes", stage=Stage.FOLDING, default=True)
+class EliminateDuplicateNodes(ScopedPass):
+    """Keep one of several nodes of a graph that compute the same: operator, inputs and attributes are
+    equal, and nothing is drawn."""
+
+    needs_shapes = False
+
+    def is_ours(self, node: onnx.NodeProto) -> bool:
+        """Not those with bodies, nor large constants, nor what users' operators may do besides."""
+        return node.domain in STANDARD_DOMAINS and not (
+            find_operator(node.op_type).is_random
+            or node.op_type == "Dropout"
+            or any(iter_bodies(node))
+            or sum(each.ByteSize() for each in node.attribute) > _MOST_COMPARED_BYTES
+        )
+
+    def change(self, scope: Scope) -> None:
+        """In order, so that what follows equal nodes is found to be equal."""
+        seen: dict[tuple[Any, ...], onnx.NodeProto] = {}
+        for node in scope.nodes():
+            if self.is_ours(node):
+                first = seen.setdefault(_describe(node, scope), node)
+                if first is not node:
+                    scope.merge(node, first)
+
+
+def _describe(node: onnx.NodeProto, scope: Scope) -> tuple[Any, ...]:
+    attributes = sorted((each.name, each.SerializeToString()) for each in node.attribute)
+    inputs = tuple(scope.resolve(name) for name in node.input)
+    return node.domain, node.op_type, inputs, tuple(map(bool, node.output)), *attributes

@@ -1,74 +1,109 @@
-"""Passes that compute what does not depend on the inputs, and drop what shapes make idle, by ONNX Runtime's
-basic optimiser.
+"""Passes that compute what does not depend on the inputs, operators without a kernel in ONNX Runtime as the
+standard defines them.
 
-It runs in a process of its own: some valid models crash the optimiser, which must not take the compiler with
-it.
+What is to be computed goes to ONNX Runtime, with all its optimisers off, in a process of its own: some valid
+models crash it, which must not take the compiler with it. Nothing else goes there: weights that only dynamic
+nodes read stay where they are.
 """
 
 from __future__ import annotations
 
 import math
-import re
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
-from onnxgraph import change_without_weights, infer_shapes, iter_bodies, used_names, weights
-from onnxgraph.edit import forget_values, keep_opsets
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    attribute,
+    change_without_weights,
+    infer_shapes,
+    iter_bodies,
+    iter_nodes,
+    replace_nodes,
+    used_names,
+    weights,
+)
+from onnxgraph.edit import drop_initializers, forget_values, keep_opsets
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.tensors import element_bytes
 from onnxgraph.weights import has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
-from simipu.operators import operator_of
+from simipu.operators import find_operator, names_where
 
 from poprt.branches import raise_for_branch
 from poprt.origins import OF_SHAPES
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
+from poprt.passes.scopes import Array, Model, Scope, constant_of
 
-TIMEOUT_SECONDS = 1_800
-_REFUSED = "ONNX Runtime cannot load the model: "
-_WHERE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from \S+ failed:)?")
-"""What ONNX Runtime puts before its reasons: a code, and the name of a temporary file."""
-_INLINED = "_inlfunc_"
-"""How ONNX Runtime begins the names of what it takes an operator apart into where it has no kernel."""
-
-# Nothing but ONNX Runtime is imported in the child: this package would take it a second.
-_CHILD = """
-import ctypes
-import signal
-import sys
-import onnxruntime
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the parent dies, so does this
-sys.excepthook = lambda kind, error, trace: print(" ".join(str(error).split()), file=sys.stderr)
-options = onnxruntime.SessionOptions()
-options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-options.optimized_model_filepath = sys.argv[2]
-options.log_severity_level = 3
-onnxruntime.disable_telemetry_events()
-onnxruntime.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
-"""
+_MOST_ROUNDS = 64
+"""What is computed may give shapes that give more to compute; a known model has 3."""
+_NOT_FOLDED = names_where(lambda entry: entry.is_random or entry.taken_apart) | {
+    # 8-bit weights stay of 8 bits, as ONNX Runtime's optimiser leaves them.
+    "DequantizeLinear",
+    # What is no tensor cannot become an initializer.
+    "ConcatFromSequence",
+    "Optional",
+    "OptionalGetElement",
+    "OptionalHasElement",
+    "SequenceAt",
+    "SequenceConstruct",
+    "SequenceEmpty",
+    "SequenceErase",
+    "SequenceInsert",
+    "SequenceLength",
+    "SequenceMap",
+    "SplitToSequence",
+}
 
 
-@register(
-    "constant_folding",
-    stage=Stage.FOLDING,
-    default=True,
-    depend=("const_input_shape",),
-)
+@register("constant_folding", stage=Stage.FOLDING, default=True, takes={"max_tensor_size": "max_tensor_size"})
 class ConstantFolding(Pass):
-    """Compute everything in a model with static input shapes that does not depend on its inputs.
+    """Compute everything in a model with static input shapes that does not depend on its inputs, in bodies
+    too.
 
-    Weights without data stay so, and nothing is computed with them. Standard ONNX operators only come out.
+    What would be larger than `max_tensor_size` bytes stays computed; -1: no bound. Weights without data stay
+    so, and nothing is computed with them. Operators without a kernel in ONNX Runtime become what the standard
+    defines them as.
     """
+
+    def __init__(self, max_tensor_size: int = -1) -> None:
+        super().__init__()
+        self._bound = max_tensor_size
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError with ONNX Runtime's reason, which names the node, or the branch of an If that
-        is invalid."""
-        left = _weights_left(model.graph)
-        left |= {tensor.name for tensor in model.graph.initializer if not has_data(tensor)}
-        change_without_weights(model, left, _fold)
+        is invalid; CompileMemoryError for constants that no model can hold."""
+        try:
+            return self._fold(model)
+        except CompileError as error:
+            if is_refusal(error):
+                raise_for_branch(model, self._judge)
+            raise
+
+    def _fold(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        if any(_is_taken_apart(node) for node in iter_nodes(model.graph)):
+            left = {t.name for t in model.graph.initializer if _is_large(t) or not has_data(t)}
+            change_without_weights(model, left, _take_apart)
+        for _ in range(_MOST_ROUNDS):
+            if not any(_may_fold(node) for node in iter_nodes(model.graph)):
+                break
+            plan = _Plan(Model.of(model), self._bound)
+            plan.look(model.graph, infer_shapes(model).graph, None)
+            if not plan.fold(model):
+                break
+        _declare_outputs(model)
         return model
+
+    def _judge(self, model: onnx.ModelProto) -> str | None:
+        try:
+            self._fold(model)
+        except CompileError as error:
+            return reason_of(error) if is_refusal(error) else None
+        return None
 
 
 @register("check_constants", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
@@ -79,78 +114,248 @@ class CheckConstants(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileMemoryError."""
         demand = measure(infer_shapes(model))
-        if demand.folded_bytes > onnx.checker.MAXIMUM_PROTOBUF:
-            raise CompileMemoryError(
-                f"the constants of the model make tensor {demand.folded!r} of {demand.folded_bytes} bytes; a "
-                f"model can hold {onnx.checker.MAXIMUM_PROTOBUF}"
-            )
+        _check_size(demand.folded, demand.folded_bytes)
         return model
 
 
-def _fold(model: onnx.ModelProto) -> onnx.ModelProto:
-    try:
-        folded = _optimise(model)
-        if any(name.startswith(_INLINED) for node in folded.graph.node for name in node.output):
-            folded = _optimise(folded)  # it takes apart last, and does not fold what that leaves to be folded
-    except CompileError as error:
-        if _is_refusal(error):
-            raise_for_branch(model, _judge)
-        raise
-    forget_values(folded.graph)
-    keep_opsets(folded, {node.domain for node in folded.graph.node} | {""})
-    return folded
+def _check_size(name: str, size_bytes: int) -> None:
+    if size_bytes > onnx.checker.MAXIMUM_PROTOBUF:
+        raise CompileMemoryError(
+            f"the constants of the model make tensor {name!r} of {size_bytes} bytes; a model can hold "
+            f"{onnx.checker.MAXIMUM_PROTOBUF}"
+        )
 
 
-def _optimise(model: onnx.ModelProto) -> onnx.ModelProto:
+def _take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         inline(tensor)
-    with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
-        source, result = Path(folder, "source.onnx"), Path(folder, "folded.onnx")
-        onnx.save(model, source)
-        command = [sys.executable, "-c", _CHILD, str(source), str(result)]
-        try:
-            child = subprocess.run(
-                command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise CompileError(
-                f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped"
-            ) from None
-        if child.returncode < 0:
-            raise CompileError(
-                f"ONNX Runtime crashed (signal {-child.returncode}) while folding the model's constants"
-            )
-        if child.returncode or not result.exists():
-            reason = child.stderr.strip().splitlines()[-1:] or ["no message"]
-            raise CompileError(_REFUSED + re.sub(_WHERE, "", reason[0]))
-        return onnx.load(result)
+    made = take_apart(model)
+    forget_values(made.graph)
+    keep_opsets(made, {node.domain for node in iter_nodes(made.graph)} | {""})
+    return made
 
 
-def _judge(model: onnx.ModelProto) -> str | None:
-    try:
-        _optimise(model)
-    except CompileError as error:
-        return str(error).removeprefix(_REFUSED) if _is_refusal(error) else None
-    return None
+def _declare_outputs(model: onnx.ModelProto) -> None:
+    """Say of what shape the outputs are that do not say it: a model has to, and now it is known."""
+    if all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
+        return
+    for value, known in zip(model.graph.output, infer_shapes(model).graph.output, strict=True):
+        if not value.type.tensor_type.HasField("shape"):
+            value.type.CopyFrom(known.type)
 
 
-def _is_refusal(error: CompileError) -> bool:
-    """Whether ONNX Runtime found the model invalid: a crash or a timeout says nothing of that."""
-    return str(error).startswith(_REFUSED)
+def _is_large(tensor: TensorProto) -> bool:
+    return math.prod(tensor.dims) >= weights.LARGE
 
 
-def _weights_left(graph: onnx.GraphProto) -> set[str]:
-    """The large weights that the optimiser would only read and write again: they do not travel there and
-    back."""
-    if any(node.op_type == "BatchNormalization" for node in graph.node):
-        return set()  # products may take it up into their weights
-    dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
-    wanted = {value.name for value in graph.output}
-    for node in graph.node:
-        if node.op_type not in OF_SHAPES and dynamic.intersection(node.input):
-            dynamic.update(node.output)
-        if not operator_of(node).reads_mapped_weights or not dynamic.intersection(node.input):
-            wanted.update(node.input)
-        for subgraph in iter_bodies(node):
-            wanted |= used_names(subgraph)
-    return {tensor.name for tensor in graph.initializer if math.prod(tensor.dims) >= weights.LARGE} - wanted
+def _is_taken_apart(node: onnx.NodeProto) -> bool:
+    return node.domain in STANDARD_DOMAINS and find_operator(node.op_type).taken_apart
+
+
+def _may_fold(node: onnx.NodeProto) -> bool:
+    """Whether a node is one that is computed, if all that it takes is known."""
+    return (
+        node.domain in STANDARD_DOMAINS
+        and node.op_type not in _NOT_FOLDED
+        and not (node.op_type == "Dropout" and len(node.input) > 2)  # noqa: PLR2004  it may train
+        and not any(iter_bodies(node))
+    )
+
+
+@dataclass(slots=True)
+class _Place:
+    """One graph, with what of its tensors is known."""
+
+    scope: Scope
+    outer: _Place | None
+    local: set[str]
+    """All names that the graph gives: they hide those of the graphs around it."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """Names in the plan, by names in the graph, of what is known."""
+    known: set[str] = field(default_factory=set)
+    """Names of what nodes make for which nothing has to be computed."""
+    folded: list[onnx.NodeProto] = field(default_factory=list)
+    found: dict[str, TensorProto] = field(default_factory=dict)
+    released: set[str] = field(default_factory=set)
+    """Initializers that nodes have read which went."""
+
+    def key(self, name: str) -> str | None:
+        """The name in the plan of what is known here under that name."""
+        place: _Place | None = self
+        while place is not None:
+            if name in place.keys:
+                return place.keys[name]
+            if name in place.local:
+                return None
+            place = place.outer
+        return None
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be computed, of a graph and of the bodies inside it, under names that are one set."""
+
+    model: Model
+    bound: int
+    """Bytes of the largest result; negative: none."""
+    places: list[_Place] = field(default_factory=list)
+    given: dict[str, TensorProto] = field(default_factory=dict)
+    """Initializers, and what is known without being computed."""
+    nodes: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    """Of each key that is computed what computes it, with keys for names."""
+    homes: dict[str, tuple[_Place, str]] = field(default_factory=dict)
+    """The graph that each key is of, and its name there."""
+    wanted: dict[str, None] = field(default_factory=dict)
+    """What nodes that stay, or outputs, read of what nodes that may go make; in order."""
+
+    def look(self, graph: onnx.GraphProto, known: onnx.GraphProto, outer: _Place | None) -> None:
+        """See what can be computed; nodes stand in order."""
+        scope = Scope.of(self.model, graph, known, outer.scope if outer else None)
+        given = {value.name for value in graph.input}
+        place = _Place(scope, outer, given | {tensor.name for tensor in graph.initializer})
+        self.places.append(place)
+        for tensor in graph.initializer:
+            if tensor.name not in given and has_data(tensor):
+                self.given[self._add(place, tensor.name)] = tensor
+        for i, node in enumerate(graph.node):
+            place.local.update(node.output)
+            if not (_may_fold(node) and self._take(node, place)):
+                self._want(node.input, place)
+                for body, known_body in zip(iter_bodies(node), iter_bodies(known.node[i]), strict=True):
+                    self.look(body, known_body, place)
+        self._want((value.name for value in graph.output), place)
+
+    def _add(self, place: _Place, name: str) -> str:
+        key, number = name, len(self.places)
+        while key in self.homes:
+            key = f"{name}/{number}"
+            number += 1
+        place.keys[name] = key
+        self.homes[key] = place, name
+        return key
+
+    def _want(self, names: Iterable[str], place: _Place) -> None:
+        for name in names:
+            key = place.key(name)
+            # An initializer is there already.
+            if key is not None and (key in self.nodes or self._is_known(key)):
+                self.wanted[key] = None
+
+    def _is_known(self, key: str) -> bool:
+        place, name = self.homes[key]
+        return name in place.known
+
+    def _take(self, node: onnx.NodeProto, place: _Place) -> bool:
+        """Whether the node goes into the plan."""
+        held = _find_known(node, place.scope)
+        sources = [place.key(name) if name else "" for name in node.input]
+        if held is None and (None in sources or not self._is_small(node, place.scope)):
+            return False
+        if node.op_type == "Identity":  # the same under another name: nobody copies gigabytes for that
+            place.keys[node.output[0]] = sources[0] or ""
+            return False
+        place.folded.append(node)
+        if held is not None:
+            self.given[self._add(place, node.output[0])] = held
+            place.known.add(node.output[0])
+            return True
+        own = onnx.NodeProto()
+        own.CopyFrom(node)
+        own.input[:] = [key or "" for key in sources]
+        for j, name in enumerate(node.output):
+            if name:
+                own.output[j] = self._add(place, name)
+                self.nodes[own.output[j]] = own
+        return True
+
+    def _is_small(self, node: onnx.NodeProto, scope: Scope) -> bool:
+        """Whether results are as small as asked for; of unknown size they are computed first. Raises
+        CompileMemoryError where no model could hold them."""
+        for name in filter(None, node.output):
+            shape, element = scope.shape(name), scope.type(name)
+            if shape is not None and element in PLAIN_TYPES:
+                size_bytes = math.prod(shape) * element_bytes(element)
+                if 0 <= self.bound < size_bytes:
+                    return False
+                _check_size(name, size_bytes)
+        return True
+
+    def fold(self, model: onnx.ModelProto) -> bool:
+        """Put what the plan makes in the place of the nodes that make it; whether any went."""
+        asked = [key for key in self.wanted if key in self.nodes]
+        made = compute(model, *self._gather(asked), asked) if asked else {}
+        for key in made:
+            place, name = self.homes[key]
+            if not 0 <= self.bound < made[key].nbytes:
+                place.found[name] = numpy_helper.from_array(made[key], name)
+        missing, sources = self._gather(key for key in asked if not self._is_had(key))
+        for key in (*self.wanted, *(key for key, _ in sources)):
+            place, name = self.homes[key]
+            if name in place.known:
+                place.found[name] = _named(self.given[key], name)
+        stay = {key for node in missing for key in node.output}
+        went = [self._drop(place, stay) for place in self.places]
+        for place in self.places:
+            given = {value.name for value in place.scope.graph.input}
+            drop_initializers(place.scope.graph, place.released - used_names(place.scope.graph) - given)
+        return any(went)
+
+    def _is_had(self, key: str) -> bool:
+        place, name = self.homes[key]
+        return name in place.found
+
+    def _gather(self, asked: Iterable[str]) -> tuple[list[onnx.NodeProto], list[tuple[str, TensorProto]]]:
+        """The nodes, in order, and the tensors of which what is asked for is made."""
+        waiting, needed, tensors = list(asked), set[str](), dict[str, TensorProto]()
+        while waiting:
+            key = waiting.pop()
+            if key in self.given:
+                tensors[key] = self.given[key]
+            elif key and key not in needed:
+                needed.update(self.nodes[key].output)
+                waiting += self.nodes[key].input
+        unique = {id(node): node for key, node in self.nodes.items() if key in needed}
+        return list(unique.values()), list(tensors.items())
+
+    def _drop(self, place: _Place, stay: set[str]) -> bool:
+        """Whether nodes of that graph went: those stay that results are made of which could not be had."""
+        needed = {key: self.homes[key][1] for key in stay if key and self.homes[key][0] is place}
+        kept = set(needed.values())
+        gone = {id(node) for node in place.folded if kept.isdisjoint(node.output)}
+        for node in place.folded:
+            for key in (place.key(name) for name in node.input if id(node) in gone):
+                owner, name = self.homes.get(key or "", (place, ""))
+                owner.released.add(name)
+        graph = place.scope.graph
+        if gone:
+            replace_nodes(graph, [node for node in graph.node if id(node) not in gone])
+        found = {name: tensor for name, tensor in place.found.items() if name not in kept}
+        graph.initializer.extend(found.values())
+        for value in graph.output:  # inference does not look at initializers for these
+            if value.name in found:
+                tensor = found[value.name]
+                value.CopyFrom(helper.make_tensor_value_info(value.name, tensor.data_type, tensor.dims))
+        return bool(gone)
+
+
+def _named(tensor: TensorProto, name: str) -> TensorProto:
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy
+
+
+def _find_known(node: onnx.NodeProto, scope: Scope) -> TensorProto | None:
+    """What a node makes for which nothing has to be computed: a constant, or what a shape says."""
+    if node.op_type not in OF_SHAPES:
+        return constant_of(node)
+    shape = scope.shape(node.input[0])
+    if shape is None:
+        return None
+    if node.op_type == "Size":
+        return _tensor(np.array(math.prod(shape), np.int64))
+    return _tensor(np.array(shape[slice(attribute(node, "start", 0), attribute(node, "end"))], np.int64))
+
+
+def _tensor(values: Array) -> TensorProto:
+    return numpy_helper.from_array(values)

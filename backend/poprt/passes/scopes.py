@@ -1,0 +1,398 @@
+"""A graph as the passes see it that fold, drop and fuse: what is known of its tensors and of those of the
+graphs around it, who makes and who reads them, and what is to become of its nodes.
+
+Names stay as they were until all of a graph has been looked at; then they change at once. What is changed,
+and when: the passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import (
+    attribute,
+    find_opset,
+    infer_shapes,
+    iter_bodies,
+    iter_defined,
+    iter_nodes,
+    iter_reads,
+    rename,
+    replace_nodes,
+)
+from onnxgraph.edit import drop_initializers
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxgraph.weights import LARGE, has_data, read_array
+
+from poprt.passes.base_pass import Pass
+
+Array = npt.NDArray[Any]
+AXES_ARE_INPUTS = 13
+"""The opset from which Squeeze and Unsqueeze take their axes as an input."""
+_LISTS = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+"""What a Constant may hold besides a tensor, and of which type it is then."""
+
+
+def constant_of(node: onnx.NodeProto) -> TensorProto | None:
+    """The tensor that a node makes which is a Constant of numbers."""
+    if node.op_type != "Constant" or len(node.attribute) != 1 or node.domain not in STANDARD_DOMAINS:
+        return None
+    held = node.attribute[0]
+    if held.name == "value":
+        return held.t
+    if held.name not in _LISTS:
+        return None
+    return numpy_helper.from_array(np.asarray(helper.get_attribute_value(held), _LISTS[held.name]))
+
+
+@dataclass(slots=True)
+class Model:
+    """What the scopes of a model share."""
+
+    opset: int
+    taken: set[str]
+    """Names that the model uses."""
+    doubled: frozenset[str]
+    """Those that are given twice: what is inside a body hides what is outside."""
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto) -> Model:
+        """Of `model`."""
+        counts = Counter(iter_defined(model.graph))
+        return cls(
+            find_opset(model, 1), set(counts), frozenset(n for n, count in counts.items() if count > 1)
+        )
+
+    def name(self, wanted: str) -> str:
+        """A name that nobody has, taken from now on."""
+        found, number = wanted, 0
+        while found in self.taken:
+            number += 1
+            found = f"{wanted}_{number}"
+        self.taken.add(found)
+        return found
+
+
+@dataclass(slots=True)
+class Scope:
+    """One graph, inside those that it stands in."""
+
+    model: Model
+    graph: onnx.GraphProto
+    outer: Scope | None
+    types: dict[str, onnx.TypeProto.Tensor] = field(default_factory=dict)
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    outputs: frozenset[str] = frozenset()
+    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    uses: Counter[str] = field(default_factory=Counter)
+    """How often each tensor is read, by nodes, by what is inside them, and as an output."""
+    _renames: dict[str, str] = field(default_factory=dict)
+    _dropped: set[int] = field(default_factory=set)
+    """The nodes, by their identity: protobuf gives the same object while somebody holds it."""
+    _held: list[onnx.NodeProto] = field(default_factory=list)
+    _after: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
+    _released: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, model: Model, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: Scope | None
+    ) -> Scope:
+        """Of a graph and what was inferred of it, if anything was."""
+        given = {each.name for each in graph.input}  # formats of old may be fed their weights
+        values = graph if known is None else known
+        found = cls(model, graph, outer, outputs=frozenset(each.name for each in graph.output))
+        for each in (*values.value_info, *values.output, *values.input):
+            found.types[each.name] = each.type.tensor_type
+        found.constants = {each.name: each for each in graph.initializer if each.name not in given}
+        for node in graph.node:
+            held = constant_of(node)
+            if held is not None:
+                found.constants[node.output[0]] = held
+        return found
+
+    def look(self) -> None:
+        """See who makes and who reads what, once the bodies inside have been changed."""
+        self._held = list(self.graph.node)
+        self.makers = {name: node for node in self._held for name in node.output if name}
+        self.uses = Counter(name for node in self._held for name in iter_reads(node))
+        self.uses.update(value.name for value in self.graph.output)
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """Those that are still there, in order."""
+        return (node for node in self._held if id(node) not in self._dropped)
+
+    # What is known of tensors.
+
+    def tensor(self, name: str) -> TensorProto | None:
+        """The constant of that name."""
+        if name in self.constants:
+            return self.constants[name]
+        if name in self.types or name in self.makers or self.outer is None:
+            return None
+        return self.outer.tensor(name)
+
+    def value(self, name: str, most: int = LARGE) -> Array | None:
+        """The values of a constant of at most so many elements, if it brings them."""
+        tensor = self.tensor(name) if name else None
+        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
+            return None
+        return read_array(tensor)
+
+    def numbers(self, name: str) -> list[int] | None:
+        """The whole numbers of a constant."""
+        found = self.value(name)
+        return None if found is None or found.dtype.kind not in "iu" else [int(n) for n in found.ravel()]
+
+    def type(self, name: str) -> int:
+        """The element type of a tensor; 0 where it is not known."""
+        tensor, found = self.tensor(name), self.find(name)
+        return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The static shape of a tensor, where it is known."""
+        tensor, found = self.tensor(name), self.find(name)
+        if tensor is not None:
+            return tuple(tensor.dims)
+        if found is None or not found.HasField("shape"):
+            return None
+        if not all(dim.HasField("dim_value") for dim in found.shape.dim):
+            return None
+        return tuple(dim.dim_value for dim in found.shape.dim)
+
+    def rank(self, name: str) -> int | None:
+        """How many dimensions a tensor has, where it is known."""
+        tensor, found = self.tensor(name), self.find(name)
+        if tensor is not None:
+            return len(tensor.dims)
+        return len(found.shape.dim) if found is not None and found.HasField("shape") else None
+
+    def find(self, name: str) -> onnx.TypeProto.Tensor | None:
+        """What was inferred of a tensor."""
+        if name in self.types:
+            return self.types[name]
+        if name in self.constants or name in self.makers or self.outer is None:
+            return None
+        return self.outer.find(name)
+
+    def axes(self, node: onnx.NodeProto, rank: int | None) -> list[int] | None:
+        """The axes of a Squeeze or Unsqueeze counted from the front of `rank`; None where they are not known
+        or not given."""
+        if self.model.opset >= AXES_ARE_INPUTS:
+            found = self.numbers(node.input[1]) if len(node.input) > 1 else None
+        else:
+            found = attribute(node, "axes")
+        if found is None or (rank is None and min(found, default=0) < 0):
+            return None
+        return [axis + (rank or 0) if axis < 0 else axis for axis in found]
+
+    # Who makes it, and who reads it.
+
+    def resolve(self, name: str) -> str:
+        """The name by which a tensor goes by now."""
+        path = []
+        while name in self._renames:
+            path.append(name)
+            name = self._renames[name]
+        for each in path:
+            self._renames[each] = name
+        return name
+
+    def maker(self, name: str) -> onnx.NodeProto | None:
+        """The node of this graph that makes a tensor."""
+        return self.makers.get(self.resolve(name))
+
+    def only_reader_of(self, name: str) -> onnx.NodeProto | None:
+        """The node that makes a tensor which is read once."""
+        found = self.resolve(name)
+        return self.makers.get(found) if self.uses[found] == 1 and found not in self.outputs else None
+
+    def is_read(self, node: onnx.NodeProto, index: int = 0) -> bool:
+        """Whether anything reads that result of a node."""
+        return len(node.output) > index and self.uses[self.resolve(node.output[index])] > 0
+
+    # What becomes of nodes.
+
+    def bypass(self, node: onnx.NodeProto, source: str) -> bool:
+        """Have all that read the first result of `node` read `source` instead, and drop it; whether that can
+        be.
+
+        A graph's output keeps its name: then what makes `source` makes it under that name.
+        """
+        made, source = node.output[0], self.resolve(source)
+        if {made, source} & self.model.doubled:
+            return False
+        if made not in self.outputs:
+            self._drop(node)
+            self.uses[source] += self.uses.pop(made, 0)
+            self._renames[made] = source
+            self._release_all(node)
+            return True
+        maker = self.makers.get(source)
+        if maker is None or source in self.outputs or source in self.constants:
+            return False
+        self._drop(node)
+        self.uses[made] += self.uses.pop(source, 0)
+        self._renames[source] = made
+        self.makers[made] = maker
+        self.types.setdefault(made, self.types.get(source, onnx.TypeProto.Tensor()))
+        self._release_all(node)
+        return True
+
+    def merge(self, node: onnx.NodeProto, first: onnx.NodeProto) -> bool:
+        """Have all that read the results of `node` read those of `first`, an equal node before it, instead;
+        whether that can be."""
+        pairs = [(a, self.resolve(b)) for a, b in zip(node.output, first.output, strict=True) if a]
+        if any(
+            {made, kept} & self.model.doubled or (made in self.outputs and kept in self.outputs)
+            for made, kept in pairs
+        ):
+            return False
+        self._drop(node)
+        for made, kept in pairs:
+            gone, stays = (kept, made) if made in self.outputs else (made, kept)
+            self.uses[stays] += self.uses.pop(gone, 0)
+            self._renames[gone] = stays
+            self.makers[stays] = first
+        self._release_all(node)
+        return True
+
+    def drop_if_unread(self, node: onnx.NodeProto) -> None:
+        """Drop a node of which nothing is read, and what goes with it."""
+        if id(node) not in self._dropped and not self._is_wanted(node):
+            self._drop(node)
+            self._release_all(node)
+
+    def read_instead(self, node: onnx.NodeProto, index: int, source: str) -> None:
+        """Have `node` read `source` there; what nothing reads any longer is dropped."""
+        before = node.input[index]
+        self.uses[self.resolve(source)] += 1
+        node.input[index] = source
+        self.release(before)
+
+    def hold(self, wanted: str, values: Array) -> str:
+        """The name of a new initializer."""
+        name = self.model.name(wanted)
+        tensor = numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
+        self.graph.initializer.append(tensor)
+        self.constants[name] = tensor
+        return name
+
+    def put_after(self, node: onnx.NodeProto, made: onnx.NodeProto) -> None:
+        """Have a new node stand right behind another."""
+        self._after.setdefault(id(node), []).append(made)
+        self._held.append(made)  # for its identity; it is looked at as the last
+        self.makers.update((name, made) for name in made.output)
+        self.uses.update(filter(None, made.input))
+
+    def release(self, name: str) -> None:
+        """One reads a tensor less: without any reader left, what makes it goes, and so on."""
+        waiting = [name] if name else []
+        while waiting:
+            name = self.resolve(waiting.pop())
+            self.uses[name] -= 1
+            if self.uses[name] > 0:
+                continue
+            self._released.add(name)
+            node = self.makers.get(name)
+            if node is not None and id(node) not in self._dropped and not self._is_wanted(node):
+                self._drop(node)
+                waiting += iter_reads(node)
+
+    def _release_all(self, node: onnx.NodeProto) -> None:
+        for name in iter_reads(node):
+            self.release(name)
+
+    def _is_wanted(self, node: onnx.NodeProto) -> bool:
+        return any(self.uses[self.resolve(name)] > 0 for name in node.output if name)
+
+    def _drop(self, node: onnx.NodeProto) -> None:
+        self._dropped.add(id(node))
+
+    def finish(self) -> None:
+        """Change the graph."""
+        if self._dropped or self._after:
+            added = {id(each) for nodes in self._after.values() for each in nodes}
+            kept: list[onnx.NodeProto] = []
+            for node in self._held:
+                if id(node) not in added:
+                    kept += [node, *self._after.get(id(node), [])]
+            replace_nodes(self.graph, (each for each in kept if id(each) not in self._dropped))
+        rename(self.graph, {name: self.resolve(name) for name in list(self._renames)})
+        given = {each.name for each in self.graph.input}
+        drop_initializers(
+            self.graph, {name for name in self._released if self.uses[name] <= 0} - given - self.outputs
+        )
+
+
+class ScopedPass(Pass):
+    """A pass that looks at one graph after the other, bodies before what they stand in."""
+
+    op_types: ClassVar[frozenset[str]]
+    """Operators of the standard without one of which it has nothing to do."""
+    needs_shapes: ClassVar[bool] = True
+    """Whether it asks for types and shapes of what nodes make."""
+
+    def change(self, scope: Scope) -> None:
+        """What is done to a graph; for subclasses to define."""
+        raise NotImplementedError
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Where nothing is to be done, nothing is inferred."""
+        if any(self.is_ours(node) for node in iter_nodes(model.graph)):
+            known = infer_shapes(model).graph if self.needs_shapes else None
+            shared = Model.of(model)
+            self._visit(shared, model.graph, known, None)
+        return model
+
+    def is_ours(self, node: onnx.NodeProto) -> bool:
+        """Whether the pass looks at that node."""
+        return node.op_type in self.op_types and node.domain in STANDARD_DOMAINS
+
+    def _visit(
+        self, shared: Model, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: Scope | None
+    ) -> None:
+        scope = Scope.of(shared, graph, known, outer)
+        for place, node in enumerate(graph.node):
+            bodies = list(iter_bodies(node))
+            inferred: Sequence[onnx.GraphProto | None] = [None] * len(bodies)
+            if known is not None and bodies:
+                inferred = list(iter_bodies(known.node[place]))
+            for body, known_body in zip(bodies, inferred, strict=True):
+                self._visit(shared, body, known_body, scope)
+        scope.look()
+        self.change(scope)
+        scope.finish()
+
+
+class NodeBypass(ScopedPass):
+    """A pass that drops nodes whose result is one of the tensors that they take."""
+
+    def passes_on(self, node: onnx.NodeProto, scope: Scope) -> str | None:
+        """The input that a node hands on as it is; None: it does something. For subclasses to define."""
+        raise NotImplementedError
+
+    def change(self, scope: Scope) -> None:
+        """In order, so that chains go as well."""
+        for node in scope.nodes():
+            if self.is_ours(node) and node.input and not any(scope.is_read(node, i) for i in _beside(node)):
+                source = self.passes_on(node, scope)
+                if source:
+                    scope.bypass(node, source)
+
+
+def _beside(node: onnx.NodeProto) -> Iterable[int]:
+    """The places of results besides the first."""
+    return [i for i, name in enumerate(node.output) if name and i > 0]
