@@ -9,7 +9,7 @@ nodes read stay where they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,6 +85,7 @@ class ConstantFolding(Pass):
             raise
 
     def _fold(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        _declare({value.name: value for value in model.graph.output}, model.graph.initializer)
         if any(_is_taken_apart(node) for node in iter_nodes(model.graph)):
             left = {t.name for t in model.graph.initializer if _is_large(t) or not has_data(t)}
             change_without_weights(model, left, _take_apart)
@@ -137,11 +138,19 @@ def _take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _declare_outputs(model: onnx.ModelProto) -> None:
     """Say of what shape the outputs are that do not say it: a model has to, and now it is known."""
-    if all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
-        return
-    for value, known in zip(model.graph.output, infer_shapes(model).graph.output, strict=True):
-        if not value.type.tensor_type.HasField("shape"):
-            value.type.CopyFrom(known.type)
+    silent = {v.name: v for v in model.graph.output if not v.type.tensor_type.HasField("shape")}
+    if silent:
+        for known in infer_shapes(model).graph.output:
+            if known.name in silent:
+                silent[known.name].type.CopyFrom(known.type)
+
+
+def _declare(outputs: Mapping[str, onnx.ValueInfoProto], tensors: Iterable[TensorProto]) -> None:
+    """Inference does not look at initializers for what is an output."""
+    for tensor in tensors:
+        if tensor.name in outputs:
+            made = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            outputs[tensor.name].type.CopyFrom(made.type)
 
 
 def _is_large(tensor: TensorProto) -> bool:
@@ -331,10 +340,7 @@ class _Plan:
             replace_nodes(graph, [node for node in graph.node if id(node) not in gone])
         found = {name: tensor for name, tensor in place.found.items() if name not in kept}
         graph.initializer.extend(found.values())
-        for value in graph.output:  # inference does not look at initializers for these
-            if value.name in found:
-                tensor = found[value.name]
-                value.CopyFrom(helper.make_tensor_value_info(value.name, tensor.data_type, tensor.dims))
+        _declare({value.name: value for value in graph.output}, found.values())
         return bool(gone)
 
 
