@@ -142,6 +142,17 @@ def without_weights(
     return light
 
 
+def copy_with_weights(
+    model: onnx.ModelProto, replace: Callable[[onnx.TensorProto], onnx.TensorProto]
+) -> onnx.ModelProto:
+    """A copy that has what `replace` makes of each weight in its place; no weight is copied besides."""
+    light = _copy(model, "graph")
+    light.graph.CopyFrom(_copy(model.graph, "initializer"))
+    for tensor in model.graph.initializer:
+        light.graph.initializer.append(replace(tensor))
+    return light
+
+
 def change_without_weights(
     model: onnx.ModelProto,
     names: Collection[str],

@@ -1,16 +1,18 @@
 """The weights of a model, which may be gigabytes: looked after without copying them.
 
-A weight may be outlined: its data lie in a file, from which `read_array` maps them. What becomes of it then,
-as another precision, is written down by name (`change_values`) and done when it is read. What the changes do,
-rooms above say (`register_change`).
+A weight may be outlined: its data lie in a file, from which `read_array` maps them, or in another model of
+this process (`lend_weights`). What becomes of it then, as another precision, is written down by name
+(`change_values`) and done when it is read. What the changes do, rooms above say (`register_change`).
 """
 
 from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from onnxgraph.edit import copy_with_weights
+from onnxgraph.tensors import count_bytes
 
 LARGE = 1 << 18
 """Elements from which a weight is worth not copying."""
@@ -43,6 +48,9 @@ class _Change:
 
 
 _CHANGES: dict[str, _Change] = {}
+_lenders: dict[str, TensorProto] = {}
+"""Where the data of lent weights are, by their location, which is no file's name: it has NUL in it."""
+_numbers = count()
 
 
 def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -59,12 +67,16 @@ def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Arra
 
 def outline(tensor: TensorProto, file: Path, offset: int) -> None:
     """Have the data of `tensor`, in place, lie in `file`: there must be `count_bytes` of them."""
-    kept = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-    kept.data_location = TensorProto.EXTERNAL
+    tensor.CopyFrom(_make_outlined(tensor, str(file), offset))
+
+
+def _make_outlined(tensor: TensorProto, location: str, offset: int) -> TensorProto:
+    made = TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    made.data_location = TensorProto.EXTERNAL
     _write_down(
-        kept,
+        made,
         {
-            "location": str(file),
+            "location": location,
             "offset": str(offset),
             "stored": str(tensor.data_type),
             "shape": ",".join(map(str, tensor.dims)),
@@ -72,7 +84,28 @@ def outline(tensor: TensorProto, file: Path, offset: int) -> None:
             "token": _TOKEN,
         },
     )
-    tensor.CopyFrom(kept)
+    return made
+
+
+@contextmanager
+def lend_weights(model: onnx.ModelProto) -> Iterator[onnx.ModelProto]:
+    """A copy of `model` to be changed, whose large weights are outlined while the with statement lasts: their
+    data stay in `model`. Who keeps the copy, or a part of it, brings them in (`inline`) before its end."""
+    lent: list[str] = []
+
+    def lend(tensor: TensorProto) -> TensorProto:
+        raw = tensor.data_location != TensorProto.EXTERNAL and tensor.HasField("raw_data")
+        if not raw or tensor.data_type not in OUTLINED_TYPES or count_bytes(tensor) < LARGE_BYTES:
+            return tensor
+        lent.append(f"\0lent/{next(_numbers)}")
+        _lenders[lent[-1]] = tensor
+        return _make_outlined(tensor, lent[-1], 0)
+
+    try:
+        yield copy_with_weights(model, lend)
+    finally:
+        for location in lent:
+            del _lenders[location]
 
 
 def is_outlined(tensor: TensorProto) -> bool:
@@ -87,6 +120,11 @@ def describe_place(tensor: TensorProto) -> tuple[str, ...]:
     return tuple(told[key] for key in ("location", "offset", "stored", "shape", "changes"))
 
 
+def is_lent(tensor: TensorProto) -> bool:
+    """Whether the data of a tensor are another model's, for a while."""
+    return is_outlined(tensor) and _describe(tensor)["location"] in _lenders
+
+
 def read_array(tensor: TensorProto) -> Array:
     """The values of a tensor, of 8-bit floats the codes; a view of the file where it is outlined and nothing
     has changed it."""
@@ -95,7 +133,11 @@ def read_array(tensor: TensorProto) -> Array:
     told = _describe(tensor)
     stored = helper.tensor_dtype_to_np_dtype(int(told["stored"]))
     shape = tuple(map(int, filter(None, told["shape"].split(","))))
-    values: Array = np.memmap(told["location"], stored, "r", int(told["offset"]), shape)
+    values: Array
+    if told["location"] in _lenders:
+        values = numpy_helper.to_array(_lenders[told["location"]])
+    else:
+        values = np.memmap(told["location"], stored, "r", int(told["offset"]), shape)
     for change in _listed(told):
         name, *arguments = change.split(":")
         values = _CHANGES[name].make(values, *map(int, arguments))

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import onnx
 from onnxgraph import remember_inferences
+from onnxgraph.weights import inline, is_lent, lend_weights
 
 from poprt import pipeline
 from poprt._later import later
 from poprt.options import ConverterOptions
-from poprt.passes import PassManager, Stage, find_pass
+from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.precision import Fp8Params
 from poprt.terminal import show_progress
 
@@ -156,12 +158,28 @@ class Converter:
         with (
             show_progress("PopRT conversion", len(pipeline.STEPS), disabled=hidden) as show,
             remember_inferences(),
+            _begin(model, passes) as own,
         ):
             steps = _Steps((show, on_step))
-            converted = PassManager(before).run(_copy(model), steps.tell)
+            converted = PassManager(before).run(own, steps.tell)
             narrows = beside and any(each.info.stage is Stage.PRECISION for each in after)
-            whole = _copy(converted) if narrows else None
-            return PassManager(after).run(converted, steps.tell), whole
+            whole = _end(_copy(converted)) if narrows else None
+            return _end(PassManager(after).run(converted, steps.tell)), whole
+
+
+def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextManager[onnx.ModelProto]:
+    """A copy for the passes. Large weights are left where they are, unless passes are users', who look for
+    them in the initializers."""
+    ours = all(type(each).__module__.startswith("poprt.") for each in passes)
+    return lend_weights(model) if ours else nullcontext(_copy(model))
+
+
+def _end(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its own weights; those of files stay there."""
+    for tensor in model.graph.initializer:
+        if is_lent(tensor):
+            inline(tensor)
+    return model
 
 
 @dataclass(slots=True)
