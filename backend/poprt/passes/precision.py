@@ -29,7 +29,6 @@ from onnxgraph import (
 from onnxgraph.nodes import find_inputs
 from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
-from simipu.numerics.half import narrow_to_half
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode
 from simipu.operators import operator_of
 
