@@ -35,6 +35,7 @@ from poprt.locks import make_scratch_folder
 from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.parser import REFUSED, make_parser
 from poprt.passes import get_pass, get_registered_passes
+from poprt.passes.shapes import check_names
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
 from poprt.running import time_runs
@@ -119,7 +120,7 @@ def _convert(
     model = get_frontend(options.input_model, options.framework).open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
-    _check_inputs(model, options)
+    check_names(model, dict(options.input_shape))
     output_dir = options.output_dir
     compiling = options.export_popef or options.run_model or folder is not None
     target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
@@ -209,14 +210,6 @@ def _show(model: onnx.ModelProto) -> None:
             dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
             sizes = ", ".join(str(dim.dim_value) for dim in tensor.shape.dim)
             print_line(f"{kind} {value.name}: dtype - {_DTYPES.get(dtype, dtype)}, shape - [{sizes}]")
-
-
-def _check_inputs(model: onnx.ModelProto, options: argparse.Namespace) -> None:
-    """Refuse names that the model lacks, which the Converter only warns of: here they are written by hand."""
-    inputs = [value.name for value in find_inputs(model.graph)]
-    unknown = sorted({name for name, _ in options.input_shape} - set(inputs))
-    if unknown:
-        raise CompileError(f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
 
 
 def _converter(options: argparse.Namespace) -> Converter:

@@ -77,7 +77,7 @@ def invalid_model() -> onnx.ModelProto:
 
 def test_a_branch_that_is_invalid_is_named_with_the_reason_and_the_input_to_fix():
     with pytest.raises(CompileError) as caught:
-        Converter(batch_size=2).convert(invalid_model())
+        Compiler.compile(Converter(batch_size=2).convert(invalid_model()))
     text = str(caught.value)
     assert "node 'choose' (If): its else branch is invalid at the given input shapes: " in text
     assert "too_flat" in text
@@ -136,7 +136,7 @@ def test_a_branch_in_a_loop_is_named_and_taken():
     with pytest.raises(
         CompileError, match=r"node 'inside' \(If\): its else branch .* depends on input 'yes'"
     ):
-        Converter().convert(model)
+        Compiler.compile(Converter().convert(model))
     (left,) = Converter(fix_inputs={"yes": True}).convert(model).graph.node
     assert "If" not in [node.op_type for body in iter_bodies(left) for node in body.node]
 

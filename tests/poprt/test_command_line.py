@@ -8,6 +8,7 @@ import pytest
 from poprt import cli
 from poprt.arguments import read_group, read_serialised, split_names
 from poprt.parser import REFUSED, make_parser
+from poprt.passes import base_pass
 from sample_models import linear_model
 
 REAL = """--help --version --input_model --framework --input_shape --batch_size --batch_axis --precision
@@ -28,7 +29,8 @@ OURS = """--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_oper
 
 @pytest.fixture
 def model(tmp_path, monkeypatch):
-    """A file, beside which the command runs."""
+    """A file, beside which the command runs; passes that it registers are gone afterwards."""
+    monkeypatch.setattr(base_pass, "_PASSES", dict(base_pass._PASSES))
     monkeypatch.chdir(tmp_path)
     onnx.save(linear_model(), tmp_path / "model.onnx")
     return "model.onnx"

@@ -19,6 +19,7 @@ from poprt.converter import Converter
 from poprt.frontend import OnnxFrontend
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
+from poprt.passes.shapes import check_names
 from poprt.programs import read_static
 from simipu import CompileError, SimulatedExecutable
 from simipu.computed import read_graph
@@ -82,6 +83,7 @@ class OnnxSource:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
         get_pass("check_operators")(self._model)
         strip_weights(self._model, file.parent)
+        check_names(self._model, self.input_shape)
         get_pass("admit")(self._model)
         self._check()
         get_pass("half_to_float")(self._model)

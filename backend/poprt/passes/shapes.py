@@ -4,7 +4,7 @@ constants. The IPU runs static graphs only."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,17 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.shape_inference import infer_shapes as declare_shapes
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
+    """Refuse names of inputs that the model lacks, which passes only warn of: commands have them from hand.
+
+    Raises CompileError.
+    """
+    inputs = _find_inputs(model.graph)
+    unknown = sorted(set(input_shape) - set(inputs))
+    if unknown:
+        raise CompileError(f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
 
 
 def describe_shape(value: onnx.ValueInfoProto) -> str:
