@@ -149,6 +149,14 @@ def test_a_constant_that_is_read_both_ways_is_there_twice():
     assert_answers(model, feed("x"))
 
 
+def test_operands_that_have_to_be_of_one_type_are():
+    """One end of a Slice is read in 64 bits by others, and only there."""
+    nodes = [node("Reshape", "x s", "flat"), node("Slice", "flat a s"), node("Neg", "flat", "z")]
+    held = {"s": np.int64([6]), "a": np.int64([1])}
+    model = make_model(nodes, {"x": (I64, [2, 3])}, {"y": (I64, [5]), "z": (I64, [6])}, held)
+    assert_answers(model, feed("x"))
+
+
 def test_constants_beyond_32_bits_are_clipped_with_a_warning(caplog):
     held = {"a": np.int64([1]), "e": np.int64([2**63 - 1])}
     model = make_model([node("Slice", "x a e")], IDS, {"y": (I64, [1, 3])}, held)

@@ -147,7 +147,7 @@ class _Narrowing:
             if not group.may_narrow or (group.outputs and only_wide):
                 kept.update(group.outputs)
                 plan.demands.update(dict.fromkeys(group.places, _WIDE))
-            elif group.outputs:
+            elif group.outputs or len(group.places) > 1:
                 plan.demands.update(dict.fromkeys(group.places, _NARROW))
         plan.kept = frozenset(kept)
         return plan
