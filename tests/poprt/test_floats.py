@@ -232,3 +232,22 @@ def test_a_model_in_doubles_is_compiled_in_floats():
     assert {tensor.data_type for tensor in converted.graph.initializer} == {F}
     assert constants(converted)["w"].max() == np.finfo(np.float32).max
     assert Compiler.compile(converted).cycles > 0
+
+
+def test_what_stays_in_float_stays_so_when_a_model_is_converted_again():
+    nodes = [
+        node("Cast", "ids", "f", to=F),
+        node("Mul", "f k", "a"),
+        node("Mul", "x a", "b"),
+        node("Exp", "b", "c"),
+        node("Log", "c"),
+    ]
+    model = model_of(nodes, {"k": np.float32(1e-9)})
+    model.graph.input.append(helper.make_tensor_value_info("ids", TensorProto.INT32, [8]))
+    once = get_pass("float_to_half", ["Mul", "Exp"])(model)
+    assert [each.op_type for each in once.graph.node] == "Cast Mul Cast Mul Exp Cast Log".split()
+    assert constants(once) == {"k": np.float32(1e-9)}
+    again = onnx.ModelProto()
+    again.CopyFrom(once)
+    assert get_pass("float_to_half", ["Mul", "Exp"])(again) == once
+    onnx.checker.check_model(once, full_check=True)

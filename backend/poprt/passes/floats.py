@@ -250,6 +250,7 @@ class FloatToHalf(Pass):
             find_overflowing(inferred) if self._avoids else frozenset(),
             frozenset(iter_defined(model.graph)),
         )
+        self._conversion.floats.difference_update(self._conversion.find_staying(model.graph))
         self._kept: set[str] = set()
         """What nodes make in float that the model knows in half."""
         self._convert_graph(model.graph, ChainMap())
@@ -277,7 +278,7 @@ class FloatToHalf(Pass):
             replace_nodes(graph, needed)
         drop_weights(graph, read)
         for tensor in graph.initializer:
-            if tensor.data_type == TensorProto.FLOAT:
+            if tensor.data_type == TensorProto.FLOAT and tensor.name in self._conversion.floats:
                 self._narrow(tensor, tensor.name)
         graph.initializer.extend(added)
 
@@ -295,7 +296,8 @@ class FloatToHalf(Pass):
         """The nodes that take a node's place. `float_names` maps a half tensor to its float twin, where there
         is one."""
         if node.op_type == "Cast":
-            _retype_attribute(node, "to")
+            if node.output[0] in self._conversion.floats:
+                _retype_attribute(node, "to")
             return [node]
         conversion = self._conversion
         in_float = conversion.keeps(node)
@@ -356,8 +358,8 @@ class FloatToHalf(Pass):
 class _Conversion:
     """What is known of the whole model."""
 
-    floats: Collection[str]
-    """The names of its float tensors."""
+    floats: set[str]
+    """The names of its float tensors that become half."""
     version: int
     skip_op_types: Collection[str]
     skip_op_names: Collection[str]
@@ -366,6 +368,26 @@ class _Conversion:
     taken: Collection[str]
     """Names that the model uses."""
     schemas: dict[str, onnx.defs.OpSchema | None] = field(default_factory=dict)
+
+    def find_staying(self, graph: onnx.GraphProto) -> set[str]:
+        """The float tensors that nodes which stay in float make, or a Cast or nobody, and that only such
+        nodes read, or a Cast: they need not become half. Those of a model that was converted before are
+        among them."""
+        staying: set[str] = set()
+        read_in_half: set[str] = set()
+        for each in iter_graphs(graph):
+            staying.update(tensor.name for tensor in each.initializer)
+            read_in_half.update(value.name for value in each.output)
+            for node in each.node:
+                is_cast = node.op_type == "Cast"
+                in_float = is_cast or (self.keeps(node) and not any(iter_bodies(node)))
+                if in_float:
+                    staying.update(node.output)
+                    continue
+                read_in_half.update(
+                    name for i, name in enumerate(node.input) if not self.wants_float(node, i)
+                )
+        return staying - read_in_half
 
     def keeps(self, node: onnx.NodeProto) -> bool:
         """Whether a node stays in float."""
