@@ -6,6 +6,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import iter_graphs, iter_nodes
 from poprt import Compiler, Converter
@@ -232,3 +234,38 @@ def test_a_cast_of_what_is_narrow_already_computes_nothing():
 def test_a_model_of_whole_numbers_compiles_and_answers_in_32_bits():
     compiled = Compiler.compile(Converter().convert(loop()))
     assert compiled.cycles > 0
+
+
+@st.composite
+def chains(draw):
+    """Graphs of whole numbers whose operators ask for one width, the other, or either."""
+    held = {"shape": np.int64([3, 2]), "one": np.int64([1]), "axis": np.int64([1]), "zero": np.int64([0])}
+    nodes, whole = [], ["x"]
+    for i in range(draw(st.integers(1, 6))):
+        kind, name = draw(st.sampled_from("add reshape shape best gather slice cast".split())), f"t{i}"
+        taken = draw(st.sampled_from(whole))
+        flat = f"{name}/flat"
+        nodes.append(node("Reshape", f"{taken} shape", flat))
+        made = {
+            "add": node("Add", f"{flat} {flat}", name),
+            "reshape": node("Reshape", f"{flat} shape", name),
+            "shape": node("Expand", f"one {name}/size", name),
+            "best": node("ArgMax", flat, f"{name}/best", axis=0, keepdims=1),
+            "gather": node("Gather", f"{flat} zero", f"{name}/row", axis=1),
+            "slice": node("Slice", f"{flat} zero one axis", f"{name}/part"),
+            "cast": node("Cast", flat, name, to=I64),
+        }[kind]
+        if kind == "shape":
+            nodes.append(node("Shape", flat, f"{name}/size"))
+        nodes.append(made)
+        if made.output[0] != name:
+            nodes.append(node("Expand", f"{made.output[0]} shape", name))
+        whole.append(name)
+    outputs = draw(st.lists(st.sampled_from(whole[1:]), min_size=1, unique=True))
+    return make_model(nodes, {"x": (I64, [2, 3])}, {name: (I64, [3, 2]) for name in outputs}, held)
+
+
+@settings(max_examples=60, deadline=None)
+@given(model=chains())
+def test_graphs_of_all_kinds_answer_the_same(model):
+    assert_answers(model, feed("x"))
