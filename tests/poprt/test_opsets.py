@@ -43,6 +43,11 @@ NOT_DOWN = {
 """Operators of the table that opset 11 has not, and cannot make."""
 UNLIKE = {"test_roialign_aligned_false": "ONNX Runtime's own answer is another"}
 UNLIKE |= {"test_maxunpool_export_with_output_shape": "ONNX Runtime's own answer is another"}
+UNLIKE |= {
+    f"test_qlinearmatmul_{rank}_int8_{kind}": "onnx 1.16 has its answer wrong"
+    for rank in ("2D", "3D")
+    for kind in ("float16", "float32")
+}
 UNLIKE |= {"test_reduce_max_empty_set_bool": "the least truth is not that of whole numbers"}
 
 

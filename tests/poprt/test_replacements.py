@@ -92,7 +92,8 @@ EQUATIONS = {
 def test_an_equation_becomes_products_sums_and_transpositions(equation, opset):
     fed = {f"x{i}": RNG.normal(size=s).astype(np.float32) for i, s in enumerate(EQUATIONS[equation])}
     model = model_of("Einsum", fed, opset=opset, equation=equation)
-    changed = assert_replaced("replace_einsum_with_matmul", model, fed, "Einsum")
+    changed = replace("replace_einsum_with_matmul", model)
+    assert "Einsum" not in operators(changed)
     np.testing.assert_allclose(run(changed, fed), np.einsum(equation, *fed.values()), rtol=1e-4, atol=1e-5)
 
 

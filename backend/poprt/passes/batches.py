@@ -38,6 +38,7 @@ from simipu.rows import take_rows
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
 from poprt.passes.node_rules import Array, Shape
+from poprt.passes.surgery import MINIMUM_IR_VERSION
 from poprt.programs import make_streams
 
 _PRIMES = tuple(n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1)))
@@ -143,6 +144,27 @@ def _check(model: onnx.ModelProto) -> None:
     _, _, reason = take_rows(inferred, make_streams(inferred.graph))
     if reason:
         raise NotIndependent(reason)
+
+
+def _infer_alone(
+    node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], data: Mapping[str, TensorProto], opset: int
+) -> Mapping[str, onnx.TypeProto]:
+    """The types of what a node makes of inputs of those types, and values, by their names."""
+    imports = [helper.make_opsetid("", opset)]
+    if "" not in node.input:
+        return onnx.shape_inference.infer_node_outputs(
+            defs.get_schema(node.op_type, opset), node, dict(types), dict(data), opset_imports=imports
+        )
+    # Of inputs that are left out onnx 1.16 wants to know the type there: a model of its own takes longer.
+    inputs = [helper.make_value_info(name, each) for name, each in types.items()]
+    results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = helper.make_graph([node], "alone", inputs, results)
+    for name, tensor in data.items():
+        graph.initializer.append(tensor)
+        graph.initializer[-1].name = name
+    model = helper.make_model(graph, opset_imports=imports, ir_version=MINIMUM_IR_VERSION)
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    return {value.name: value.type for value in inferred.graph.output}
 
 
 @dataclass(slots=True)
@@ -333,14 +355,11 @@ class _Widening:
                 types[f"{index}"] = helper.make_tensor_type_proto(data[f"{index}"].data_type, replaced.shape)
                 continue
             types[f"{index}"] = replaced or self._type(name)
-            tensor = self.constants.get(name)
+            tensor = None if replaced else self.constants.get(name)
             if tensor is not None and math.prod(tensor.dims) <= _MOST_SHAPE and has_data(tensor):
                 data[f"{index}"] = tensor
-        schema = defs.get_schema(node.op_type, self.opset)
         try:
-            made = onnx.shape_inference.infer_node_outputs(
-                schema, own, types, data, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8
-            )
+            made = _infer_alone(own, types, data, self.opset)
         except (onnx.shape_inference.InferenceError, RuntimeError) as error:
             raise NotIndependent(" ".join(str(error).split())) from None
         for name in filter(None, node.output):
