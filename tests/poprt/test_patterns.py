@@ -8,8 +8,10 @@ import onnx
 import onnxruntime
 import pytest
 from exported_graphs import I32, TENSORFLOW, TORCH, Exporter, F, H, bert_like, deberta_like
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from onnxgraph import iter_nodes
+from onnxgraph import infer_shapes, iter_nodes
 from pass_cases import make_feeds
 from poprt import Converter, pipeline
 from poprt.passes import PatternMatcher, get_pass
@@ -379,3 +381,50 @@ def test_small_inputs_become_one_and_the_model_says_which():
 def test_a_group_of_inputs_that_is_none_is_refused(group):
     with pytest.raises(CompileError, match="a shape of two dimensions"):
         get_pass("apply_host_concat_split", [group])
+
+
+PIECES = {
+    "norm": lambda net, x: net.layer_norm(x, 8),
+    "plain": lambda net, x: net.layer_norm(x, 8, "inverse"),
+    "tensorflow": lambda net, x: net.layer_norm(x, 8, TENSORFLOW),
+    "tanh": lambda net, x: net.tanh_gelu(x, "out"),
+    "erf": lambda net, x: net.erf_gelu(x),
+    "attention": lambda net, x: net.attention(x, 2, 6, 2, 4),
+    "rotary": lambda net, x: net.attention(x, 2, 6, 2, 4, rotary="half"),
+    "slices": lambda net, x: net.add("Concat", net.slice(x, 1, 3), net.slice(x, 1, 0, 3), axis=1),
+    "residual": lambda net, x: net.add("Add", x, net.add("Tanh", x)),
+}
+FREE = (
+    "layer_norm_pattern",
+    "gelu_pattern",
+    "erf_gelu_pattern",
+    *ATTENTION,
+    "merge_multi_slice",
+    "replace_where_with_wherev2",
+    "auto_insert_remap",
+)
+
+
+@given(
+    st.lists(st.sampled_from(sorted(PIECES)), min_size=1, max_size=3),
+    st.sets(st.integers(0, 60), max_size=3),
+    st.permutations(FREE),
+    st.sampled_from((11, 13, 18)),
+)
+@settings(max_examples=40)
+def test_passes_in_any_order_keep_every_output(pieces, shown, order, opset):
+    """Outputs in the middle of patterns too."""
+    net = Exporter(opset)
+    x = net.input("x", [2, 6, 8])
+    for piece in pieces:
+        x = PIECES[piece](net, x)
+    model = net.model({x: [2, 6, 8]})
+    inner = [value for value in infer_shapes(model).graph.value_info if value.name not in (x, "x")]
+    model.graph.output.extend(inner[i] for i in shown if i < len(inner))
+    changed = copied(model)
+    for name in order:
+        changed = get_pass(name)(changed)
+        onnx.checker.check_model(changed)
+    feeds = make_feeds(model)
+    for before, after in zip(run(model, feeds), run(changed, feeds), strict=True):
+        np.testing.assert_allclose(after, before, atol=1e-4 * max(1.0, float(np.abs(before).max())))
