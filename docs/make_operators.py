@@ -1,17 +1,19 @@
-"""Writes docs/operators.md: one row per operator of the ONNX standard, out of the tables that drive the code.
+"""Writes docs/operators.md: one row per operator of the ONNX standard and of the chip's own compiler, out of
+the tables that drive the code.
 
 `make docs` runs it; a test compares the file with what it would write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
 from poprt import ipu_operators
+from poprt.forms import CHIP_FORMS
 from poprt.passes.floats import has_half
-from simipu.operators import OPERATORS, Operator, Rounding
+from simipu.operators import CHIP_OPERATORS, OPERATORS, Operator, Rounding
 from simipu.operators.formulas.elementwise import guess
 
 FILE = Path(__file__).with_name("operators.md")
@@ -46,6 +48,16 @@ Of the {all} operators {here} run here, of which the IPU's compiler can take {bo
 | --- | --- | --- | --- | --- | --- | --- |
 """
 
+CHIP_HEAD = """
+## Operators of the chip's own compiler
+
+Domain `ai.graphcore`, as passes and scripts write them (`backend/simipu/operators/chip.py`). What PopRT's
+vertices for them take is not public: they cost what the standard's operators cost that say the same.
+
+| operator | inputs | attributes | what it says here | cycles | half |
+| --- | --- | --- | --- | --- | --- |
+"""
+
 
 def iter_schemas() -> Iterator[tuple[int, onnx.defs.OpSchema]]:
     """The opset in which each operator came, and its newest version, by name."""
@@ -68,7 +80,19 @@ def make_table() -> str:
         here=sum(here.startswith("yes") for _, _, here, *_ in rows),
         both=sum(here.startswith("yes") and ipu_operators.is_implemented(name) for name, _, here, *_ in rows),
     )
-    return head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    chip = [(name, *_chip_cells(name, operator)) for name, operator in sorted(CHIP_OPERATORS.items())]
+    return head + _join(rows) + CHIP_HEAD + _join(chip)
+
+
+def _join(rows: Sequence[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def _chip_cells(name: str, operator: Operator) -> tuple[str, ...]:
+    form = CHIP_FORMS[name]
+    cost = "none: a view" if operator.is_view else "formula"
+    attributes = ", ".join(f"`{each}`" for each in form.attributes)
+    return str(form.inputs[1]), attributes, operator.meaning, cost, _ROUNDINGS[operator.rounding]
 
 
 def _cells(schema: onnx.defs.OpSchema) -> tuple[str, str, str, str, str]:

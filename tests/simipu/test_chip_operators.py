@@ -171,4 +171,5 @@ def test_every_operator_has_a_rule_a_body_and_is_known_to_shape_inference():
     for name, operator in CHIP_OPERATORS.items():
         assert operator.rows, name
         assert operator.body, name
+        assert operator.meaning, name
     assert not any(onnx.defs.has(name) for name in CHIP_OPERATORS.keys() - OPERATORS.keys())

@@ -159,32 +159,91 @@ _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
 """A comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
 _GELU = Elementwise(InnerLoop(8, 4), InnerLoop(10, 2))
 _ERF = Elementwise(InnerLoop(13, 1), InnerLoop(41, 1))
-_NORM: Mapping[str, Any] = {"cost": reducing.norm}
-"""Fast norms too: that they take any rank spares views only, and what else makes them fast is not public."""
+_OF_FAST_NORM = "a layer norm over the last axis, whatever the rank; one group only"
+_OF_SOFTMAX = "Softmax along one axis (default -1) in every opset"
+_SOFTMAX: Mapping[str, Any] = {
+    "rows": rows.along(-1),
+    "cost": reducing.softmax,
+    "body": _softmax,
+    "rounding": Rounding.BOUNDED,
+    "meaning": _OF_SOFTMAX,
+}
 
 CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
-        "GroupNormalization": Operator(rows=rows.leading_axis, body=_group_norm, **_NORM),
-        "FastNorm": Operator(rows=rows.inner_axes, body=_fast_norm, **_NORM),
-        "NormCE": Operator(rows=rows.inner_axes, body=_fast_norm, **_NORM),
-        "SoftmaxV2": Operator(
-            rows=rows.along(-1), cost=reducing.softmax, body=_softmax, rounding=Rounding.BOUNDED
+        "GroupNormalization": Operator(
+            rows=rows.leading_axis,
+            cost=reducing.norm,
+            body=_group_norm,
+            meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer norm; "
+            "further results are mean and inverse deviation of each group",
         ),
-        "SoftmaxV3": Operator(
-            rows=rows.along(-1), cost=reducing.softmax, body=_softmax, rounding=Rounding.BOUNDED
+        # That they take any rank spares views only; what else makes them fast is not public.
+        "FastNorm": Operator(
+            rows=rows.inner_axes, cost=reducing.norm, body=_fast_norm, meaning=_OF_FAST_NORM
         ),
-        **_like("Gelu", cost=_GELU, body=_gelu),
-        **_like("ErfV2", cost=_ERF, body=_standard("Erf"), rounding=Rounding.BOUNDED),
-        **_like("RoundV2", cost=_COMPARED, body=_standard("Round"), rounding=Rounding.EXACT),
-        **_like("IsInfV2", cost=_LOGICAL, body=_standard("IsInf")),
-        **_like("WhereV2", cost=_CHOSEN, body=_standard("Where"), rounding=Rounding.EXACT),
-        **_like("NotZero", cost=_LOGICAL, body=_not_zero, rounding=Rounding.EXACT),
-        **_like("LeakyRelu", cost=_COMPARED, body=_standard("LeakyRelu")),
-        **_like("PrintTileMapping", cost=None, body=_identity, rounding=Rounding.EXACT),
-        **_like("Remap", cost=moves.move, body=_identity, rounding=Rounding.EXACT),
-        "AttentionMask": Operator(rows=places.attention_mask, cost=_MASK, body=_attention_mask),
+        "NormCE": Operator(rows=rows.inner_axes, cost=reducing.norm, body=_fast_norm, meaning=_OF_FAST_NORM),
+        "SoftmaxV2": Operator(**_SOFTMAX),
+        "SoftmaxV3": Operator(**_SOFTMAX),
+        **_like(
+            "Gelu",
+            cost=_GELU,
+            body=_gelu,
+            meaning="the tanh form, as PopART computes it; with `approximate` none, which is ours, the exact "
+            "form",
+        ),
+        **_like(
+            "ErfV2",
+            cost=_ERF,
+            body=_standard("Erf"),
+            rounding=Rounding.BOUNDED,
+            meaning="Erf",
+        ),
+        **_like(
+            "RoundV2",
+            cost=_COMPARED,
+            body=_standard("Round"),
+            rounding=Rounding.EXACT,
+            meaning="Round: halves to even",
+        ),
+        **_like("IsInfV2", cost=_LOGICAL, body=_standard("IsInf"), meaning="IsInf"),
+        **_like("WhereV2", cost=_CHOSEN, body=_standard("Where"), rounding=Rounding.EXACT, meaning="Where"),
+        **_like(
+            "NotZero",
+            cost=_LOGICAL,
+            body=_not_zero,
+            rounding=Rounding.EXACT,
+            meaning="1 where there is something, else 0, in the type of its input",
+        ),
+        **_like("LeakyRelu", cost=_COMPARED, body=_standard("LeakyRelu"), meaning="LeakyRelu"),
+        **_like(
+            "PrintTileMapping",
+            cost=None,
+            body=_identity,
+            rounding=Rounding.EXACT,
+            meaning="its input; there is no mapping to print",
+        ),
+        **_like(
+            "Remap",
+            cost=moves.move,
+            body=_identity,
+            rounding=Rounding.EXACT,
+            meaning="its input, laid out anew: a copy of it",
+        ),
+        "AttentionMask": Operator(
+            rows=places.attention_mask,
+            cost=_MASK,
+            body=_attention_mask,
+            meaning="of segments [batch, tokens] and scores, of which only the shape counts, [batch, 1, "
+            f"tokens, tokens]: 0 for tokens of one segment, {MASKED:g} for those of two; padding, segment 0, "
+            "sees padding",
+        ),
         "HCSR": Operator(
-            rows=places.split_inputs, cost=moves.move, body=_split_inputs, rounding=Rounding.EXACT
+            rows=places.split_inputs,
+            cost=moves.move,
+            body=_split_inputs,
+            rounding=Rounding.EXACT,
+            meaning="the rows of its input, each as a tensor of `shape`",
         ),
     }
 )

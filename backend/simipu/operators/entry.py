@@ -75,6 +75,8 @@ class Operator:
     """What has to be so for it to be computed, in words."""
     body: Body | None = None
     """What computes it, where ONNX Runtime has neither kernel nor definition."""
+    meaning: str = ""
+    """What it says, in words, where the standard does not."""
     refusal: str = ""
     """Why it cannot be compiled, if so."""
     is_random: bool = False
