@@ -27,13 +27,14 @@ from onnxgraph import (
 )
 from onnxgraph.edit import set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import LARGE, has_data, is_outlined, read_array
+from onnxgraph.weights import LARGE, has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import Pass
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _CHIP_VERSION = 1
 """Of the chip's domain: PopART's opset of its own has no other."""
 
@@ -305,12 +306,12 @@ def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
 
 
 def is_movable(tensor: TensorProto | None) -> bool:
-    """Whether a weight's values may be read to make another of them: gigabytes stay where they are."""
-    return tensor is not None and has_data(tensor) and not is_outlined(tensor)
+    """Whether a weight's values can be read to make another of them, which takes its place."""
+    return tensor is not None and tensor.data_type in _FLOATS and has_data(tensor)
 
 
 def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:
-    """Weights side by side: one weight, or a Concat of those that stay where they are."""
+    """Weights side by side: one weight, or a Concat of those whose values are not there."""
     held = {tensor.name: tensor for tensor in scope.names.added}
     tensors = [scope.tensor(name) or held.get(name) for name in names]
     if not all(map(is_movable, tensors)):
