@@ -303,10 +303,8 @@ class _Plan:
             if name in place.known:
                 place.found[name] = _named(self.given[key], name)
         stay = {key for node in missing for key in node.output}
-        went = [self._drop(place, stay) for place in self.places]
-        for place in self.places:
-            given = {value.name for value in place.scope.graph.input}
-            drop_initializers(place.scope.graph, place.released - used_names(place.scope.graph) - given)
+        # Bodies first: what they stand in is copied when it changes.
+        went = [self._drop(place, stay) for place in reversed(self.places)]
         return any(went)
 
     def _is_had(self, key: str) -> bool:
@@ -341,6 +339,9 @@ class _Plan:
         found = {name: tensor for name, tensor in place.found.items() if name not in kept}
         graph.initializer.extend(found.values())
         _declare({value.name: value for value in graph.output}, found.values())
+        if place.released:
+            given = {value.name for value in graph.input}
+            drop_initializers(graph, place.released - used_names(graph) - given)
         return bool(gone)
 
 
