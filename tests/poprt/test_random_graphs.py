@@ -4,11 +4,12 @@ outputs stay, and a second run changes nothing."""
 import numpy as np
 import onnx
 import onnxruntime
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Converter
 from poprt.passes import get_pass
+from simipu.computed import ORT_ERRORS
 
 F, I32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL
 TYPES = {F: np.float32, I32: np.int32, I64: np.int64}
@@ -275,6 +276,19 @@ def answer(model, feeds):
     return session.run(None, {name: value for name, value in feeds.items() if name in wanted})
 
 
+def compute(model, feeds):
+    """What the given model answers; one that ONNX Runtime cannot compute says nothing of passes.
+
+    It drops the first of two Casts to the type that there is, with all optimisers off too, and then misses
+    what a body reads of them (1.31).
+    """
+    try:
+        return answer(model, feeds)
+    except ORT_ERRORS as error:
+        assume("Missing Input" not in str(error))
+        raise
+
+
 def assert_kept(name, model, seed, tolerance):
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -288,7 +302,7 @@ def assert_kept(name, model, seed, tolerance):
     assert get_pass(name)(again) == changed
     rng = np.random.default_rng(seed)
     feeds = {"x": rng.normal(size=SHAPE).astype(np.float32), "c": np.array(bool(seed % 2))}
-    for expected, found in zip(answer(model, feeds), answer(changed, feeds), strict=True):
+    for expected, found in zip(compute(model, feeds), answer(changed, feeds), strict=True):
         if tolerance:
             scale = max(1.0, float(np.abs(expected).max(initial=0)))
             np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance * scale)
@@ -328,5 +342,5 @@ def test_a_converted_model_answers_as_the_one_given(model, seed):
     assert [value.name for value in converted.graph.output] == names
     rng = np.random.default_rng(seed)
     feeds = {"x": rng.normal(size=SHAPE).astype(np.float32), "c": np.array(bool(seed % 2))}
-    for expected, found in zip(answer(model, feeds), answer(converted, feeds), strict=True):
+    for expected, found in zip(compute(model, feeds), answer(converted, feeds), strict=True):
         np.testing.assert_array_equal(found, expected.astype(found.dtype))
