@@ -181,7 +181,7 @@ class EliminateDeadend(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """What is inside goes first: what it reads of the graphs around it is read no longer then."""
-        shared = Model(0, set(), frozenset())
+        shared = Model(model)
         for graph in reversed(list(iter_graphs(model.graph))):
             scope = Scope(shared, graph, None)
             scope.look()

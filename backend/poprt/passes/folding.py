@@ -92,7 +92,7 @@ class ConstantFolding(Pass):
         for _ in range(_MOST_ROUNDS):
             if not any(_may_fold(node) for node in iter_nodes(model.graph)):
                 break
-            plan = _Plan(Model.of(model), self._bound)
+            plan = _Plan(Model(model), self._bound)
             plan.look(model.graph, infer_shapes(model).graph, None)
             if not plan.fold(model):
                 break

@@ -29,7 +29,7 @@ class FoldPeriodicInitializer(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """The node that makes it has the initializer's name for its result."""
-        shared = Model.of(model)
+        shared = Model(model)
         for graph in reversed(list(iter_graphs(model.graph))):
             fixed = {value.name for value in graph.input}
             nodes, tensors = [], []

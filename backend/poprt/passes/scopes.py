@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,23 +59,25 @@ def constant_of(node: onnx.NodeProto) -> TensorProto | None:
     return numpy_helper.from_array(np.asarray(helper.get_attribute_value(held), _LISTS[held.name]))
 
 
-@dataclass(slots=True)
 class Model:
-    """What the scopes of a model share."""
+    """What the scopes of a model share; found out when it is asked for."""
 
-    opset: int
-    taken: set[str]
-    """Names that the model uses."""
-    doubled: frozenset[str]
-    """Those that are given twice: what is inside a body hides what is outside."""
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.opset = find_opset(model, 1)
+        self._graph = model.graph
 
-    @classmethod
-    def of(cls, model: onnx.ModelProto) -> Model:
-        """Of `model`."""
-        counts = Counter(iter_defined(model.graph))
-        return cls(
-            find_opset(model, 1), set(counts), frozenset(n for n, count in counts.items() if count > 1)
-        )
+    @cached_property
+    def taken(self) -> set[str]:
+        """Names that the model uses."""
+        return set(iter_defined(self._graph))
+
+    @cached_property
+    def doubled(self) -> frozenset[str]:
+        """Those that are given twice: what is inside a body hides what is outside."""
+        if not any(any(iter_bodies(node)) for node in self._graph.node):
+            return frozenset()
+        counts = Counter(iter_defined(self._graph))
+        return frozenset(name for name, count in counts.items() if count > 1)
 
     def name(self, wanted: str) -> str:
         """A name that nobody has, taken from now on."""
@@ -127,7 +130,10 @@ class Scope:
         """See who makes and who reads what, once the bodies inside have been changed."""
         self._held = list(self.graph.node)
         self.makers = {name: node for node in self._held for name in node.output if name}
-        self.uses = Counter(name for node in self._held for name in iter_reads(node))
+        self.uses = Counter()
+        for node in self._held:
+            for name in iter_reads(node) if node.attribute else filter(None, node.input):
+                self.uses[name] += 1
         self.uses.update(value.name for value in self.graph.output)
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
@@ -353,7 +359,7 @@ class ScopedPass(Pass):
         """Where nothing is to be done, nothing is inferred."""
         if any(self.is_ours(node) for node in iter_nodes(model.graph)):
             known = infer_shapes(model).graph if self.needs_shapes else None
-            shared = Model.of(model)
+            shared = Model(model)
             self._visit(shared, model.graph, known, None)
         return model
 
@@ -366,6 +372,8 @@ class ScopedPass(Pass):
     ) -> None:
         scope = Scope.of(shared, graph, known, outer)
         for place, node in enumerate(graph.node):
+            if not node.attribute:
+                continue
             bodies = list(iter_bodies(node))
             inferred: Sequence[onnx.GraphProto | None] = [None] * len(bodies)
             if known is not None and bodies:
