@@ -45,11 +45,13 @@ from onnxgraph.nodes import (
     sort_nodes,
     used_names,
 )
+from onnxgraph.writing import ModelWriter, write_with_data
 
 __all__ = [
     "Chain",
     "GraphError",
     "GraphTooLargeError",
+    "ModelWriter",
     "Value",
     "attribute",
     "change_without_weights",
@@ -84,4 +86,5 @@ __all__ = [
     "sort_nodes",
     "used_names",
     "without_weights",
+    "write_with_data",
 ]

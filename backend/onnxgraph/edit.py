@@ -129,8 +129,8 @@ def without_weights(
     model: onnx.ModelProto, names: Collection[str], *, as_inputs: bool = True
 ) -> onnx.ModelProto:
     """A copy that has inputs in the place of those weights, unless not `as_inputs`; they are not copied."""
-    light = _copy(model, "graph")
-    light.graph.CopyFrom(_copy(model.graph, "initializer"))
+    light = copy_without(model, "graph")
+    light.graph.CopyFrom(copy_without(model.graph, "initializer"))
     known = {value.name for value in light.graph.input}
     for tensor in model.graph.initializer:
         if tensor.name not in names:
@@ -179,7 +179,8 @@ def _clear(message: _Message, kept: str) -> None:
             message.ClearField(field.name)
 
 
-def _copy(message: _Message, left_out: str) -> _Message:
+def copy_without(message: _Message, left_out: str) -> _Message:
+    """A copy of all but one field, which is not copied on the way."""
     copy = type(message)()
     for field, value in message.ListFields():
         if field.name == left_out:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from onnxgraph import ModelWriter, write_with_data
 from onnxgraph.nodes import find_inputs
-from onnxgraph.weights import inline
 from simipu import SimIpuError
 from simipu.errors import CompileError
 from simipu.target import find_target
@@ -31,7 +30,6 @@ from poprt.converter import Converter
 from poprt.executable import Executable
 from poprt.extensions import load_extensions
 from poprt.frontend import get_frontend
-from poprt.locks import make_scratch_folder
 from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.parser import REFUSED, make_parser
 from poprt.passes import get_pass, get_registered_passes
@@ -146,18 +144,16 @@ def _convert(
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
-    """Weights of more than protobuf can hold go into a file beside it."""
-    for tensor in model.graph.initializer:
-        inline(tensor)
-    if model.ByteSize() <= onnx.checker.MAXIMUM_PROTOBUF:
-        with Staging() as staging:
-            staging.open(path).write(model.SerializeToString())
-        return
-    with make_scratch_folder(path.parent, ".poprt-") as folder:
-        data = f"{path.name}.data"
-        onnx.save(model, folder / path.name, save_as_external_data=True, location=data)
-        for name in (data, path.name):
-            os.replace(folder / name, path.parent / name)
+    """Weights of more than protobuf can hold go into a file beside it; each is brought in when its turn
+    comes."""
+    writer = ModelWriter(model)
+    with Staging() as staging:
+        if writer.size <= onnx.checker.MAXIMUM_PROTOBUF:
+            writer.write(staging.open(path))
+            return
+        data = path.with_name(f"{path.name}.data")
+        beside = staging.open(data)  # it is there before what refers to it
+        write_with_data(model, staging.open(path), beside, data.name)
 
 
 def _compile(
