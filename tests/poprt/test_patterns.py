@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from onnxgraph import infer_shapes, iter_nodes
 from pass_cases import make_feeds
 from poprt import Converter, pipeline
+from poprt.calibration.ranges import find_range
 from poprt.passes import PatternMatcher, get_pass
 from simipu import TARGETS, CompileError
 from simipu.numerics.lowering import lower
@@ -270,6 +271,13 @@ def test_a_mask_keeps_rows_apart():
     feeds = make_feeds(masked_scores())
     (found,) = run(proven, {name: value[:1] for name, value in feeds.items()})
     np.testing.assert_allclose(found, run(model, feeds)[0][:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("used", [(), ("insert_attention_mask",)])
+@pytest.mark.parametrize("make", [bert_like, deberta_like])
+def test_a_mask_is_still_known_for_one_when_inputs_are_made_up(make, used):
+    converted = Converter(precision="fp16", used_passes=used).convert(make())
+    assert find_range(converted, "mask").is_truth
 
 
 def large_product(element=H):

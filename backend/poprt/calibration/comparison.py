@@ -18,9 +18,9 @@ _TABLE_AXES = 2
 LIMIT = 0.01
 """Share of an output's largest value by which half may differ before it is warned of; inputs of one's own may
 show more."""
-_PASSING = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+_PASSING = frozenset("Cast Flatten Identity Remap Reshape Squeeze Unsqueeze".split())
 _LOGITS = frozenset("Add Gemm MatMul".split())
-_CLASSES = frozenset("LogSoftmax Softmax".split())
+_CLASSES = frozenset("LogSoftmax Softmax SoftmaxV2 SoftmaxV3".split())
 _COUNTS = ("labels", "agreeing", "misled", "lost")
 
 

@@ -20,13 +20,19 @@ from onnxgraph.weights import read_array
 
 _PASSING = frozenset(
     (
-        "Cast Concat Expand Flatten Gather Identity Pad Reshape Slice Split Squeeze Tile Transpose Unsqueeze"
+        "Cast Concat Expand Flatten Gather HCSR Identity Pad Remap Reshape Slice Split Squeeze Tile "
+        "Transpose Unsqueeze"
     ).split()
 )
 """Operators that hand on the values of their first input, or of all."""
 _TABLES = frozenset({"Gather", "GatherElements", "ScatterElements"})
 """Operators whose second input numbers the elements of the first along an axis."""
-_OF_TRUTH = frozenset("And Equal Greater GreaterOrEqual Less LessOrEqual Mul Not Or Sub Where Xor".split())
+_OF_TRUTH = frozenset(
+    (
+        "And AttentionMask Equal Greater GreaterOrEqual Less LessOrEqual Mul Not NotZero Or Sub Where "
+        "WhereV2 Xor"
+    ).split()
+)
 """What masks are put to."""
 _SWITCH = 2
 """Values that what is compared with, to switch between the two, has at the most."""
