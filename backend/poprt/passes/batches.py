@@ -56,6 +56,16 @@ _FOLLOWING: Mapping[str, Sequence[int]] = {
     "ScatterElements": (0, 1, 2),
 }
 """Operands that do not broadcast: they have as many rows as the data."""
+_ERRORS = (
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+    RuntimeError,
+    ArithmeticError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
+"""What onnx, and reading a node that is not what its operator says, come to."""
 Make = Callable[[int], Array]
 
 
@@ -203,8 +213,9 @@ class _Widening:
             if any(name in self.rows for name in iter_reads(node)):
                 try:
                     self._follow(place, node)
-                except NotIndependent as reason:
-                    raise NotIndependent(f"node {describe(node)}: {reason}") from None
+                except (NotIndependent, *_ERRORS) as reason:
+                    text = " ".join(str(reason).split())
+                    raise NotIndependent(f"node {describe(node)}: {text}") from None
 
     def apply(self, model: onnx.ModelProto, size: int) -> onnx.ModelProto:
         """`model`, which has the same nodes, changed in place to a batch of that size."""
@@ -358,10 +369,7 @@ class _Widening:
             tensor = None if replaced else self.constants.get(name)
             if tensor is not None and math.prod(tensor.dims) <= _MOST_SHAPE and has_data(tensor):
                 data[f"{index}"] = tensor
-        try:
-            made = _infer_alone(own, types, data, self.opset)
-        except (onnx.shape_inference.InferenceError, RuntimeError) as error:
-            raise NotIndependent(" ".join(str(error).split())) from None
+        made = _infer_alone(own, types, data, self.opset)
         for name in filter(None, node.output):
             found = made.get(name)
             if found is None or not all(d.HasField("dim_value") for d in found.tensor_type.shape.dim):
