@@ -146,8 +146,8 @@ def copy_with_weights(
     model: onnx.ModelProto, replace: Callable[[onnx.TensorProto], onnx.TensorProto]
 ) -> onnx.ModelProto:
     """A copy that has what `replace` makes of each weight in its place; no weight is copied besides."""
-    light = _copy(model, "graph")
-    light.graph.CopyFrom(_copy(model.graph, "initializer"))
+    light = copy_without(model, "graph")
+    light.graph.CopyFrom(copy_without(model.graph, "initializer"))
     for tensor in model.graph.initializer:
         light.graph.initializer.append(replace(tensor))
     return light
