@@ -46,6 +46,7 @@ CONVERSION = (
     "replace_castlike",
     "eliminate_nop_if",
     "check_constants",
+    "check_types",
     "constant_folding",
     "fill_squeeze_axes",
     "widen_batch",

@@ -237,3 +237,25 @@ def test_what_depends_on_the_data_names_the_tensor_and_the_inputs_it_comes_from(
     converted = Converter().convert(model)
     with pytest.raises(CompileError, match=reason):
         Compiler.compile(converted)
+
+
+def test_what_cannot_be_computed_in_a_branch_stays_there_and_outside_is_refused():
+    nodes = [helper.make_node("Gather", ["w", "far"], ["picked"], name="too_far")]
+    bodies = {}
+    for kind in ("then", "else"):
+        body = [helper.make_node("Gather", ["w", kind], [f"{kind}_picked"])]
+        body += [helper.make_node("Add", ["x", f"{kind}_picked"], [f"{kind}_sum"])]
+        bodies[f"{kind}_branch"] = helper.make_graph(body, kind, [], [spec_of(f"{kind}_sum")])
+    choose = helper.make_node("If", ["yes"], ["y"], **bodies)
+    weights = {"w": np.ones((4, 3), np.float32), "then": np.int64([1]), "else": np.int64([9])}
+    inputs = {"x": (F, [1, 3]), "yes": (BOOL, [])}
+    model = make_model([choose], inputs, {"y": (F, [1, 3])}, weights)
+    converted = Converter().convert(model)
+    found = onnxruntime.InferenceSession(converted.SerializeToString()).run(
+        None, {"x": np.zeros((1, 3), np.float32), "yes": np.array(True)}
+    )
+    np.testing.assert_array_equal(found[0], np.ones((1, 3)))
+    nodes += [helper.make_node("Add", ["x", "picked"], ["y"])]
+    outside = make_model(nodes, {"x": (F, [1, 3])}, {"y": (F, [1, 3])}, {**weights, "far": np.int64([9])})
+    with pytest.raises(CompileError, match=r"ONNX Runtime cannot load the model: .*'too_far'"):
+        Converter().convert(outside)

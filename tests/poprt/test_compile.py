@@ -125,6 +125,54 @@ def test_what_the_chip_cannot_run_is_refused_by_the_name_of_the_node(model, reas
         Compiler.compile(Converter(batch_size=2).convert(model))
 
 
+I16 = TensorProto.INT16
+
+
+def flat(*nodes, **kinds):
+    values = {name: (kind, [2, 3]) for name, kind in kinds.items()}
+    outputs = {name: values.pop(name) for name in ("y",)}
+    return make_model(list(nodes), values, outputs, {})
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (
+            flat(helper.make_node("Add", ["x", "i"], ["y"], name="culprit"), x=F, i=I32, y=F),
+            r"node 'culprit' \(Add\): expected inputs 'x' and 'i' of one type, found float and int32",
+        ),
+        (
+            flat(helper.make_node("Sin", ["x"], ["y"], name="culprit"), x=I16, y=I16),
+            r"'culprit' \(Sin\): input 'x' is of type int16, expected double, float, float16; cast it",
+        ),
+        (
+            flat(helper.make_node("Sum", ["x", "x", "i"], ["y"], name="culprit"), x=F, i=I32, y=F),
+            r"'culprit' \(Sum\): (input 'i' is of type int32|expected inputs)",
+        ),
+        (
+            flat(helper.make_node("Add", ["x", "gone"], ["y"], name="culprit"), x=F, y=F),
+            r"'culprit' \(Add\): reads 'gone', which is no input and no weight, and nothing makes it",
+        ),
+        (
+            flat(
+                helper.make_node("Neg", ["x"], ["y"], name="first"),
+                helper.make_node("Abs", ["x"], ["y"], name="culprit"),
+                x=F,
+                y=F,
+            ),
+            r"'culprit' \(Abs\): makes 'y', which is of node 'first' \(Neg\) already",
+        ),
+        (
+            flat(helper.make_node("Neg", ["x"], ["x"], name="culprit"), x=F, y=F),
+            r"'culprit' \(Neg\): makes 'x', which is an input or a weight already",
+        ),
+    ],
+)
+def test_what_the_standard_does_not_allow_is_refused_by_the_name_of_the_node(model, reason):
+    with pytest.raises(CompileError, match=reason):
+        Converter().convert(model)
+
+
 def foldable_model():
     """Weights that products use as they are, and others that something is computed of at compile time."""
     random = np.random.default_rng(0)

@@ -34,6 +34,7 @@ from poprt.passes import (
     serialisation,
     shapes,
     surgery,
+    type_checks,
     workarounds,
 )
 from poprt.passes.base_pass import (
@@ -105,5 +106,6 @@ __all__ = [
     "serialisation",
     "shapes",
     "surgery",
+    "type_checks",
     "workarounds",
 ]

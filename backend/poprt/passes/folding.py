@@ -9,7 +9,7 @@ nodes read stay where they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -292,7 +292,7 @@ class _Plan:
     def fold(self, model: onnx.ModelProto) -> bool:
         """Put what the plan makes in the place of the nodes that make it; whether any went."""
         asked = [key for key in self.wanted if key in self.nodes]
-        made = compute(model, *self._gather(asked), asked) if asked else {}
+        made = self._compute(model, asked)
         for key in made:
             place, name = self.homes[key]
             if not 0 <= self.bound < made[key].nbytes:
@@ -306,6 +306,18 @@ class _Plan:
         # Bodies first: what they stand in is copied when it changes.
         went = [self._drop(place, stay) for place in reversed(self.places)]
         return any(went)
+
+    def _compute(self, model: onnx.ModelProto, asked: Sequence[str]) -> Mapping[str, Array]:
+        """What is asked for. What cannot be computed inside a body stays there: perhaps it is never run."""
+        if not asked:
+            return {}
+        try:
+            return compute(model, *self._gather(asked), asked)
+        except CompileError as error:
+            outside = [key for key in asked if self.homes[key][0].outer is None]
+            if not is_refusal(error) or len(outside) == len(asked):
+                raise
+        return self._compute(model, outside)
 
     def _is_had(self, key: str) -> bool:
         place, name = self.homes[key]
