@@ -33,6 +33,7 @@ from onnxgraph.edit import forget_values, set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import change_values, has_data, hold, is_outlined, read_array, register_change
 from simipu import CompileError
+from simipu.numerics.half import narrow_to_half
 
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.initializers import read_constant
@@ -57,54 +58,8 @@ def round_to_float(values: Array) -> npt.NDArray[np.float32]:
 
 @register_change("half", undoes="float")
 def round_to_half(values: Array) -> npt.NDArray[np.float16]:
-    """The nearest halves; finite values beyond their range become the largest.
-
-    numpy rounds one value after the other, 9 ns each; weights are billions. Here the bits of many are turned
-    at once.
-    """
-    if values.dtype != np.float32:
-        return _clip(values, HALF_LIMIT).astype(np.float16)
-    flat = np.ascontiguousarray(values).reshape(-1)
-    halves = np.empty(flat.shape, np.float16)
-    for start in range(0, flat.size, _BLOCK):
-        block, made = flat[start : start + _BLOCK], halves[start : start + _BLOCK]
-        if _exceeds(block, HALF_LIMIT):
-            made[:] = _clip(block, HALF_LIMIT).astype(np.float16)
-        else:
-            _round_bits(block, made.view(np.uint16))
-    return halves.reshape(values.shape)
-
-
-_BLOCK = 1 << 16
-"""Values that fit into a processor's cache, with what is made of them on the way."""
-_SIGN, _SIGN_SHIFT = 0x8000, 16
-_SHORTER = 13
-"""Bits by which the mantissa of half (10) is shorter than that of float (23)."""
-_BIAS = (127 - 15) << 23
-"""Between the exponents of float and half."""
-_LEAST_NORMAL = 2.0**-14
-
-
-def _round_bits(values: npt.NDArray[np.float32], halves: npt.NDArray[np.uint16]) -> None:
-    """The bits of the nearest halves, to even where two are as near, of values within their range.
-
-    Below the normal halves the steps are of 2^-24, as those of floats from 0.5 to 1 are: 0.5 is added.
-    """
-    bits = values.view(np.uint32)
-    size = np.abs(values)
-    sizes = size.view(np.uint32)
-    rounded = sizes >> _SHORTER
-    rounded &= 1
-    rounded += sizes
-    rounded += np.uint32((1 << (_SHORTER - 1)) - 1)
-    rounded -= np.uint32(_BIAS)
-    rounded >>= _SHORTER
-    small = size < _LEAST_NORMAL
-    if small.any():
-        tiny = (size[small] + np.float32(0.5)).view(np.uint32) - np.float32(0.5).view(np.uint32)
-        rounded[small] = tiny
-    rounded |= (bits >> _SIGN_SHIFT) & _SIGN
-    halves[:] = rounded
+    """The nearest halves; finite values beyond their range become the largest."""
+    return narrow_to_half(values)
 
 
 @register_change("float")
