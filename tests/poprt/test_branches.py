@@ -259,3 +259,22 @@ def test_what_cannot_be_computed_in_a_branch_stays_there_and_outside_is_refused(
     outside = make_model(nodes, {"x": (F, [1, 3])}, {"y": (F, [1, 3])}, {**weights, "far": np.int64([9])})
     with pytest.raises(CompileError, match=r"ONNX Runtime cannot load the model: .*'too_far'"):
         Converter().convert(outside)
+
+
+def test_an_if_that_folding_decides_is_taken_and_what_is_inside_is_folded():
+    """The condition is computed by a function of the standard that eliminate_nop_if does not look into."""
+    taken = [helper.make_node("Add", ["one", "one"], ["two"]), helper.make_node("Mul", ["x", "two"], ["t"])]
+    yes = helper.make_graph(taken, "yes", [], [spec_of("t", [2])])
+    no = helper.make_graph([helper.make_node("Squeeze", ["x"], ["n"])], "no", [], [spec_of("n")])
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ReduceProd", ["shape"], ["size"], keepdims=0),
+        helper.make_node("Range", ["zero", "size", "step"], ["range"]),
+        helper.make_node("ReduceSum", ["range"], ["sum"], keepdims=0),
+        helper.make_node("Equal", ["sum", "step"], ["is_one"]),
+        helper.make_node("If", ["is_one"], ["y"], then_branch=yes, else_branch=no),
+    ]
+    weights = {"zero": np.int64(0), "step": np.int64(1), "one": np.float32([1])}
+    model = make_model(nodes, {"x": (F, ["n"])}, {"y": (F, [2])}, weights)
+    converted = Converter(input_shape={"x": [2]}).convert(model)
+    assert [node.op_type for node in converted.graph.node] == ["Mul"]

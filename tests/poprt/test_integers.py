@@ -159,14 +159,15 @@ def test_operands_that_have_to_be_of_one_type_are():
     assert_answers(model, feed("x"))
 
 
-def test_constants_beyond_32_bits_are_clipped_with_a_warning(caplog):
-    held = {"a": np.int64([1]), "e": np.int64([2**63 - 1])}
+@pytest.mark.parametrize(("end", "warned"), [(2**63 - 1, False), (2**40, True)])
+def test_constants_beyond_32_bits_are_clipped_and_warned_of_unless_they_mean_the_end(end, warned, caplog):
+    held = {"a": np.int64([1]), "e": np.int64([end])}
     model = make_model([node("Slice", "x a e")], IDS, {"y": (I64, [1, 3])}, held)
     with caplog.at_level(logging.WARNING):
         changed = narrow(model)
     ends = {t.name: numpy_helper.to_array(t) for t in changed.graph.initializer}
     assert ends["e"].tolist() == [2**31 - 1]
-    assert "Clip e to range (-2147483648, 2147483647)" in caplog.text
+    assert ("Clip e to range (-2147483648, 2147483647)" in caplog.text) == warned
     assert "Clip a " not in caplog.text
 
 

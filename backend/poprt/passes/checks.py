@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx
 from onnx import TensorProto
@@ -48,6 +48,10 @@ SHAPED_BY: Mapping[str, Sequence[int]] = {
 """Inputs on whose values, not only shapes, the shape of an operator's result depends."""
 SELECTING = names_where(lambda entry: entry.counts_data)
 """Operators whose results are as many as the data happen to hold: no setting of the model's user."""
+
+
+_MOST_TOLD = 10
+"""Tensors that final_check names."""
 
 
 @register("check_operators", stage=Stage.ADMISSION, default=True, is_ours=True, before=("admit",))
@@ -149,27 +153,27 @@ class FinalCheck(Pass):
         model = SortGraph().run(model)
         model = RemoveDuplicatedInitializer().run(model)
         model = clean_info(model)
-        for graph in iter_graphs(model.graph):
-            self._warn(graph)
+        faults = [fault for graph in iter_graphs(model.graph) for fault in _iter_unknown(graph)]
+        for fault in faults[:_MOST_TOLD]:
+            self.logger.warning("%s", fault)
+        if len(faults) > _MOST_TOLD:
+            self.logger.warning("and %d more tensors", len(faults) - _MOST_TOLD)
         return UniqueNameForNodes().run(model)
 
-    def _warn(self, graph: onnx.GraphProto) -> None:
-        known = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
-        for name in (name for node in graph.node for name in node.output if name):
-            tensor = known.get(name)
-            if tensor is None:
-                self.logger.warning("graph %s: tensor %r has no known type or shape", graph.name, name)
-                continue
-            shape = [dim.dim_value for dim in tensor.shape.dim]
-            valid = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
-            if not valid or not tensor.HasField("shape") or 0 in shape:
-                self.logger.warning(
-                    "graph %s: tensor %r has type %s and shape %s",
-                    graph.name,
-                    name,
-                    tensor.elem_type,
-                    shape if tensor.HasField("shape") else "unknown",
-                )
+
+def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
+    """What is to be said of tensors whose type or shape is not known, or has nothing in it."""
+    known = {value.name: value.type.tensor_type for value in (*graph.value_info, *graph.output)}
+    for name in (name for node in graph.node for name in node.output if name):
+        tensor = known.get(name)
+        if tensor is None:
+            yield f"graph {graph.name}: tensor {name!r} has no known type or shape"
+            continue
+        shape = [dim.dim_value for dim in tensor.shape.dim]
+        valid = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
+        if not valid or not tensor.HasField("shape") or 0 in shape:
+            told = shape if tensor.HasField("shape") else "unknown"
+            yield f"graph {graph.name}: tensor {name!r} has type {tensor.elem_type} and shape {told}"
 
 
 @register("check_demand", stage=Stage.CHECKS, is_ours=True)

@@ -37,6 +37,7 @@ from poprt.branches import raise_for_branch
 from poprt.origins import OF_SHAPES
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
+from poprt.passes.elimination import EliminateNopIf
 from poprt.passes.scopes import Array, Model, Scope, constant_of
 
 _MOST_ROUNDS = 64
@@ -78,7 +79,11 @@ class ConstantFolding(Pass):
         """Raises CompileError with ONNX Runtime's reason, which names the node, or the branch of an If that
         is invalid; CompileMemoryError for constants that no model can hold."""
         try:
-            return self._fold(model)
+            model = self._fold(model)
+            # What was folded may decide Ifs, and the branch taken may have more to fold.
+            while (before := _count_ifs(model)) and _count_ifs(EliminateNopIf()(model)) < before:
+                model = self._fold(model)
+            return model
         except CompileError as error:
             if is_refusal(error):
                 raise_for_branch(model, self._judge)
@@ -117,6 +122,10 @@ class CheckConstants(Pass):
         demand = measure(infer_shapes(model))
         _check_size(demand.folded, demand.folded_bytes)
         return model
+
+
+def _count_ifs(model: onnx.ModelProto) -> int:
+    return sum(node.op_type == "If" for node in iter_nodes(model.graph))
 
 
 def _check_size(name: str, size_bytes: int) -> None:

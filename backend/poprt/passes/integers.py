@@ -37,6 +37,9 @@ _I32, _I64 = int(TensorProto.INT32), int(TensorProto.INT64)
 _WIDE, _NARROW = 1, 2
 """How a tensor is read, by bits of a mask: in 64 bits because it has to be, in 32; 0: in either."""
 _ENDS = np.iinfo(np.int32)
+_OPEN_END = 1 << 62
+"""Numbers from here on stand for "to the end" where exporters write them, in Slice: nothing is lost when they
+are clipped."""
 _FIXED = frozenset(("OneHot", "Unique"))
 """Operators for which the standard allows 32 bits, and ONNX Runtime (1.23) has no kernel, or none for all
 types that go together."""
@@ -242,7 +245,8 @@ class _Narrowing:
     def _narrow(self, tensor: TensorProto, name: str) -> None:
         if has_data(tensor):
             values = read_array(tensor)
-            if values.size and (values.max() > _ENDS.max or values.min() < _ENDS.min):
+            clipped = values[(values > _ENDS.max) | (values < _ENDS.min)]
+            if ((clipped < _OPEN_END) & (clipped > -_OPEN_END)).any():
                 self._logger.warning("Clip %s to range (%d, %d)", name, _ENDS.min, _ENDS.max)
         change_values(tensor, "int32", _I32)
 
