@@ -16,6 +16,7 @@ from pass_cases import make_feeds
 from poprt import Converter, pipeline
 from poprt.calibration.ranges import find_range
 from poprt.passes import PatternMatcher, get_pass
+from sample_models import make_model
 from simipu import TARGETS, CompileError
 from simipu.numerics.lowering import lower
 from simipu.rows import make_row_independent
@@ -436,3 +437,38 @@ def test_passes_in_any_order_keep_every_output(pieces, shown, order, opset):
     feeds = make_feeds(model)
     for before, after in zip(run(model, feeds), run(changed, feeds), strict=True):
         np.testing.assert_allclose(after, before, atol=1e-4 * max(1.0, float(np.abs(before).max())))
+
+
+@pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("shape", [(2, 12, 128, 64), (12, 6, 1024, 64), (1, 2, 6, 8)])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_rotary_embedding_as_a_product_never_costs_more(element, shape, interleaved):
+    half = shape[-1] // 2
+    dtype = helper.tensor_dtype_to_np_dtype(element)
+    ends = [(0, shape[-1], 2), (1, shape[-1], 2)] if interleaved else [(0, half, 1), (half, shape[-1], 1)]
+    weights = {"axis": np.int64([3]), "cos": np.ones(shape[-2:], dtype), "sin": np.ones(shape[-2:], dtype)}
+    nodes = []
+    for part, (start, end, step) in zip(("even", "odd"), ends, strict=True):
+        for name, value in (("start", start), ("end", end), ("step", step)):
+            weights[f"{part}_{name}"] = np.int64([value])
+        taken = [f"{part}_start", f"{part}_end", "axis", f"{part}_step"]
+        nodes.append(helper.make_node("Slice", ["x", *taken], [part]))
+    nodes.append(helper.make_node("Neg", ["odd"], ["negated"]))
+    if interleaved:
+        nodes += [
+            helper.make_node("Unsqueeze", [each, "last"], [f"{each}_wide"]) for each in ("negated", "even")
+        ]
+        nodes.append(helper.make_node("Concat", ["negated_wide", "even_wide"], ["pairs"], axis=4))
+        nodes.append(helper.make_node("Reshape", ["pairs", "sizes"], ["turned"]))
+        weights |= {"last": np.int64([4]), "sizes": np.int64(shape)}
+    else:
+        nodes.append(helper.make_node("Concat", ["negated", "even"], ["turned"], axis=3))
+    nodes += [
+        helper.make_node("Mul", ["x", "cos"], ["plain"]),
+        helper.make_node("Mul", ["turned", "sin"], ["turning"]),
+        helper.make_node("Add", ["plain", "turning"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": (element, shape)}, {"y": (element, shape)}, weights)
+    before = pipeline.estimate(model, TARGETS["ipu2"]).cycles
+    after = pipeline.estimate(get_pass("matmul_rotary_embedding")(model), TARGETS["ipu2"]).cycles
+    assert after <= before

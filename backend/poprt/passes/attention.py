@@ -9,8 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import infer_shapes
+from simipu import TARGETS
 from simipu.computed import ORT_ERRORS
+from simipu.cost import CostOptions, node_cycles
 
 from poprt.passes.base_pass import register
 from poprt.passes.patterns import Array, PatternPass, Scope, Shape, is_movable, is_operator, join_weights
@@ -189,7 +192,8 @@ class MatMulRotaryEmbedding(PatternPass):
     """Make a product with a constant matrix of what turns pairs of elements in a rotary embedding, x cos + t
     sin, where t is x with elements exchanged and some of them negated.
 
-    Which are exchanged is found out by trying: any way of writing it is known.
+    Which are exchanged is found out by trying: any way of writing it is known. Nothing is done where the
+    product would take, as modelled, more of the chip.
     """
 
     op_types = frozenset(("Add",))
@@ -215,7 +219,7 @@ class MatMulRotaryEmbedding(PatternPass):
         if not nodes or shape[-1] > _MOST_TURNED or not 0 < math.prod(shape) <= _MOST_TRIED:
             return False
         matrix = _find_matrix(nodes, source, turned, shape, scope)
-        if matrix is None:
+        if matrix is None or not _saves(nodes, matrix, source, turned, scope):
             return False
         end = scope.makers[turned]
         made = scope.start(end, "turned")
@@ -277,26 +281,31 @@ def _find_matrix(
     return None if np.array_equal(matrix, np.eye(size)) else matrix
 
 
+def _saves(nodes: list[onnx.NodeProto], matrix: Array, source: str, result: str, scope: Scope) -> bool:
+    """Whether the product takes, as modelled, no more of the chip than the nodes: of few elements, and in
+    float, it often does."""
+    turn = numpy_helper.from_array(matrix.astype(scope.dtype(source)), "turn")
+    product = helper.make_node("MatMul", [source, "turn"], [result])
+    element, shape = scope.type(source), scope.shape(source)
+    before, after = (
+        sum(
+            node_cycles(
+                infer_shapes(_make_model(each, source, result, element, shape, held, scope)),
+                TARGETS["ipu2"],
+                CostOptions(),
+            )
+        )
+        for each, held in ((nodes, _find_held(nodes, source, scope)), ([product], [turn]))
+    )
+    return after <= before
+
+
 def _load(
     nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, scope: Scope
 ) -> Callable[[Array], Array] | None:
     """The nodes as a function of floats; None where ONNX Runtime does not take them."""
-    held = []
-    for name in dict.fromkeys(name for node in nodes for name in node.input):
-        tensor = scope.tensor(name)
-        if tensor is not None and name != source:
-            held.append(onnx.TensorProto())
-            held[-1].CopyFrom(tensor)
-            held[-1].name = name
-    graph = helper.make_graph(
-        nodes,
-        "moves",
-        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
-        held,
-    )
-    opsets = [helper.make_opsetid("", scope.names.opset)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+    held = _find_held(nodes, source, scope)
+    model = _make_model(nodes, source, result, TensorProto.FLOAT, shape, held, scope)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -312,6 +321,38 @@ def _load(
         return np.asarray(found)
 
     return run
+
+
+def _find_held(nodes: list[onnx.NodeProto], source: str, scope: Scope) -> list[TensorProto]:
+    """The constants that the nodes read."""
+    held = []
+    for name in dict.fromkeys(name for node in nodes for name in node.input):
+        tensor = scope.tensor(name)
+        if tensor is not None and name != source:
+            held.append(TensorProto())
+            held[-1].CopyFrom(tensor)
+            held[-1].name = name
+    return held
+
+
+def _make_model(
+    nodes: list[onnx.NodeProto],
+    source: str,
+    result: str,
+    element: int,
+    shape: Shape | None,
+    held: list[TensorProto],
+    scope: Scope,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "moves",
+        [helper.make_tensor_value_info(source, element, shape)],
+        [helper.make_tensor_value_info(result, element, None)],
+        held,
+    )
+    opsets = [helper.make_opsetid("", scope.names.opset)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 
 
 _IR_VERSION = 8
