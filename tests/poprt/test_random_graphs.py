@@ -343,4 +343,6 @@ def test_a_converted_model_answers_as_the_one_given(model, seed):
     rng = np.random.default_rng(seed)
     feeds = {"x": rng.normal(size=SHAPE).astype(np.float32), "c": np.array(bool(seed % 2))}
     for expected, found in zip(compute(model, feeds), answer(converted, feeds), strict=True):
-        np.testing.assert_array_equal(found, expected.astype(found.dtype))
+        # Other families of passes round elsewhere: a division becomes a multiplication.
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        np.testing.assert_allclose(found, expected.astype(found.dtype), rtol=0, atol=1e-5 * scale)
