@@ -163,7 +163,7 @@ def flat(*nodes, **kinds):
             r"'culprit' \(Abs\): makes 'y', which is of node 'first' \(Neg\) already",
         ),
         (
-            flat(helper.make_node("Neg", ["x"], ["x"], name="culprit"), x=F, y=F),
+            flat(helper.make_node("Neg", ["z"], ["x"], name="culprit"), x=F, z=F, y=F),
             r"'culprit' \(Neg\): makes 'x', which is an input or a weight already",
         ),
     ],
