@@ -170,8 +170,12 @@ class Converter:
 def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextManager[onnx.ModelProto]:
     """A copy for the passes. Large weights are left where they are, unless passes are users', who look for
     them in the initializers."""
-    ours = all(type(each).__module__.startswith("poprt.") for each in passes)
-    return lend_weights(model) if ours else nullcontext(_copy(model))
+    if all(type(each).__module__.startswith("poprt.") for each in passes):
+        return lend_weights(model)
+    own = _copy(model)
+    for tensor in own.graph.initializer:
+        inline(tensor)
+    return nullcontext(own)
 
 
 def _end(model: onnx.ModelProto) -> onnx.ModelProto:

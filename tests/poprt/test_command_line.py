@@ -246,3 +246,23 @@ def test_options_of_popart_that_the_compiler_has_are_its_own(model, capsys, capl
     assert "num_ipus must be 1 to" in capsys.readouterr().err
     assert poprt(*wrong, "rearrangeAnchorsOnHost=false", "enableFoo=1") == 0
     assert "--popart_options enableFoo changes nothing here" in caplog.text
+
+
+LOOK = """
+import onnx
+from poprt.passes import Pass, register
+
+@register("look_at_weights")
+class Look(Pass):
+    def run(self, model):
+        for tensor in model.graph.initializer:
+            assert onnx.numpy_helper.to_array(tensor).shape == tuple(tensor.dims)
+        return model
+"""
+
+
+def test_a_users_pass_finds_large_weights_in_the_initializers(model, tmp_path):
+    onnx.save(linear_model(width=200_000), tmp_path / "large.onnx")
+    (tmp_path / "look.py").write_text(LOOK)
+    given = ("--custom_pass_config", "look.py", "--passes", "look_at_weights")
+    assert poprt("-i", "large.onnx", "--batch_size", 2, *given) == 0
