@@ -184,10 +184,11 @@ def conversion(options: ConverterOptions, model: onnx.ModelProto) -> list[Pass]:
     found = _make([name for name in _find_on(CONVERSION, settled) if name not in listed], settled)
     skipped = _find_skipped(settled.skip_passes)
     early = [each for each in found if each.info.stage <= Stage.CHIP]
+    late = found[len(early) :]
     if settled.infer_shape_ahead:
         admitted = sum(each.info.stage is Stage.ADMISSION for each in early)
         early[admitted:admitted] = _make(AHEAD, settled)
-    passes = [each for each in (*early, *used, *found[len(early) :]) if each.name not in skipped]
+    passes = [each for each in (*early, *used, *late) if each.name not in skipped]
     if any(each.info.against or each.info.depend or each.info.before for each in used):
         manager = PassManager(passes)
         manager.sort_passes()

@@ -292,6 +292,19 @@ def test_passes_of_a_users_win_and_skipped_ones_are_left_out():
     assert found.index("constant_folding") > found.index("unique_name_for_nodes")
 
 
+def test_shapes_are_inferred_ahead_of_all_else_and_nothing_is_left_out():
+    plain, ahead = (
+        names(pipeline.conversion(ConverterOptions(infer_shape_ahead=each), linear_model()))
+        for each in (False, True)
+    )
+    place = ahead.index("shape_inference")
+    assert ahead[:place] == [*plain[: place - 1], "constant_folding"]
+    assert ahead[place + 1 :] == plain[place - 1 :]
+    assert plain[-1] == "final_check"
+    converted = Converter(batch_size=2, infer_shape_ahead=True).convert(linear_model())
+    assert {value.name for value in converted.graph.value_info} == {"product", "sum"}
+
+
 def test_what_nothing_compiles_without_cannot_be_skipped():
     with pytest.raises(CompileError, match="skip_passes names 'admit', a check or step of ours"):
         pipeline.conversion(ConverterOptions(skip_passes=frozenset(["admit"])), linear_model())
