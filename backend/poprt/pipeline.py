@@ -19,7 +19,7 @@ from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
-from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass, get_registered_passes
+from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass
 from poprt.passes.floats import is_half
 
 CONVERSION = (
@@ -74,9 +74,6 @@ CONVERSION = (
     "layer_norm_pattern",
     "gelu_pattern",
     "erf_gelu_pattern",
-    "replace_hardswish",
-    "replace_greater_or_equal",
-    "replace_less_or_equal",
     "replace_einsum_with_matmul",
     "replace_div_with_mul",
     "fold_periodic_initializer",
@@ -243,8 +240,7 @@ def estimate(
 
 
 def _find_on(order: Sequence[str], options: ConverterOptions | LoweringOptions) -> list[str]:
-    known = get_registered_passes()  # TODO(issue 15): while passes are still being written
-    return [name for name in order if name in known and find_pass(name).info.is_on(options)]
+    return [name for name in order if find_pass(name).info.is_on(options)]
 
 
 def _make(
