@@ -92,7 +92,7 @@ def _is_own_weight(name: str, scope: Scope) -> bool:
 
 
 def _scale_weight(node: onnx.NodeProto, name: str, factor: float, scope: Scope) -> None:
-    value = scope.array(name, most=_MOST_ELEMENTS)
+    value = scope.value(name, most=_MOST_ELEMENTS)
     assert value is not None
     scaled = scope.names.hold(f"{name}/scaled", (value * np.float64(factor)).astype(value.dtype))
     changed = onnx.NodeProto()
@@ -247,7 +247,7 @@ def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] 
     waiting = [result]
     while waiting:
         name = waiting.pop()
-        if name == source or not name or scope.array(name) is not None:
+        if name == source or not name or scope.value(name) is not None:
             continue
         node = scope.maker(name, *_MOVES)
         if node is None or len(found) > _MOST_MOVES:

@@ -283,7 +283,7 @@ def _others(node: onnx.NodeProto, place: int) -> list[str]:
 def _put_behind(node: onnx.NodeProto, place: int, expand: onnx.NodeProto, scope: Scope) -> None:
     """The Expand makes, from now on, what the node made, under its name."""
     made = node.output[0]
-    inner = scope.model.name(f"{made}/unexpanded")
+    inner = scope.model.take(f"{made}/unexpanded")
     behind = helper.make_node("Expand", [inner, expand.input[1]], [made], name=expand.name)
     kind = onnx.TypeProto.Tensor(elem_type=scope.type(made))
     shapes = [scope.shape(each) for each in (expand.input[0], *_others(node, place))]

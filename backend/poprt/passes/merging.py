@@ -171,7 +171,7 @@ def _read_range(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> tup
     read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
     if read[0] is None:
         given = [*node.input[1:], "", "", "", ""][:4]
-        read = [scope.integers(name) if name else None for name in given]
+        read = [scope.numbers(name) if name else None for name in given]
         if any(name and value is None for name, value in zip(given, read, strict=True)):
             return None
     starts, ends, axes, steps = ([0] if each is None else list(each) for each in read)

@@ -45,10 +45,10 @@ class Names:
     """Of what is made."""
     source: int
     """Of the model."""
-    beginnings: set[str]
+    taken: set[str]
     """What stands before the last slash in names that there are."""
     added: list[TensorProto] = field(default_factory=list)
-    dropped: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
     """What replaced nodes have read."""
 
     @classmethod
@@ -59,8 +59,8 @@ class Names:
 
     def take(self, wanted: str) -> str:
         """A beginning for names that nobody else has."""
-        found = fresh_name(wanted, self.beginnings)
-        self.beginnings.add(found)
+        found = fresh_name(wanted, self.taken)
+        self.taken.add(found)
         return found
 
 
@@ -107,7 +107,7 @@ class View:
         is_inner = name in self.types or name in self.constants
         return None if is_inner or self.outer is None else self.outer.maker(name)
 
-    def constant(self, name: str, most: int = LARGE) -> Array | None:
+    def value(self, name: str, most: int = LARGE) -> Array | None:
         """The values of a constant of at most so many elements, if it brings them."""
         tensor = self.tensor(name) if name else None
         if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
@@ -116,12 +116,12 @@ class View:
 
     def type(self, name: str) -> int:
         """The element type of a tensor; 0 where it is not known."""
-        found, tensor = self.value(name), self.tensor(name)
+        found, tensor = self.find(name), self.tensor(name)
         return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
 
     def shape(self, name: str) -> Shape | None:
         """The static shape of a tensor, where it is known."""
-        tensor, found = self.tensor(name), self.value(name)
+        tensor, found = self.tensor(name), self.find(name)
         if tensor is not None:
             return tuple(tensor.dims)
         if found is None or not found.HasField("shape"):
@@ -131,7 +131,7 @@ class View:
 
     def rank(self, name: str) -> int | None:
         """The number of a tensor's dimensions, where it is known."""
-        tensor, found = self.tensor(name), self.value(name)
+        tensor, found = self.tensor(name), self.find(name)
         if tensor is not None:
             return len(tensor.dims)
         return len(found.shape.dim) if found is not None and found.HasField("shape") else None
@@ -149,12 +149,12 @@ class View:
         wanted = next(filter(None, node.output), node.op_type)
         return Replacement(self.names.take(f"{wanted}/{what}"), names=self.names)
 
-    def value(self, name: str) -> onnx.TypeProto.Tensor | None:
+    def find(self, name: str) -> onnx.TypeProto.Tensor | None:
         """What is known of a tensor that is no constant."""
         if name in self.types:
             return self.types[name]
         is_inner = name in self.makers or name in self.constants
-        return None if is_inner or self.outer is None else self.outer.value(name)
+        return None if is_inner or self.outer is None else self.outer.find(name)
 
 
 @dataclass(slots=True)
@@ -214,7 +214,7 @@ class NodeRule(Pass):
             names = Names.of(model, self.opset)
             self._visit(model.graph, known, View.of(names, model.graph, known, None))
             model.graph.initializer.extend(names.added)
-            unused = names.dropped - used_names(model.graph) - {value.name for value in model.graph.input}
+            unused = names.left - used_names(model.graph) - {value.name for value in model.graph.input}
             if unused:
                 drop_weights(model.graph, {tensor.name for tensor in model.graph.initializer} - unused)
         return model
@@ -255,6 +255,6 @@ class NodeRule(Pass):
                 nodes.append(node)
             else:
                 nodes.extend(made)
-                view.names.dropped.update(node.input)
+                view.names.left.update(node.input)
         if is_changed:
             replace_nodes(graph, nodes)

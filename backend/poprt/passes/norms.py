@@ -127,7 +127,7 @@ def _is_over_last(node: onnx.NodeProto, scope: Scope) -> bool:
         return False
     axes = attribute(node, "axes")
     if axes is None and scope.names.opset >= _HAS_AXES_AS_INPUT and len(node.input) > 1:
-        axes = scope.integers(node.input[1])
+        axes = scope.numbers(node.input[1])
     return axes is not None and list(axes) in ([-1], [len(shape) - 1])
 
 

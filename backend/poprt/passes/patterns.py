@@ -170,7 +170,7 @@ class Scope:
         home = self.home(name)
         return home.constants.get(name) if home is not None else None
 
-    def array(self, name: str, most: int = LARGE) -> Array | None:
+    def value(self, name: str, most: int = LARGE) -> Array | None:
         """The values of a constant of at most so many elements, if it brings them."""
         tensor = self.tensor(name)
         if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
@@ -179,12 +179,12 @@ class Scope:
 
     def number(self, name: str) -> float | None:
         """The value of a constant of one element."""
-        value = self.array(name, 1)
+        value = self.value(name, 1)
         return float(value.ravel()[0]) if value is not None and value.size == 1 else None
 
-    def integers(self, name: str) -> list[int] | None:
+    def numbers(self, name: str) -> list[int] | None:
         """The values of a constant of shapes or axes."""
-        value = self.array(name, _MOST_INTEGERS)
+        value = self.value(name, _MOST_INTEGERS)
         return [int(each) for each in value.ravel()] if value is not None else None
 
     def type(self, name: str) -> int:

@@ -36,7 +36,7 @@ class FoldPeriodicInitializer(Pass):
             for tensor in graph.initializer:
                 period = None if tensor.name in fixed else _find_period(tensor)
                 if period is not None:
-                    held = shared.name(f"{tensor.name}/period")
+                    held = shared.take(f"{tensor.name}/period")
                     tensors.append(numpy_helper.from_array(period, held))
                     node, how = _repeat(tensor, tensors[-1], shared)
                     nodes.append(node)
@@ -55,7 +55,7 @@ def _repeat(tensor: TensorProto, period: TensorProto, shared: Model) -> tuple[on
         op_type, numbers = "Expand", [whole for whole, _ in pairs]
     else:
         op_type, numbers = "Tile", [whole // part for whole, part in pairs]
-    how = numpy_helper.from_array(np.array(numbers, np.int64), shared.name(f"{tensor.name}/repeats"))
+    how = numpy_helper.from_array(np.array(numbers, np.int64), shared.take(f"{tensor.name}/repeats"))
     node = helper.make_node(op_type, [period.name, how.name], [tensor.name], name=f"{tensor.name}/repeat")
     return node, how
 

@@ -34,7 +34,7 @@ class ReplaceBnWithMulAdd(NodeRule):
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """Folded in double: the two constants are rounded once."""
         rank = view.rank(node.input[0])
-        values = [view.constant(name) for name in node.input[1:5]]
+        values = [view.value(name) for name in node.input[1:5]]
         trains = attribute(node, "training_mode", 0) or len(list(filter(None, node.output))) > 1
         if trains or rank is None or view.opset < _NORMALIZES_PER_CHANNEL:
             return None
@@ -104,7 +104,7 @@ class ReplaceDivWithMul(NodeRule):
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """Only by what has a reciprocal that half has in full, for the graph may be on the way there."""
-        divisor = view.constant(node.input[1])
+        divisor = view.value(node.input[1])
         if divisor is None or not view.is_float(node.input[1]) or not divisor.size:
             return None
         with np.errstate(all="ignore"):
@@ -245,7 +245,7 @@ class ReplaceHalfReducemean(NodeRule):
         rank = view.rank(node.input[0])
         given = attribute(node, "axes")
         if len(node.input) > 1 and node.input[1]:
-            given = view.constant(node.input[1])
+            given = view.value(node.input[1])
             if given is None:
                 return None
         if rank is None or (attribute(node, "noop_with_empty_axes", 0) and not _has_any(given)):
@@ -284,7 +284,7 @@ class ReplacePow(NodeRule):
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """One exponent for all elements."""
-        exponent, base = view.constant(node.input[1]), node.input[0]
+        exponent, base = view.value(node.input[1]), node.input[0]
         rank = view.rank(base)
         if exponent is None or exponent.size != 1 or rank is None or exponent.ndim > rank:
             return None
@@ -320,7 +320,7 @@ class ReplaceWhereWithMulAdd(NodeRule):
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """Constants that are not finite keep the operator; of what is computed nobody can know."""
         condition, *chosen = node.input
-        values = [view.constant(name) for name in chosen]
+        values = [view.value(name) for name in chosen]
         if not view.is_float(chosen[0]):
             return None
         if any(value is not None and not np.isfinite(value).all() for value in values):

@@ -79,7 +79,7 @@ class Model:
         counts = Counter(iter_defined(self._graph))
         return frozenset(name for name, count in counts.items() if count > 1)
 
-    def name(self, wanted: str) -> str:
+    def take(self, wanted: str) -> str:
         """A name that nobody has, taken from now on."""
         found, number = wanted, 0
         while found in self.taken:
@@ -290,7 +290,7 @@ class Scope:
 
     def hold(self, wanted: str, values: Array) -> str:
         """The name of a new initializer."""
-        name = self.model.name(wanted)
+        name = self.model.take(wanted)
         tensor = numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
         self.graph.initializer.append(tensor)
         self.constants[name] = tensor

@@ -57,7 +57,7 @@ def _find_nodes(view: View, name: str, known: dict[str, Array]) -> list[onnx.Nod
             continue
         if wanted in nodes or wanted in known:
             continue
-        constant = view.constant(wanted, _MOST_ELEMENTS)
+        constant = view.value(wanted, _MOST_ELEMENTS)
         if constant is not None:
             known[wanted] = constant
             continue

@@ -71,7 +71,7 @@ class IndicesWorkaround(NodeRule):
         size = shape[axis]
         if size > np.iinfo(np.int32).max:
             return None
-        value = view.constant(indices)
+        value = view.value(indices)
         chain = view.start(node, "indices")
         if value is not None:
             if value.dtype == np.int32 and (value >= 0).all():
@@ -111,7 +111,7 @@ class OnehotWorkaround(NodeRule):
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """A depth of more than 31 bits stays: no chip has room for what it makes."""
-        rank, depth = view.rank(node.input[0]), view.constant(node.input[1])
+        rank, depth = view.rank(node.input[0]), view.value(node.input[1])
         axis = attribute(node, "axis", -1)
         is_wide = depth is not None and depth.dtype != np.int32 and depth.max() <= np.iinfo(np.int32).max
         # Those of its kernels that ONNX Runtime has.
