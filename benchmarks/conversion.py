@@ -28,7 +28,7 @@ import numpy as np
 import onnx
 from children import Child, run_child
 from onnx import TensorProto, helper, numpy_helper
-from poprt.passes.scopes import Array
+from poprt.passes.views import Array
 from report import make_console, make_table
 from rich.progress import track
 

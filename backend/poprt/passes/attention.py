@@ -16,7 +16,8 @@ from simipu.computed import ORT_ERRORS
 from simipu.cost import CostOptions, node_cycles
 
 from poprt.passes.base_pass import register
-from poprt.passes.patterns import Array, PatternPass, Scope, Shape, is_movable, is_operator, join_weights
+from poprt.passes.patterns import PatternPass, Scope, is_movable, is_operator, join_weights
+from poprt.passes.views import Array, Shape
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _VIEWS = ("Identity", "Reshape", "Transpose")

@@ -37,8 +37,8 @@ from simipu.rows import take_rows
 
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
-from poprt.passes.node_rules import Array, Shape
 from poprt.passes.surgery import MINIMUM_IR_VERSION
+from poprt.passes.views import Array, Shape
 from poprt.programs import make_streams
 
 _PRIMES = tuple(n for n in range(11, 1_000) if all(n % each for each in range(2, math.isqrt(n) + 1)))

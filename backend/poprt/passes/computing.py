@@ -20,7 +20,7 @@ from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import LARGE_BYTES, inline, read_array
 from simipu import CompileError
 
-from poprt.passes.scopes import Array
+from poprt.passes.views import Array
 
 TIMEOUT_SECONDS = 1_800
 PLAIN_TYPES = frozenset(

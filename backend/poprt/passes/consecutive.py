@@ -15,7 +15,8 @@ from onnxgraph.edit import set_attribute
 
 from poprt.passes.base_pass import Stage, register
 from poprt.passes.nops import keeps_shape, permutation
-from poprt.passes.scopes import AXES_ARE_INPUTS, Array, Scope, ScopedPass
+from poprt.passes.scopes import Scope, ScopedPass
+from poprt.passes.views import AXES_ARE_INPUTS, Array
 
 _ADDING, _SCALING = ("Add", "Sub"), ("Mul", "Div")
 _COMMUTING = ("Add", "Mul")

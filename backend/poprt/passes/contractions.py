@@ -12,7 +12,8 @@ from onnx import TensorProto
 from onnxgraph import attribute
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.node_rules import NodeRule, Replacement, Shape, View
+from poprt.passes.node_rules import NodeRule, Replacement, View
+from poprt.passes.views import Shape
 
 _ELLIPSIS = "..."
 

@@ -183,7 +183,7 @@ class EliminateDeadend(Pass):
         """What is inside goes first: what it reads of the graphs around it is read no longer then."""
         shared = Model(model)
         for graph in reversed(list(iter_graphs(model.graph))):
-            scope = Scope(shared, graph, None)
+            scope = Scope(None, model=shared, graph=graph)
             scope.look()
             for node in reversed(list(scope.nodes())):
                 scope.drop_if_unread(node)

@@ -38,7 +38,8 @@ from poprt.origins import OF_SHAPES
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.computing import PLAIN_TYPES, compute, is_refusal, reason_of, take_apart
 from poprt.passes.elimination import EliminateNopIf
-from poprt.passes.scopes import Array, Model, Scope, constant_of
+from poprt.passes.scopes import Model, Scope, constant_of
+from poprt.passes.views import Array
 
 _MOST_ROUNDS = 64
 """What is computed may give shapes that give more to compute; a known model has 3."""

@@ -14,7 +14,8 @@ from simipu.operators import names_where
 from simipu.operators.rules import computing as rows
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.scopes import Array, Scope, ScopedPass
+from poprt.passes.scopes import Scope, ScopedPass
+from poprt.passes.views import Array
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _MATRIX = 2

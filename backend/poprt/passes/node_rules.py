@@ -1,17 +1,16 @@
-"""What passes share that put other nodes in the place of one: the walk through graphs and bodies, what can be
-known of a tensor, and names that nobody has. What is replaced, and when: the passes."""
+"""What passes share that put other nodes in the place of one: the walk through graphs and bodies, and names
+that nobody has. What is replaced, and when: the passes."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnxgraph import (
     Chain,
     drop_weights,
@@ -25,16 +24,12 @@ from onnxgraph import (
     used_names,
 )
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import LARGE, has_data, read_array
 from simipu import CompileError
 
 from poprt.passes.base_pass import Pass
+from poprt.passes.views import AXES_ARE_INPUTS, GraphView, Shape, constants_of, types_of
 
-Array = npt.NDArray[Any]
-Shape = tuple[int, ...]
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
-AXES_ARE_INPUTS = 13
-"""The opset from which ReduceSum, Squeeze and Unsqueeze take their axes as an input."""
 
 
 @dataclass(slots=True)
@@ -64,81 +59,35 @@ class Names:
         return found
 
 
-@dataclass(slots=True)
-class View:
-    """What can be known of the tensors that a node of one graph sees, those of the graphs around it too."""
+@dataclass(slots=True, kw_only=True)
+class View(GraphView):
+    """One graph and those around it, with names for what takes the place of its nodes."""
 
     names: Names
-    types: dict[str, onnx.TypeProto.Tensor]
-    constants: dict[str, TensorProto]
-    makers: dict[str, onnx.NodeProto]
-    outer: View | None
 
     @classmethod
     def of(
         cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: View | None
     ) -> View:
         """Of a graph and what was inferred of it, if anything was."""
-        values = (*known.value_info, *known.output, *known.input) if known is not None else graph.input
-        given = {each.name for each in graph.input}  # formats of old may be fed their weights
-        constants = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in given}
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                constants[node.output[0]] = node.attribute[0].t
         makers = {name: node for node in graph.node for name in node.output if name}
-        return cls(names, {each.name: each.type.tensor_type for each in values}, constants, makers, outer)
+        types = types_of(graph if known is None else known)
+        return cls(outer, types, constants_of(graph), makers, names=names)
 
     @property
     def opset(self) -> int:
         """Of what is made, which is the model's but on the way to another."""
         return self.names.opset
 
-    def tensor(self, name: str) -> TensorProto | None:
-        """The constant of that name."""
-        if name in self.constants:
-            return self.constants[name]
-        is_inner = name in self.types or name in self.makers
-        return None if is_inner or self.outer is None else self.outer.tensor(name)
-
     def maker(self, name: str) -> onnx.NodeProto | None:
         """The node that makes a tensor."""
-        if name in self.makers:
-            return self.makers[name]
-        is_inner = name in self.types or name in self.constants
-        return None if is_inner or self.outer is None else self.outer.maker(name)
-
-    def value(self, name: str, most: int = LARGE) -> Array | None:
-        """The values of a constant of at most so many elements, if it brings them."""
-        tensor = self.tensor(name) if name else None
-        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
-            return None
-        return read_array(tensor)
-
-    def type(self, name: str) -> int:
-        """The element type of a tensor; 0 where it is not known."""
-        found, tensor = self.find(name), self.tensor(name)
-        return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+        home = self.home(name)
+        return home.makers.get(name) if home is not None else None
 
     def shape(self, name: str) -> Shape | None:
-        """The static shape of a tensor, where it is known."""
-        tensor, found = self.tensor(name), self.find(name)
-        if tensor is not None:
-            return tuple(tensor.dims)
-        if found is None or not found.HasField("shape"):
-            return None
-        sizes = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in found.shape.dim)
-        return None if -1 in sizes else sizes
-
-    def rank(self, name: str) -> int | None:
-        """The number of a tensor's dimensions, where it is known."""
-        tensor, found = self.tensor(name), self.find(name)
-        if tensor is not None:
-            return len(tensor.dims)
-        return len(found.shape.dim) if found is not None and found.HasField("shape") else None
-
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """The numpy type of a tensor whose element type is known."""
-        return helper.tensor_dtype_to_np_dtype(self.type(name))
+        """The static shape of a tensor, where it is known; a size of -1, as exporters write it, is not."""
+        found = GraphView.shape(self, name)
+        return None if found is not None and -1 in found else found
 
     def is_float(self, name: str) -> bool:
         """Whether a tensor is known to be of floats that numpy has too."""
@@ -148,13 +97,6 @@ class View:
         """Nodes that are to take the place of `node`; "what" tells them from others'."""
         wanted = next(filter(None, node.output), node.op_type)
         return Replacement(self.names.take(f"{wanted}/{what}"), names=self.names)
-
-    def find(self, name: str) -> onnx.TypeProto.Tensor | None:
-        """What is known of a tensor that is no constant."""
-        if name in self.types:
-            return self.types[name]
-        is_inner = name in self.makers or name in self.constants
-        return None if is_inner or self.outer is None else self.outer.find(name)
 
 
 @dataclass(slots=True)

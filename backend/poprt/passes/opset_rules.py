@@ -16,8 +16,9 @@ import onnx
 from onnx import TensorProto, helper
 from onnxgraph import attribute
 
-from poprt.passes.node_rules import AXES_ARE_INPUTS, Array, Replacement, Shape, View
+from poprt.passes.node_rules import Replacement, View
 from poprt.passes.small_values import find_value
+from poprt.passes.views import AXES_ARE_INPUTS, Array, Shape
 
 REDUCTIONS_TAKE_AXES = 18
 """The opset from which the other reductions do so, too."""

@@ -3,8 +3,7 @@ dictionaries made once and kept up to date while nodes are replaced. What is loo
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,13 +26,12 @@ from onnxgraph import (
 )
 from onnxgraph.edit import set_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import LARGE, has_data, read_array
+from onnxgraph.weights import has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import Pass
+from poprt.passes.views import GraphView, Shape, constants_of, types_of
 
-Array = npt.NDArray[Any]
-Shape = tuple[int, ...]
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _CHIP_VERSION = 1
 """Of the chip's domain: PopART's opset of its own has no other."""
@@ -111,19 +109,15 @@ _SLICE_TAKES_TENSORS, _SPLIT_TAKES_SIZES = 10, 13
 """Opsets from which what was an attribute is an input."""
 
 
-@dataclass(slots=True)
-class Scope:
+@dataclass(slots=True, kw_only=True)
+class Scope(GraphView):
     """One graph while nodes of it are replaced. Tensors of the graphs around it can be seen from it; nodes
     are those of the graph itself."""
 
     names: Names
     nodes: list[onnx.NodeProto]
-    types: Mapping[str, onnx.TypeProto.Tensor]
-    constants: dict[str, TensorProto]
     outputs: frozenset[str]
-    outer: Scope | None
     places: dict[int, int] = field(default_factory=dict)
-    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     readers: dict[str, dict[int, onnx.NodeProto]] = field(default_factory=dict)
     inserted: dict[int, list[onnx.NodeProto]] = field(default_factory=dict)
     marks: dict[str, onnx.NodeProto] = field(default_factory=dict)
@@ -134,14 +128,9 @@ class Scope:
     @classmethod
     def of(cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto, outer: Scope | None) -> Scope:
         """Of a graph, and what was inferred of it."""
-        values = (*known.value_info, *known.output, *known.input)
-        constants = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                constants[node.output[0]] = node.attribute[0].t
-        types = {value.name: value.type.tensor_type for value in values}
+        constants = {tensor.name: tensor for tensor in graph.initializer} | constants_of(graph)
         outputs = frozenset(value.name for value in graph.output)
-        return cls(names, list(graph.node), types, constants, outputs, outer)
+        return cls(outer, types_of(known), constants, names=names, nodes=list(graph.node), outputs=outputs)
 
     def look_at_nodes(self) -> None:
         """Find makers and readers, which bodies may be, once those are done."""
@@ -153,60 +142,6 @@ class Scope:
         for name in iter_reads(node):
             self.readers.setdefault(name, {})[id(node)] = node
         self.makers.update((name, node) for name in node.output if name)
-
-    # What is known of tensors.
-
-    def home(self, name: str) -> Scope | None:
-        """The graph that a name is of: this one, or one around it."""
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.types or name in scope.constants or name in scope.makers:
-                return scope
-            scope = scope.outer
-        return None
-
-    def tensor(self, name: str) -> TensorProto | None:
-        """The constant of that name."""
-        home = self.home(name)
-        return home.constants.get(name) if home is not None else None
-
-    def value(self, name: str, most: int = LARGE) -> Array | None:
-        """The values of a constant of at most so many elements, if it brings them."""
-        tensor = self.tensor(name)
-        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
-            return None
-        return read_array(tensor)
-
-    def number(self, name: str) -> float | None:
-        """The value of a constant of one element."""
-        value = self.value(name, 1)
-        return float(value.ravel()[0]) if value is not None and value.size == 1 else None
-
-    def numbers(self, name: str) -> list[int] | None:
-        """The values of a constant of shapes or axes."""
-        value = self.value(name, _MOST_INTEGERS)
-        return [int(each) for each in value.ravel()] if value is not None else None
-
-    def type(self, name: str) -> int:
-        """The element type of a tensor; 0 where it is not known."""
-        tensor, home = self.tensor(name), self.home(name)
-        if tensor is not None:
-            return tensor.data_type
-        return home.types[name].elem_type if home is not None and name in home.types else 0
-
-    def shape(self, name: str) -> Shape | None:
-        """The static shape of a tensor, where it is known."""
-        tensor, home = self.tensor(name), self.home(name)
-        if tensor is not None:
-            return tuple(tensor.dims)
-        if home is None or name not in home.types or not home.types[name].HasField("shape"):
-            return None
-        dims = home.types[name].shape.dim
-        return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
-
-    def dtype(self, name: str) -> np.dtype[Any]:
-        """The numpy type of a tensor whose element type is known."""
-        return helper.tensor_dtype_to_np_dtype(self.type(name))
 
     # What is known of nodes.
 
@@ -292,10 +227,6 @@ class Scope:
         for place, node in enumerate(self.nodes):
             nodes += [*self.inserted.get(place, ()), node]
         return [node for node in nodes if id(node) not in self.gone]
-
-
-_MOST_INTEGERS = 64
-"""Of a shape or of axes: tensors have no more dimensions."""
 
 
 def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:

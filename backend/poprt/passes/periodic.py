@@ -13,7 +13,8 @@ from onnxgraph.edit import drop_initializers
 from onnxgraph.weights import has_data, read_array
 
 from poprt.passes.base_pass import Pass, Stage, register
-from poprt.passes.scopes import Array, Model
+from poprt.passes.scopes import Model
+from poprt.passes.views import Array
 
 _LEAST_BYTES = 1024
 """Smaller ones are not worth a node; no axes, shapes or indices are as large and floats besides."""

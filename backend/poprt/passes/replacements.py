@@ -12,7 +12,8 @@ from onnxgraph import attribute, iter_nodes
 from onnxgraph.weights import change_values, has_data, register_change
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.node_rules import AXES_ARE_INPUTS, Array, NodeRule, Replacement, View
+from poprt.passes.node_rules import NodeRule, Replacement, View
+from poprt.passes.views import AXES_ARE_INPUTS, Array
 
 _HALF = np.finfo(np.float16)
 _SIX = 6

@@ -7,15 +7,13 @@ and when: the passes.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
@@ -31,13 +29,10 @@ from onnxgraph import (
 )
 from onnxgraph.edit import drop_initializers
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import LARGE, has_data, read_array
 
 from poprt.passes.base_pass import Pass
+from poprt.passes.views import AXES_ARE_INPUTS, Array, GraphView, constants_of, types_of
 
-Array = npt.NDArray[Any]
-AXES_ARE_INPUTS = 13
-"""The opset from which Squeeze and Unsqueeze take their axes as an input."""
 _LISTS = {
     "value_int": np.int64,
     "value_ints": np.int64,
@@ -89,17 +84,13 @@ class Model:
         return found
 
 
-@dataclass(slots=True)
-class Scope:
+@dataclass(slots=True, kw_only=True)
+class Scope(GraphView):
     """One graph, inside those that it stands in."""
 
     model: Model
     graph: onnx.GraphProto
-    outer: Scope | None
-    types: dict[str, onnx.TypeProto.Tensor] = field(default_factory=dict)
-    constants: dict[str, TensorProto] = field(default_factory=dict)
     outputs: frozenset[str] = frozenset()
-    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     uses: Counter[str] = field(default_factory=Counter)
     """How often each tensor is read, by nodes, by what is inside them, and as an output."""
     _renames: dict[str, str] = field(default_factory=dict)
@@ -114,17 +105,9 @@ class Scope:
         cls, model: Model, graph: onnx.GraphProto, known: onnx.GraphProto | None, outer: Scope | None
     ) -> Scope:
         """Of a graph and what was inferred of it, if anything was."""
-        given = {each.name for each in graph.input}  # formats of old may be fed their weights
-        values = graph if known is None else known
-        found = cls(model, graph, outer, outputs=frozenset(each.name for each in graph.output))
-        for each in (*values.value_info, *values.output, *values.input):
-            found.types[each.name] = each.type.tensor_type
-        found.constants = {each.name: each for each in graph.initializer if each.name not in given}
-        for node in graph.node:
-            held = constant_of(node)
-            if held is not None:
-                found.constants[node.output[0]] = held
-        return found
+        types = types_of(graph if known is None else known)
+        outputs = frozenset(each.name for each in graph.output)
+        return cls(outer, types, constants_of(graph, constant_of), model=model, graph=graph, outputs=outputs)
 
     def look(self) -> None:
         """See who makes and who reads what, once the bodies inside have been changed."""
@@ -139,59 +122,6 @@ class Scope:
     def nodes(self) -> Iterator[onnx.NodeProto]:
         """Those that are still there, in order."""
         return (node for node in self._held if id(node) not in self._dropped)
-
-    # What is known of tensors.
-
-    def tensor(self, name: str) -> TensorProto | None:
-        """The constant of that name."""
-        if name in self.constants:
-            return self.constants[name]
-        if name in self.types or name in self.makers or self.outer is None:
-            return None
-        return self.outer.tensor(name)
-
-    def value(self, name: str, most: int = LARGE) -> Array | None:
-        """The values of a constant of at most so many elements, if it brings them."""
-        tensor = self.tensor(name) if name else None
-        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
-            return None
-        return read_array(tensor)
-
-    def numbers(self, name: str) -> list[int] | None:
-        """The whole numbers of a constant."""
-        found = self.value(name)
-        return None if found is None or found.dtype.kind not in "iu" else [int(n) for n in found.ravel()]
-
-    def type(self, name: str) -> int:
-        """The element type of a tensor; 0 where it is not known."""
-        tensor, found = self.tensor(name), self.find(name)
-        return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """The static shape of a tensor, where it is known."""
-        tensor, found = self.tensor(name), self.find(name)
-        if tensor is not None:
-            return tuple(tensor.dims)
-        if found is None or not found.HasField("shape"):
-            return None
-        if not all(dim.HasField("dim_value") for dim in found.shape.dim):
-            return None
-        return tuple(dim.dim_value for dim in found.shape.dim)
-
-    def rank(self, name: str) -> int | None:
-        """How many dimensions a tensor has, where it is known."""
-        tensor, found = self.tensor(name), self.find(name)
-        if tensor is not None:
-            return len(tensor.dims)
-        return len(found.shape.dim) if found is not None and found.HasField("shape") else None
-
-    def find(self, name: str) -> onnx.TypeProto.Tensor | None:
-        """What was inferred of a tensor."""
-        if name in self.types:
-            return self.types[name]
-        if name in self.constants or name in self.makers or self.outer is None:
-            return None
-        return self.outer.find(name)
 
     def axes(self, node: onnx.NodeProto, rank: int | None) -> list[int] | None:
         """The axes of a Squeeze or Unsqueeze counted from the front of `rank`; None where they are not known

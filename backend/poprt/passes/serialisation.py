@@ -14,7 +14,8 @@ import onnx
 from simipu import CompileError
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.patterns import Making, PatternPass, Scope, Shape
+from poprt.passes.patterns import Making, PatternPass, Scope
+from poprt.passes.views import Shape
 
 INPUT_CHANNELS, OUTPUT_CHANNELS, REDUCING_DIM, NONE = (
     "input_channels",

@@ -13,7 +13,8 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from onnxgraph import attribute, iter_bodies
 
-from poprt.passes.node_rules import Array, View
+from poprt.passes.node_rules import View
+from poprt.passes.views import Array
 
 _MOST_ELEMENTS = 1 << 12
 """Of each tensor on the way; shapes and pads have dozens."""

@@ -1,0 +1,113 @@
+"""What passes share that look at the tensors of graphs: what can be known of them.
+What is changed, and how: `scopes`, `patterns` and `node_rules`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph.weights import LARGE, has_data, read_array
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+AXES_ARE_INPUTS = 13
+"""The opset from which ReduceSum, Squeeze and Unsqueeze take their axes as an input."""
+
+
+def tensor_of(node: onnx.NodeProto) -> TensorProto | None:
+    """The tensor that a node makes which is a Constant of one."""
+    is_held = node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value"
+    return node.attribute[0].t if is_held else None
+
+
+def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
+    """What a graph says of its tensors."""
+    return {each.name: each.type.tensor_type for each in (*graph.value_info, *graph.output, *graph.input)}
+
+
+def constants_of(
+    graph: onnx.GraphProto, read: Callable[[onnx.NodeProto], TensorProto | None] = tensor_of
+) -> dict[str, TensorProto]:
+    """Weights that nobody can feed, as formats of old allow, and what `read` finds in nodes."""
+    given = {each.name for each in graph.input}
+    found = {each.name: each for each in graph.initializer if each.name not in given}
+    held = ((node, read(node)) for node in graph.node)
+    return found | {node.output[0]: tensor for node, tensor in held if tensor is not None}
+
+
+@dataclass(slots=True)
+class GraphView:
+    """What can be known of the tensors that a node of one graph sees, those of the graphs around it too."""
+
+    outer: GraphView | None
+    types: dict[str, onnx.TypeProto.Tensor] = field(default_factory=dict)
+    constants: dict[str, TensorProto] = field(default_factory=dict)
+    makers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+
+    def home(self, name: str) -> GraphView | None:
+        """The graph that a name is of: this one, or one around it."""
+        view: GraphView | None = self
+        while view is not None:
+            if name in view.types or name in view.constants or name in view.makers:
+                return view
+            view = view.outer
+        return None
+
+    def find(self, name: str) -> onnx.TypeProto.Tensor | None:
+        """What was inferred of a tensor."""
+        home = self.home(name)
+        return home.types.get(name) if home is not None else None
+
+    def tensor(self, name: str) -> TensorProto | None:
+        """The constant of that name."""
+        home = self.home(name)
+        return home.constants.get(name) if home is not None else None
+
+    def value(self, name: str, most: int = LARGE) -> Array | None:
+        """The values of a constant of at most so many elements, if it brings them."""
+        tensor = self.tensor(name) if name else None
+        if tensor is None or math.prod(tensor.dims) > most or not has_data(tensor):
+            return None
+        return read_array(tensor)
+
+    def number(self, name: str) -> float | None:
+        """The value of a constant of one element."""
+        value = self.value(name, 1)
+        return float(value.ravel()[0]) if value is not None and value.size == 1 else None
+
+    def numbers(self, name: str) -> list[int] | None:
+        """The whole numbers of a constant."""
+        found = self.value(name)
+        return None if found is None or found.dtype.kind not in "iu" else [int(n) for n in found.ravel()]
+
+    def type(self, name: str) -> int:
+        """The element type of a tensor; 0 where it is not known."""
+        tensor, found = self.tensor(name), self.find(name)
+        return tensor.data_type if tensor is not None else found.elem_type if found is not None else 0
+
+    def dtype(self, name: str) -> np.dtype[Any]:
+        """The numpy type of a tensor whose element type is known."""
+        return helper.tensor_dtype_to_np_dtype(self.type(name))
+
+    def shape(self, name: str) -> Shape | None:
+        """The static shape of a tensor, where it is known."""
+        tensor, found = self.tensor(name), self.find(name)
+        if tensor is not None:
+            return tuple(tensor.dims)
+        if found is None or not found.HasField("shape"):
+            return None
+        dims = found.shape.dim
+        return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+
+    def rank(self, name: str) -> int | None:
+        """The number of a tensor's dimensions, where it is known."""
+        tensor, found = self.tensor(name), self.find(name)
+        if tensor is not None:
+            return len(tensor.dims)
+        return len(found.shape.dim) if found is not None and found.HasField("shape") else None
