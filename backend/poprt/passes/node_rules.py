@@ -15,7 +15,6 @@ from onnxgraph import (
     Chain,
     drop_weights,
     find_opset,
-    fresh_name,
     infer_shapes,
     iter_bodies,
     iter_defined,
@@ -27,36 +26,24 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError
 
 from poprt.passes.base_pass import Pass
-from poprt.passes.views import AXES_ARE_INPUTS, GraphView, Shape, constants_of, types_of
+from poprt.passes.views import AXES_ARE_INPUTS, FreshNames, GraphView, Shape, constants_of, types_of
 
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
 
 
-@dataclass(slots=True)
-class Names:
-    """Names and weights of a whole model, while nodes of it are replaced."""
+@dataclass(slots=True, kw_only=True)
+class Names(FreshNames):
+    """What is taken, made and left behind in a whole model: of names, what stands before the last slash."""
 
-    opset: int
-    """Of what is made."""
     source: int
-    """Of the model."""
-    taken: set[str]
-    """What stands before the last slash in names that there are."""
-    added: list[TensorProto] = field(default_factory=list)
-    left: set[str] = field(default_factory=set)
-    """What replaced nodes have read."""
+    """The opset of the model."""
 
     @classmethod
     def of(cls, model: onnx.ModelProto, opset: int = 0) -> Names:
         """Those of `model`; what is made is of that opset, 0: of the model's."""
         source = find_opset(model, 1)
-        return cls(opset or source, source, {name.rpartition("/")[0] for name in iter_defined(model.graph)})
-
-    def take(self, wanted: str) -> str:
-        """A beginning for names that nobody else has."""
-        found = fresh_name(wanted, self.taken)
-        self.taken.add(found)
-        return found
+        taken = {name.rpartition("/")[0] for name in iter_defined(model.graph)}
+        return cls(opset or source, taken, source=source)
 
 
 @dataclass(slots=True, kw_only=True)

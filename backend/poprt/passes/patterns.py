@@ -15,7 +15,6 @@ from onnxgraph import (
     Chain,
     drop_weights,
     find_opset,
-    fresh_name,
     infer_shapes,
     iter_bodies,
     iter_defined,
@@ -30,7 +29,7 @@ from onnxgraph.weights import has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import Pass
-from poprt.passes.views import GraphView, Shape, constants_of, types_of
+from poprt.passes.views import FreshNames, GraphView, Shape, constants_of, types_of
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _CHIP_VERSION = 1
@@ -38,23 +37,11 @@ _CHIP_VERSION = 1
 
 
 @dataclass(slots=True)
-class Names:
-    """What is taken, made and left behind in a whole model while its graphs are rewritten."""
+class Names(FreshNames):
+    """What is taken, made and left behind in a whole model; weights can be found by their values."""
 
-    opset: int
-    taken: set[str]
-    added: list[TensorProto] = field(default_factory=list)
-    """Weights of the main graph."""
-    left: set[str] = field(default_factory=set)
-    """What nodes that went have read."""
     held: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
     """Weights that several places share."""
-
-    def take(self, wanted: str) -> str:
-        """A name that nobody else has."""
-        found = fresh_name(wanted, self.taken)
-        self.taken.add(found)
-        return found
 
     def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
         """The name of a new weight."""

@@ -1,4 +1,4 @@
-"""What passes share that look at the tensors of graphs: what can be known of them.
+"""What passes share that look at the tensors of graphs: what can be known of them, and names that nobody has.
 What is changed, and how: `scopes`, `patterns` and `node_rules`."""
 
 from __future__ import annotations
@@ -12,12 +12,32 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
+from onnxgraph import fresh_name
 from onnxgraph.weights import LARGE, has_data, read_array
 
 Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 AXES_ARE_INPUTS = 13
 """The opset from which ReduceSum, Squeeze and Unsqueeze take their axes as an input."""
+
+
+@dataclass(slots=True)
+class FreshNames:
+    """What is taken, made and left behind in a whole model while nodes of it are replaced."""
+
+    opset: int
+    """Of what is made."""
+    taken: set[str]
+    added: list[TensorProto] = field(default_factory=list)
+    """Weights of the main graph."""
+    left: set[str] = field(default_factory=set)
+    """What nodes that went have read."""
+
+    def take(self, wanted: str) -> str:
+        """A name that nobody else has."""
+        found = fresh_name(wanted, self.taken)
+        self.taken.add(found)
+        return found
 
 
 def tensor_of(node: onnx.NodeProto) -> TensorProto | None:
