@@ -219,10 +219,8 @@ def write_other_hash(folder: Path) -> None:
     import dataclasses
 
     compiled = Compiler.compile(Converter(batch_size=4).convert(linear_model()))
-    other = dataclasses.replace(
-        compiled, executable=dataclasses.replace(compiled.executable, package_hash="abc")
-    )
-    other.export(folder / "1/executable.popef")
+    compiled.executable = dataclasses.replace(compiled.executable, package_hash="abc")
+    compiled.export(folder / "1/executable.popef")
 
 
 def write_fp8(folder: Path) -> None:

@@ -45,8 +45,8 @@ def write_paced(folder, mode, cycles):
     programs = tuple(
         dataclasses.replace(p, cycles=cycles if p.cycles else 0) for p in compiled.executable.programs
     )
-    executable = dataclasses.replace(compiled.executable, programs=programs)
-    dataclasses.replace(compiled, executable=executable).export(folder / "1/executable.popef")
+    compiled.executable = dataclasses.replace(compiled.executable, programs=programs)
+    compiled.export(folder / "1/executable.popef")
 
 
 @pytest.fixture(scope="module")
