@@ -26,7 +26,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError
 
 from poprt.passes.base_pass import Pass
-from poprt.passes.views import AXES_ARE_INPUTS, FreshNames, GraphView, Shape, constants_of, types_of
+from poprt.passes.views import AXES_ARE_INPUTS, FreshNames, GraphView, constants_of, types_of
 
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
 
@@ -70,11 +70,6 @@ class View(GraphView):
         """The node that makes a tensor."""
         home = self.home(name)
         return home.makers.get(name) if home is not None else None
-
-    def shape(self, name: str) -> Shape | None:
-        """The static shape of a tensor, where it is known; a size of -1, as exporters write it, is not."""
-        found = GraphView.shape(self, name)
-        return None if found is not None and -1 in found else found
 
     def is_float(self, name: str) -> bool:
         """Whether a tensor is known to be of floats that numpy has too."""

@@ -115,9 +115,10 @@ class Scope(GraphView):
     @classmethod
     def of(cls, names: Names, graph: onnx.GraphProto, known: onnx.GraphProto, outer: Scope | None) -> Scope:
         """Of a graph, and what was inferred of it."""
-        constants = {tensor.name: tensor for tensor in graph.initializer} | constants_of(graph)
         outputs = frozenset(value.name for value in graph.output)
-        return cls(outer, types_of(known), constants, names=names, nodes=list(graph.node), outputs=outputs)
+        return cls(
+            outer, types_of(known), constants_of(graph), names=names, nodes=list(graph.node), outputs=outputs
+        )
 
     def look_at_nodes(self) -> None:
         """Find makers and readers, which bodies may be, once those are done."""

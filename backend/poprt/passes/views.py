@@ -116,14 +116,15 @@ class GraphView:
         return helper.tensor_dtype_to_np_dtype(self.type(name))
 
     def shape(self, name: str) -> Shape | None:
-        """The static shape of a tensor, where it is known."""
+        """The static shape of a tensor, where it is known; a size of -1, as exporters write it, is not."""
         tensor, found = self.tensor(name), self.find(name)
         if tensor is not None:
             return tuple(tensor.dims)
         if found is None or not found.HasField("shape"):
             return None
         dims = found.shape.dim
-        return tuple(d.dim_value for d in dims) if all(d.HasField("dim_value") for d in dims) else None
+        is_static = all(d.HasField("dim_value") and d.dim_value >= 0 for d in dims)
+        return tuple(d.dim_value for d in dims) if is_static else None
 
     def rank(self, name: str) -> int | None:
         """The number of a tensor's dimensions, where it is known."""
