@@ -7,6 +7,7 @@ A crash, or a run without end, ends that process only. What is computed, and wha
 from __future__ import annotations
 
 import re
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,9 +40,11 @@ import ctypes
 import os
 import signal
 import sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the parent dies, so does this
+if os.getppid() != int(sys.argv.pop()):
+    sys.exit(1)  # it is dead already
 import numpy
 import onnxruntime
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: when the parent dies, so does this
 sys.excepthook = lambda kind, error, trace: print(" ".join(str(error).split()), file=sys.stderr)
 os.chdir(sys.argv[1])
 options = onnxruntime.SessionOptions()
@@ -109,7 +112,7 @@ def take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _run(model: onnx.ModelProto, folder: Path, *arguments: str) -> None:
     onnx.save(model, folder / _SOURCE)
-    command = [sys.executable, "-c", _CHILD, str(folder), *arguments]
+    command = [sys.executable, "-c", _CHILD, str(folder), *arguments, str(os.getpid())]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
