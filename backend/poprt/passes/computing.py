@@ -6,8 +6,8 @@ A crash, or a run without end, ends that process only. What is computed, and wha
 
 from __future__ import annotations
 
-import re
 import os
+import re
 import subprocess
 import sys
 import tempfile
