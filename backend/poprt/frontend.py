@@ -1,9 +1,10 @@
-"""Reads source models. Only ONNX yet: a model of another framework is exported to ONNX first."""
+"""Reads source models: ONNX here, TensorFlow in `tensorflow_frontend`; models of other frameworks are
+exported to ONNX first (README)."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -11,8 +12,10 @@ from onnxgraph import without_weights
 from onnxgraph.weights import inline, is_outlined
 from simipu import CompileError
 
-from poprt._later import later
 from poprt.opening import open_model
+from poprt.tensorflow_frontend import TensorflowFrontend
+
+Frontend: TypeAlias = "OnnxFrontend | TensorflowFrontend"
 
 
 class OnnxFrontend:
@@ -76,16 +79,10 @@ def _parse(data: bytes) -> onnx.ModelProto:
         raise CompileError(f"{len(data)} bytes: expected a serialised ONNX model, found {error}") from error
 
 
-TensorflowFrontend = later(
-    "frontend.TensorflowFrontend", "export the model with `python -m tf2onnx.convert` and give the ONNX file"
-)
-
-
-def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> OnnxFrontend:
+def get_frontend(path: str | Path, framework: str = "onnx", **options: Any) -> Frontend:
     """The front end for `framework`, with its options; CompileError for any but onnx and tensorflow."""
     if framework == "tensorflow":
-        found: OnnxFrontend = TensorflowFrontend(path, **options)
-        return found
+        return TensorflowFrontend(path, **options)
     if framework != "onnx":
-        raise CompileError(f"framework {framework!r} has no front end; there is onnx")
+        raise CompileError(f"framework {framework!r} has no front end; there are onnx and tensorflow")
     return OnnxFrontend(path, **options)

@@ -85,13 +85,49 @@ def make_parser() -> Parser:
     return parser
 
 
+def make_tf2onnx_parser() -> Parser:
+    """The parser of what stands behind `tf2onnx`, last on the line, for --framework tensorflow."""
+    parser = Parser(
+        prog="poprt tf2onnx",
+        description="How a TensorFlow model becomes ONNX. Names are tensors' (Identity:0) or the signature's "
+        "own (output_0), with commas between.",
+        examples=(
+            "poprt -i resnet_v2_50 --framework tensorflow --input_shape inputs=1,224,224,3 "
+            "tf2onnx --saved_model --inputs_as_nchw inputs:0",
+        ),
+    )
+    add = parser.add_argument
+    add("--saved_model", action="store_true", help="the input model is a SavedModel (a folder always is)")
+    add(
+        "--signature_def",
+        default="",
+        help="the SavedModel's signature (default: serving_default, or the only one)",
+    )
+    add("--tag", default="", help="the SavedModel's tag (default: serve)")
+    for side in ("inputs", "outputs"):
+        add(
+            f"--{side}",
+            metavar="NAMES",
+            help="the tensors to take (default, for a SavedModel: all of the signature)",
+        )
+    add("--opset", type=int, default=11, help="opset of the ONNX model (default: %(default)s)")
+    for side in ("inputs", "outputs"):
+        add(f"--{side}_as_nchw", metavar="NAMES", help="those to transpose from NHWC to NCHW")
+    return parser
+
+
 def _add_model(parser: Parser) -> None:
     add = parser.add_argument
-    model_help = "ONNX file, or a folder that holds exactly one"
+    model_help = "ONNX file, or a folder that holds one; of TensorFlow, a SavedModel or a frozen graph"
     parser.add_path("-i", "--input_model", type=Path, metavar="PATH", help=model_help)
     yaml_help = "options by their long names; those on the command line win"
     parser.add_path("--config_yaml", type=Path, metavar="FILE", help=yaml_help)
-    add("--framework", default="onnx", help="front end; only onnx is built in (default: %(default)s)")
+    add(
+        "--framework",
+        default="onnx",
+        choices=("onnx", "tensorflow"),
+        help="front end; that of TensorFlow needs the extra poplar-triton[tensorflow] (default: %(default)s)",
+    )
     add(
         "--input_shape",
         type=read_shape,

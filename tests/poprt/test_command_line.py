@@ -65,14 +65,6 @@ def test_what_belongs_elsewhere_is_refused_by_name(name, model, capsys):
     assert f"--{name} is refused: {REFUSED[name]}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments", [("--framework", "tensorflow"), ("tf2onnx", "--saved_model", "--outputs", "a:0")]
-)
-def test_tensorflow_is_refused(arguments, model, capsys):
-    assert poprt("-i", model, *arguments) == 2
-    assert "TensorFlow has no front end here yet; export" in capsys.readouterr().err
-
-
 def test_inputs_and_outputs_are_shown_and_nothing_is_converted(model, capsys, tmp_path):
     assert poprt("-i", model, "--show") == 0
     assert capsys.readouterr().out.splitlines() == [

@@ -82,8 +82,6 @@ def test_what_belongs_to_the_next_part_says_so_when_it_is_used():
     for made in (runtime.PackRunnerConfig, runtime.HostConcatRunner, poprt.quantizer.quantize):
         with pytest.raises(NotImplementedError, match=r"poprt\.\w+\.\w+ is not there yet; "):
             made("x")
-    with pytest.raises(NotImplementedError, match="TensorflowFrontend"):
-        frontend.get_frontend("x", "tensorflow", saved_model=True)
     with pytest.raises(CompileError, match="quantizer is not there yet"):
         poprt.Converter(quantize=True)
 

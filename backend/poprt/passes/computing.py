@@ -46,20 +46,19 @@ if os.getppid() != int(sys.argv.pop()):
 import numpy
 import onnxruntime
 sys.excepthook = lambda kind, error, trace: print(" ".join(str(error).split()), file=sys.stderr)
-os.chdir(sys.argv[1])
 options = onnxruntime.SessionOptions()
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 options.log_severity_level = 4
 onnxruntime.disable_telemetry_events()
-if sys.argv[2] == "take_apart":
+if sys.argv[1] == "take_apart":
     options.optimized_model_filepath = "result.onnx"
 session = onnxruntime.InferenceSession("source.onnx", options, providers=["CPUExecutionProvider"])
-if sys.argv[2] == "compute":
+if sys.argv[1] == "compute":
     fed = {each.name: numpy.load(f"in{i}.npy", mmap_mode="r") for i, each in enumerate(session.get_inputs())}
     for i, value in enumerate(session.run_with_ort_values(None, {
         name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in fed.items()
     })):
-        if value.data_type() in sys.argv[3].split(","):
+        if value.data_type() in sys.argv[2].split(","):
             numpy.save(f"out{i}.npy", value.numpy())
 """
 _NAMES = {"FLOAT16": "float16", "FLOAT": "float", "DOUBLE": "double", "BOOL": "bool"}
@@ -112,9 +111,12 @@ def take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _run(model: onnx.ModelProto, folder: Path, *arguments: str) -> None:
     onnx.save(model, folder / _SOURCE)
-    command = [sys.executable, "-c", _CHILD, str(folder), *arguments, str(os.getpid())]
+    command = [sys.executable, "-c", _CHILD, *arguments, str(os.getpid())]
     try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        # The working folder is where such a child looks for modules first: one that holds ours alone.
+        child = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise CompileError(f"folding constants took more than {TIMEOUT_SECONDS} s and was stopped") from None
     if child.returncode < 0:

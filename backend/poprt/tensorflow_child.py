@@ -1,0 +1,155 @@
+"""The program of the process in which TensorFlow and tf2onnx are imported, and nowhere else: it makes
+model.onnx (or model.zip) of a TensorFlow model, as request.json of its working folder says.
+
+tf2onnx passes over names that it does not know in silence, or ends deep inside of TensorFlow: each is looked
+up in the model first. What is wrong with a request is left in error.txt, one line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+REQUEST, ERROR, MODEL, LARGE_MODEL = "request.json", "error.txt", "model.onnx", "model.zip"
+_DIE_WITH_PARENT = 1
+"""PR_SET_PDEATHSIG of prctl(2)."""
+_SEPARATORS = ",[]"
+"""Of tf2onnx's lists of names."""
+_DEFAULT = "serving_default"
+"""The name of TensorFlow itself for the signature that a server takes."""
+
+
+class RequestError(Exception):
+    """What is asked for is not in the model."""
+
+
+class Names:
+    """Names of tensors on one side of a model, by tensor (`inputs:0`) and by the signature's name for it
+    (`inputs`)."""
+
+    def __init__(self, kind: str, by_tensor: Mapping[str, str]) -> None:
+        self._kind = kind
+        self._by_tensor = by_tensor
+        self._tensors = {name: tensor for tensor, name in by_tensor.items()}
+
+    def find(self, name: str, option: str) -> str:
+        """The tensor that `name` means. Raises RequestError when there is none."""
+        tensor = name if name in self._by_tensor else self._tensors.get(name)
+        if tensor is None:
+            known = ", ".join(f"{own} ({tensor})" for tensor, own in self._by_tensor.items())
+            raise RequestError(f"{option} names {name!r}; the model's {self._kind}s are {known}")
+        return tensor
+
+    def choose(self, given: Sequence[str] | None, option: str) -> dict[str, str]:
+        """The given ones, all of them by default, by tensor: the name that ONNX is to have for it."""
+        if given is None:
+            return dict(self._by_tensor)
+        return {self.find(name, option): name for name in given}
+
+
+def find_saved_names(path: str, tag: str, signature: str) -> tuple[str, Names, Names]:
+    """The signature meant, and the names of its inputs and outputs. Raises RequestError."""
+    import tensorflow
+
+    try:
+        loaded = tensorflow.saved_model.load(path, tags=[tag])
+    except (OSError, RuntimeError, ValueError) as error:
+        raise RequestError(f"{path} cannot be loaded with tag {tag!r}: {error}") from error
+    known = {name: found for name, found in loaded.signatures.items() if not name.startswith("_")}
+    name = signature or (_DEFAULT if _DEFAULT in known else next(iter(known), "") if len(known) == 1 else "")
+    if name not in known:
+        found = ", ".join(sorted(known)) or "none"
+        raise RequestError(f"--signature_def is {signature!r}; the signatures of {path} are {found}")
+    function = known[name]
+    fed = function.inputs[: len(function.inputs) - len(function.captured_inputs)]
+    structure = tensorflow.nest.flatten(function.structured_input_signature)
+    inputs = {tensor.name: spec.name for tensor, spec in zip(fed, structure, strict=True)}
+    outputs = {
+        tensor.name: own
+        for tensor, own in zip(function.outputs, sorted(function.structured_outputs), strict=True)
+    }
+    return name, Names("input", inputs), Names("output", outputs)
+
+
+def find_graph_names(path: str) -> tuple[Names, Names]:
+    """Every tensor of a frozen graph by its own name, twice. Raises RequestError."""
+    import tensorflow
+
+    graph = tensorflow.compat.v1.GraphDef()
+    try:
+        graph.ParseFromString(Path(path).read_bytes())
+        with tensorflow.Graph().as_default() as made:
+            tensorflow.import_graph_def(graph, name="")
+    except Exception as error:  # of protobuf and of TensorFlow, which share no class
+        raise RequestError(f"{path} is no frozen graph of TensorFlow: {error}") from error
+    names = {tensor.name: tensor.name for node in made.get_operations() for tensor in node.outputs}
+    return Names("tensor", names), Names("tensor", names)
+
+
+def make_arguments(request: Mapping[str, Any]) -> list[str]:
+    """The words of tf2onnx's command line. Raises RequestError that says which option names what is not
+    there."""
+    path = request["path"]
+    if request["saved_model"]:
+        signature, inputs, outputs = find_saved_names(path, request["tag"], request["signature_def"])
+        words = ["--saved-model", path, "--tag", request["tag"], "--signature_def", signature]
+    else:
+        inputs, outputs = find_graph_names(path)
+        words = ["--graphdef", path]
+    fed = inputs.choose(request["inputs"], "--inputs")
+    made = outputs.choose(request["outputs"], "--outputs")
+    shapes = {inputs.find(name, "--input_shape"): dims for name, dims in request["input_shape"].items()}
+    words += ["--opset", str(request["opset"])]
+    words += ["--inputs", _join(name + _write_shape(shapes.get(name)) for name in fed)]
+    words += ["--rename-inputs", _join(_refuse_separators(fed.values()))]
+    words += ["--outputs", _join(made), "--rename-outputs", _join(_refuse_separators(made.values()))]
+    for side, names in (("inputs", inputs), ("outputs", outputs)):
+        given = request[f"{side}_as_nchw"]
+        if given:
+            words += [f"--{side}-as-nchw", _join(names.find(each, f"--{side}_as_nchw") for each in given)]
+    if request["is_large"]:
+        return [*words, "--large_model", "--output", LARGE_MODEL]
+    return [*words, "--output", MODEL]
+
+
+def _write_shape(dims: Sequence[int] | None) -> str:
+    return "" if dims is None else f"[{_join(map(str, dims))}]"
+
+
+def _refuse_separators(names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        if any(each in name for each in _SEPARATORS):
+            raise RequestError(
+                f"the model's name {name!r} holds one of {_SEPARATORS!r}, which tf2onnx cannot take"
+            )
+        yield name
+
+
+def _join(words: Iterable[str]) -> str:
+    return ",".join(words)
+
+
+def main() -> int:
+    """Do what the request says; 1 with error.txt when it cannot be done."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    request = json.loads(Path(REQUEST).read_text(encoding="utf-8"))
+    if os.getppid() != request["parent"]:
+        return 1  # it has died before
+    try:
+        sys.argv = ["tf2onnx", *make_arguments(request)]
+    except RequestError as error:
+        Path(ERROR).write_text(" ".join(str(error).split()), encoding="utf-8")
+        return 1
+    runpy.run_module("tf2onnx.convert", run_name="__main__")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
