@@ -87,8 +87,8 @@ def test_a_wrong_call_stays_one() -> None:
 def test_a_crash_is_one_line(tmp_path: Path) -> None:
     """A stand-in for C++ that a model crashes."""
     script = (
-        "import os, sys; from poprt import cli; import poprt.cli as cli\n"
-        "cli.get_frontend = lambda *words: os.kill(os.getpid(), 11)\n"
+        "import os, sys; from poprt import cli, frontend\n"
+        "frontend.OnnxFrontend.open_model = lambda *words: os.kill(os.getpid(), 11)\n"
         "sys.argv = ['poprt', '-i', 'x.onnx']; sys.exit(cli.main())"
     )
     done = run(sys.executable, "-c", script)
