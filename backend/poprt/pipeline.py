@@ -55,6 +55,7 @@ CONVERSION = (
     "eliminate_nop_arithmetic",
     "eliminate_nop_expand",
     "eliminate_nop_pad",
+    "replace_gather_with_reshape",
     "fuse_consecutive_cast",
     "fuse_consecutive_reshape",
     "fuse_consecutive_squeeze",

@@ -68,6 +68,31 @@ class ReplaceCastlike(NodeRule):
         return chain.end(node)
 
 
+@register("replace_gather_with_reshape", stage=Stage.FOLDING, default=True, is_ours=True)
+class ReplaceGatherWithReshape(NodeRule):
+    """A Gather that picks all there is, in order, becomes a Reshape: exporters write masks so, and rows of a
+    batch that are picked by number could not be told apart."""
+
+    op_types = frozenset(("Gather",))
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Where the indices are 0, 1, 2, ... to the size of the axis; of no elements nothing is said (a 0 in a
+        Reshape means another size)."""
+        data, indices = node.input
+        shape, picked = view.shape(data), view.shape(indices)
+        if not shape or picked is None or 0 in shape:
+            return None
+        axis = int(attribute(node, "axis", 0)) % len(shape)
+        size = shape[axis]
+        order = view.value(indices, most=size) if math.prod(picked) == size else None
+        if order is None or not np.array_equal(order.reshape(-1), np.arange(size)):
+            return None
+        chain = view.start(node, "reshape")
+        made = [*shape[:axis], *picked, *shape[axis + 1 :]]
+        chain.add_as(node.output[0], "Reshape", data, chain.shape(made))
+        return chain.end(node)
+
+
 @register("replace_clip_empty_inputs", stage=Stage.FOLDING, default=True)
 class ReplaceClipEmptyInputs(NodeRule):
     """A Clip without a lower bound gets that of its type, for which there is no other form; one without an

@@ -101,6 +101,12 @@ CASES: dict[str, Case] = {
         made=frozenset(["Cast"]),
         gone=frozenset(["CastLike"]),
     ),
+    "replace_gather_with_reshape": Case(
+        single("Gather", {"x": (F, [2, 6])}, (F, [2, 2, 3]), {"i": np.arange(6).reshape(2, 3)}, axis=-1),
+        single("Gather", {"x": (F, [2, 6])}, (F, [2, 6]), {"i": np.arange(6)[::-1].copy()}, axis=1),
+        made=frozenset(["Reshape"]),
+        gone=frozenset(["Gather"]),
+    ),
     "replace_clip_empty_inputs": Case(
         single("Clip", {"x": (F, [2, 3])}, (F, [2, 3]), {"high": np.float32(0.5)}, names=["x", "", "high"]),
         single("Clip", {"x": (F, [2, 3])}, (F, [2, 3]), {"low": np.float32(-0.5)}),
