@@ -76,7 +76,7 @@ class ReplaceGatherWithReshape(NodeRule):
     op_types = frozenset(("Gather",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
-        """Where the indices are 0, 1, 2, ... to the size of the axis; of no elements nothing is said (a 0 in a
+        """Where the indices are 0, 1, 2, ... to the size of the axis; what has no elements stays (a 0 in a
         Reshape means another size)."""
         data, indices = node.input
         shape, picked = view.shape(data), view.shape(indices)
