@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,18 +28,17 @@ from onnxgraph import (
 from onnxgraph.building import make_identity
 from onnxgraph.edit import drop_initializers
 from onnxgraph.nodes import STANDARD_DOMAINS
-from onnxgraph.weights import has_data, read_array
+from onnxgraph.weights import has_data
 from simipu.computed import ORT_ERRORS
 from simipu.operators import find_operator
 
 from poprt.origins import OF_SHAPES
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.remove_duplicated_initializer import RemoveDuplicatedInitializer
 from poprt.passes.scopes import Model, Scope, ScopedPass
 
 _MOST_COMPARED_BYTES = 1 << 16
 """Of a node's attributes: constants in them are initializers by then."""
-_SAMPLED = 16
-"""Values of a tensor that are looked at before all of them are."""
 _BRANCHES = {True: "then_branch", False: "else_branch"}
 
 
@@ -204,54 +202,8 @@ class EliminateUnusedInitializer(Pass):
 
 
 @register("eliminate_duplicate_initializer")
-class EliminateDuplicateInitializer(Pass):
-    """Keep one of several initializers of a graph that are equal."""
-
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """One stays that is an input or an output."""
-        defined = Counter(iter_defined(model.graph))
-        for graph in iter_graphs(model.graph):
-            fixed = {value.name for value in (*graph.input, *graph.output)}
-            free = [t for t in graph.initializer if t.name not in fixed and defined[t.name] == 1]
-            twins = find_twins(free)
-            if twins:
-                rename(graph, twins)
-                drop_initializers(graph, twins)
-        return model
-
-
-def find_twins(tensors: Iterable[TensorProto]) -> dict[str, str]:
-    """The tensors that are equal to the bit to one before them, and the name of that, by their names.
-
-    Gigabytes are not looked through for this: all of a tensor is read only where another one has its type,
-    its shape and some of its values.
-    """
-    alike: dict[tuple[Any, ...], list[TensorProto]] = {}
-    for tensor in tensors:
-        if has_data(tensor) and tensor.data_type != TensorProto.STRING:
-            alike.setdefault((tensor.data_type, *tensor.dims), []).append(tensor)
-    twins: dict[str, str] = {}
-    for key in ("sample", "digest"):
-        parted: dict[tuple[Any, ...], list[TensorProto]] = {}
-        for kind, members in alike.items():
-            for tensor in members if len(members) > 1 else ():
-                parted.setdefault((kind, _MARKS[key](read_array(tensor))), []).append(tensor)
-        alike = parted
-    for first, *others in alike.values():
-        twins.update((each.name, first.name) for each in others)
-    return twins
-
-
-def _sample(values: npt.NDArray[Any]) -> bytes:
-    flat = values.reshape(-1)
-    return flat[:: max(1, flat.size // _SAMPLED)].tobytes()
-
-
-def _digest(values: npt.NDArray[Any]) -> bytes:
-    return hashlib.sha256(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data).digest()
-
-
-_MARKS = {"sample": _sample, "digest": _digest}
+class EliminateDuplicateInitializer(RemoveDuplicatedInitializer):
+    """The same as remove_duplicated_initializer, by its other name."""
 
 
 @register("eliminate_duplicate_nodes", stage=Stage.FOLDING, default=True)
