@@ -57,6 +57,17 @@ def assert_replaced(name, model, fed, gone, tolerance=1e-5):
     return changed
 
 
+@pytest.mark.parametrize("bounds", [["low", "high"], ["low"], ["", "high"]])
+def test_a_clip_of_integers_that_pytorch_writes_at_opset_11_is_one_of_floats(bounds):
+    fed = {"x": np.array([-5, 0, 3, 90], np.int64)}
+    weights = {"low": np.int64(-2), "high": np.int64(7)}
+    model = model_of("Clip", fed, weights, opset=11, reads=["x", *bounds])
+    changed = get_pass("replace_clip_empty_inputs")(model)
+    low, high = (weights[name] if name in bounds else None for name in ("low", "high"))
+    assert run(changed, fed).dtype == np.int64
+    np.testing.assert_array_equal(run(changed, fed), np.clip(fed["x"], low, high))
+
+
 EQUATIONS = {
     "ij,jk->ik": ((2, 3), (3, 4)),
     "ij,kj->ki": ((2, 3), (4, 3)),

@@ -235,7 +235,7 @@ def deberta_like(batch: int = 2, tokens: int = 8, heads: int = 2, size: int = 8)
     shape = [batch, tokens, heads, size]
     query, value = (net.heads(net.linear(x, width, width), shape) for _ in range(2))
     key = net.heads(net.linear(x, width, width), shape, key=True)
-    seen = net.add("Reshape", given, net.integers(batch, 1, 1, tokens))
+    seen = net.add("Unsqueeze", net.add("Unsqueeze", given, net.integers(1)), net.integers(2))
     along = net.unsqueeze(net.axes("Squeeze", seen, [-2]), -1)
     hidden = net.add("Not", net.add("Cast", net.add("Mul", seen, along), to=TensorProto.BOOL))
     scores = net.add("Add", net.add("MatMul", query, key), net.weight(1, heads, tokens, tokens))

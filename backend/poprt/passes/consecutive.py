@@ -153,12 +153,17 @@ class FuseConsecutiveSqueeze(_Pairs):
 
 @register("fuse_consecutive_unsqueeze", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveUnsqueeze(_Pairs):
-    """Unsqueeze at once what is unsqueezed twice."""
+    """Unsqueeze at once what is unsqueezed twice: by a Reshape where the shape is known (the real tool's
+    graphs have one there, by the patterns in which published scripts look for masks), else by its axes."""
 
     op_types = frozenset({"Unsqueeze"})
 
     def fuse(self, first: onnx.NodeProto, second: onnx.NodeProto, scope: Scope) -> None:
         """What the first makes are those of the places that the second leaves."""
+        shape = scope.shape(second.output[0])
+        if shape is not None and 0 not in shape:  # in a Reshape a 0 means another size
+            _become_reshape(second, first.input[0], shape, scope)
+            return
         rank = scope.rank(first.input[0])
         if rank is None:
             return
@@ -169,6 +174,18 @@ class FuseConsecutiveUnsqueeze(_Pairs):
         total = rank + len(inner) + len(outer)
         left = [axis for axis in range(total) if axis not in outer]
         _set_axes(second, first.input[0], sorted([*outer, *(left[axis] for axis in inner)]), scope)
+
+
+def _become_reshape(node: onnx.NodeProto, source: str, shape: Sequence[int], scope: Scope) -> None:
+    for name in node.input[1:]:
+        scope.release(name)
+    del node.attribute[:]
+    del node.input[1:]
+    scope.read_instead(node, 0, source)
+    node.op_type = "Reshape"
+    sizes = scope.hold(f"{node.output[0]}/shape", np.array(shape, np.int64))
+    node.input.append(sizes)
+    scope.uses[sizes] += 1
 
 
 def _normalize(axes: Sequence[int] | None, node: onnx.NodeProto, rank: int, scope: Scope) -> list[int]:

@@ -29,6 +29,9 @@ from poprt.passes.base_pass import Pass
 from poprt.passes.views import AXES_ARE_INPUTS, FreshNames, GraphView, constants_of, types_of
 
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE))
+WHOLE = frozenset(
+    getattr(TensorProto, name) for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,11 +9,8 @@ from onnx import TensorProto, helper
 from onnxgraph import attribute
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.node_rules import NodeRule, View
+from poprt.passes.node_rules import WHOLE, NodeRule, View
 
-_WHOLE = frozenset(
-    getattr(TensorProto, name) for name in "INT8 UINT8 INT16 UINT16 INT32 UINT32 INT64 UINT64".split()
-)
 _FLOAT_ONLY = frozenset(
     (
         "Einsum Gemm MatMul PRelu Pow ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean "
@@ -41,7 +38,7 @@ class FloatOpsWorkaround(NodeRule):
         """Casts around it."""
         result = view.type(node.output[0])
         count = _SETTINGS.get(node.op_type, len(node.input))
-        wide = [place for place in range(count) if view.type(node.input[place]) in _WHOLE]
+        wide = [place for place in range(count) if view.type(node.input[place]) in WHOLE]
         if not wide or 0 not in wide:
             return None
         chain = view.start(node, "float")
