@@ -67,22 +67,56 @@ _I, _F, _IS, _S = (
 )
 _NORM = {"epsilon": _F, "num_groups": _I, "stable_algo": _I}
 _PLAIN = Form((1, 1))
+_MAPPED = {
+    "fwd_grain_size": _I,
+    "bwd_grain_size": _I,
+    "fwd_after_matmul": _I,
+    "bwd_after_matmul": _I,
+    "debug_str": _S,
+}
+"""Attributes that say where the real chip puts things, of which nothing is seen here."""
+_PACKED = {"max_valid_num": _I}
+"""With `segment_max_size`, which is one number or several."""
 CHIP_FORMS: Mapping[str, Form] = {
     "AttentionMask": Form((2, 2), attributes={"dataType": _S}),
+    "CastToUint8WithoutShapeInfer": Form((2, 2), single=(0, 1), attributes={"fp8Format": _S}),
     "ErfV2": _PLAIN,
+    "FP8MatMulWithoutShapeInfer": Form(
+        (4, 4), single=(0, 1, 2, 3), attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S}
+    ),
     "FastNorm": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
     "Gelu": Form((1, 1), attributes={"approximate": _S}),
     "GroupNormalization": Form((3, 3), (1, 3), (0, 1, 2), _NORM, frozenset(("num_groups",))),
     "HCSR": Form((1, 1), (1, _MANY), attributes={"shape": _IS}, required=frozenset(("shape",))),
+    "Int4ToHalf": Form((2, 3), single=(0, 1), attributes={"axis": _I, "remap": _I}),
     "IsInfV2": Form((1, 1), attributes={"detect_negative": _I, "detect_positive": _I}),
+    "KVCache": Form(
+        (2, 3),
+        single=(0, 1),
+        attributes={"max_len": _I, "step_len": _I, "sequence_axis": _I, "fp8": _I, "debug_str": _S},
+        required=frozenset(("max_len",)),
+    ),
     "LeakyRelu": Form((1, 1), attributes={"alpha": _F}),
-    "NormCE": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
+    "MaskCompress": Form((2, 2), single=(0, 1), attributes={"axis": _I}),
+    "NormCE": Form((3, 3), single=(0, 1, 2), attributes={**_NORM, **_MAPPED}),
     "NotZero": _PLAIN,
     "PrintTileMapping": _PLAIN,
     "Remap": _PLAIN,
+    "Repack": Form(
+        (2, 2),
+        single=(0, 1),
+        attributes={**_PACKED, "batch_size": _I, "sequence_length": _I},
+        required=frozenset(("max_valid_num", "segment_max_size", "batch_size", "sequence_length")),
+    ),
     "RoundV2": _PLAIN,
     "SoftmaxV2": Form((1, 1), attributes={"axis": _I}),
-    "SoftmaxV3": Form((1, 1), attributes={"axis": _I}),
+    "SoftmaxV3": Form((1, 1), attributes={"axis": _I, "stable_mode": _I}),
+    "Unpack": Form(
+        (2, 2),
+        single=(0, 1),
+        attributes=_PACKED,
+        required=frozenset(("max_valid_num", "segment_max_size")),
+    ),
     "WhereV2": Form((3, 3), single=(0, 1, 2)),
     IPU_COPY: _PLAIN,
 }

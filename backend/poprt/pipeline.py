@@ -120,6 +120,8 @@ PREPARATION = (
     "limit_ir_version",
     "keep_outputs",
     "forget_declared_shapes",
+    "check_chip_operators",
+    "carry_caches",
     "check_static",
     "unique_name_for_nodes",
     "check_ipu_operators",

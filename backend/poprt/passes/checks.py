@@ -14,6 +14,7 @@ from onnxgraph import (
     infer_shapes,
     iter_graphs,
     iter_nodes,
+    iter_shapes,
 )
 from onnxgraph.edit import drop_functions
 from onnxgraph.inference import has_shape_function
@@ -22,7 +23,7 @@ from simipu import CompileError, GraphOptions
 from simipu.demand import measure
 from simipu.errors import CompileMemoryError
 from simipu.numerics.lowering import OLDEST_OPSET
-from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where
+from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where, operator_of
 
 from poprt.branches import advise_to_fix, raise_for_branch
 from poprt.forms import Forms
@@ -187,6 +188,24 @@ class CheckDemand(ImmutablePass):
             measure(infer_shapes(model)).check(options.memory_bytes, options.limit_seconds, options.num_cores)
         except GraphTooLargeError as error:
             raise CompileMemoryError(f"the model could not be run: {error}") from error
+        return model
+
+
+@register("check_chip_operators", stage=Stage.CHECKS, is_ours=True)
+class CheckChipOperators(ImmutablePass):
+    """Refuse nodes of the chip's own operators whose shapes or attributes are none of theirs."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError at the first."""
+        if not any(operator_of(node).fault for node in iter_nodes(model.graph)):
+            return model
+        graph = infer_shapes(model).graph
+        for part, shapes in zip(iter_graphs(graph), iter_shapes(graph), strict=True):
+            for node in part.node:
+                find = operator_of(node).fault
+                fault = find(node, [shapes.get(name) for name in node.input]) if find else ""
+                if fault:
+                    raise CompileError(f"node {describe(node)}: {fault}")
         return model
 
 

@@ -6,7 +6,8 @@ machine takes; `chip` and `table` put them together. Nothing here walks a graph:
 `simipu.cost` and `simipu.numerics` do, and know nothing of each other.
 """
 
-from simipu.operators.chip import CHIP_DOMAIN, CHIP_OPERATORS
+from simipu.operators.chip import CHIP_OPERATORS
+from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Operator, Rounding
 from simipu.operators.table import IPU_COPY, OPERATORS, find_operator, names_where, operator_of
 

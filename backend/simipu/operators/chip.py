@@ -16,16 +16,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Chain, attribute, like_first_input, register_stand_in
 
-from simipu.errors import CompileError
-from simipu.operators.entry import Body, Operator, Rounding, Surroundings
+from simipu.operators.attributes import read_size, refuse
+from simipu.operators.cache import CACHE
+from simipu.operators.codes import CODES
+from simipu.operators.domain import CHIP_DOMAIN
+from simipu.operators.entry import Body, Operator, Rounding, Shapes, Surroundings
 from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas import reducing
 from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
+from simipu.operators.packing import PACKING
 from simipu.operators.rules import chip as places
 from simipu.operators.rules import computing as rows
 
-CHIP_DOMAIN = "ai.graphcore"
 KERNEL_DOMAIN = "com.microsoft"
 """Of ONNX Runtime's own kernels, where the standard got an operator late."""
 EPSILON = 1e-5
@@ -70,13 +73,26 @@ def _gelu(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
 
 def _fast_norm(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
     """ONNX Runtime has a kernel of LayerNormalization for all opsets, the standard from 17 on."""
-    if attribute(node, "num_groups", 1) != 1:
-        raise CompileError(
-            f"node {node.name!r} ({node.op_type}): expected num_groups 1, found "
-            f"{attribute(node, 'num_groups')}; use GroupNormalization for more groups"
+    if node.op_type == "FastNorm" and attribute(node, "num_groups", 1) != 1:
+        raise refuse(
+            node,
+            f"expected num_groups 1, found {attribute(node, 'num_groups')}; use GroupNormalization for more "
+            "groups",
         )
     epsilon = attribute(node, "epsilon", EPSILON)
     chain.add_as(node.output[0], "LayerNormalization", *node.input, axis=-1, epsilon=epsilon)
+
+
+def _find_norm_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
+    """NormCE counts its groups as PopTransformer gives them: one of each row (its layer_norm_ce)."""
+    source = shapes[0]
+    groups = read_size(node, "num_groups", 1)
+    if source is None:
+        return ""
+    rows_found = int(np.prod(source[:-1]))
+    if groups not in (1, rows_found):
+        return f"expected num_groups 1, or the {rows_found} rows of {list(source)}, found {groups}"
+    return ""
 
 
 def _group_norm(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
@@ -182,7 +198,14 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         "FastNorm": Operator(
             rows=rows.inner_axes, cost=reducing.norm, body=_fast_norm, meaning=_OF_FAST_NORM
         ),
-        "NormCE": Operator(rows=rows.inner_axes, cost=reducing.norm, body=_fast_norm, meaning=_OF_FAST_NORM),
+        "NormCE": Operator(
+            rows=rows.inner_axes,
+            cost=reducing.norm,
+            body=_fast_norm,
+            fault=_find_norm_fault,
+            meaning="a layer norm over the last axis; `num_groups`, 1 or the number of rows, says the same; "
+            "`stable_algo` is about the order of its sums only",
+        ),
         "SoftmaxV2": Operator(**_SOFTMAX),
         "SoftmaxV3": Operator(**_SOFTMAX),
         **_like(
@@ -245,6 +268,9 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             rounding=Rounding.EXACT,
             meaning="the rows of its input, each as a tensor of `shape`",
         ),
+        **PACKING,
+        **CODES,
+        **CACHE,
     }
 )
 """By name."""

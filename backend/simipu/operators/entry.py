@@ -32,6 +32,12 @@ Body = Callable[[Chain, onnx.NodeProto, Surroundings], None]
 """Adds to a chain the nodes, of the standard or of ONNX Runtime, that make a node's results of its inputs."""
 
 
+Shapes = Sequence[tuple[int, ...] | None]
+"""Of a node's inputs; None where one is left out or not known."""
+Fault = Callable[[onnx.NodeProto, Shapes], str]
+"""What is wrong with a node whose inputs have these shapes; "": nothing."""
+
+
 class Rounding(Enum):
     """What becomes of an operator's results in half."""
 
@@ -75,6 +81,8 @@ class Operator:
     """What has to be so for it to be computed, in words."""
     body: Body | None = None
     """What computes it, where ONNX Runtime has neither kernel nor definition."""
+    fault: Fault | None = None
+    """What shape inference does not see."""
     meaning: str = ""
     """What it says, in words, where the standard does not."""
     refusal: str = ""

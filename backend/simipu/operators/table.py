@@ -16,7 +16,8 @@ from onnxgraph import Chain
 from onnxgraph.nodes import STANDARD_DOMAINS
 
 from simipu.operators import counts
-from simipu.operators.chip import CHIP_DOMAIN, CHIP_OPERATORS
+from simipu.operators.chip import CHIP_OPERATORS
+from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Operator, Rounding, Surroundings
 from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew

@@ -1,0 +1,58 @@
+"""Attributes and shapes of the chip's own operators, read with an eye on strangers' nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx
+from onnxgraph import attribute
+
+from simipu.errors import CompileError
+
+LARGEST = 2**31 - 1
+"""Of a size: the chip counts in 32 bits."""
+
+
+def refuse(node: onnx.NodeProto, fault: str) -> CompileError:
+    """The error that names a node and its operator."""
+    return CompileError(f"node {node.name or next(iter(node.output), '')!r} ({node.op_type}): {fault}")
+
+
+def read_size(node: onnx.NodeProto, name: str, default: int | None = None, least: int = 1) -> int:
+    """A whole number. Raises CompileError for what is none, and where one without a default is missing."""
+    return _check(node, name, attribute(node, name, default), least)
+
+
+def read_sizes(node: onnx.NodeProto, name: str) -> list[int]:
+    """One or several whole numbers. Raises CompileError for what is none."""
+    given = attribute(node, name)
+    listed = list(given) if isinstance(given, Sequence) and not isinstance(given, bytes) else [given]
+    if not listed:
+        raise refuse(node, f"expected one or several sizes in {name!r}, found none; give them")
+    return [_check(node, name, each) for each in listed]
+
+
+def read_choice(node: onnx.NodeProto, name: str, choices: Sequence[str]) -> str:
+    """One of several words, the first of which is the default. Raises CompileError for another."""
+    given = attribute(node, name, choices[0])
+    found = given.decode(errors="replace") if isinstance(given, bytes) else given
+    if found not in choices:
+        raise refuse(node, f"attribute {name!r}: expected {' or '.join(choices)}, found {found!r}")
+    return str(found)
+
+
+def read_axis(node: onnx.NodeProto, name: str, default: int, rank: int) -> int:
+    """An axis of a tensor of that rank, counted from the front. Raises CompileError for one that it has
+    not."""
+    axis = _check(node, name, attribute(node, name, default), -rank)
+    if axis >= rank:
+        raise refuse(node, f"attribute {name!r}: expected an axis of {rank}, found {axis}")
+    return axis % rank
+
+
+def _check(node: onnx.NodeProto, name: str, value: Any, least: int = 1) -> int:
+    if not isinstance(value, int) or not least <= value <= LARGEST:
+        found = "nothing" if value is None else f"{value!r}"
+        raise refuse(node, f"attribute {name!r}: expected a whole number from {least} on, found {found}")
+    return value

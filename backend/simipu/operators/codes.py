@@ -1,0 +1,234 @@
+"""Operators of numbers that are kept as codes: 4-bit weights, and 8-bit floats in bytes.
+
+PopTransformer (graphcore/PopTransformer, custom_ops) publishes what they do: int4_to_half_codelets.cpp,
+cast_to_uint8.cpp and matmul_fp8.cpp are the source of this file. Its product keeps sums in half; here, ours,
+they are kept in float and rounded once. `simipu.numerics.quarter` says what the 8-bit formats are; that the
+bodies here agree with it, tests say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import Chain, register_stand_in
+
+from simipu.operators.attributes import read_choice, read_size, refuse
+from simipu.operators.domain import CHIP_DOMAIN
+from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
+from simipu.operators.formulas import elementwise as ew
+from simipu.operators.formulas import moving as moves
+from simipu.operators.formulas import products
+from simipu.operators.formulas.vertices import InnerLoop
+from simipu.operators.formulas.work import Context, Work
+from simipu.operators.rules import computing as rows
+
+_NIBBLE = 16
+_SIGNED_NIBBLE = 8
+_CODES, _NAN_CODE, _SIGN, _LARGEST = 256, 128.0, 128.0, 127.0
+_SAFETY = 1e-3
+"""Added to a logarithm, so that a power of two is never taken for less; what is so close below one rounds up
+to it in either case."""
+_INT4 = InnerLoop(10, 4)
+"""Of GetInt4ToHalf1: two bytes are read, two pairs of halves looked up, four halves stored (counted from the
+published C++; a compiler may do better)."""
+_RANK = 2
+"""Of 4-bit weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """One of the two 8-bit formats: sign, exponent with its bias, mantissa, in `simipu.numerics.quarter`'s
+    words."""
+
+    mantissa_bits: int
+    bias: int
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """Of all codes."""
+        codes = np.arange(_CODES // 2)
+        exponents, mantissas = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
+        whole = mantissas + np.where(exponents > 0, 1 << self.mantissa_bits, 0)
+        found = np.ldexp(whole.astype(np.float64), np.maximum(exponents, 1) - self.bias - self.mantissa_bits)
+        both: npt.NDArray[np.float32] = np.concatenate([found, -found]).astype(np.float32)
+        both[int(_NAN_CODE)] = np.nan
+        return both
+
+    def decode(self, chain: Chain, source: str, scale: str) -> str:
+        """The values of codes at a scale, a tensor of one power of two."""
+        places = chain.add("Cast", source, to=TensorProto.INT32)
+        values = chain.add("Gather", chain.constant(self.values()), places, axis=0)
+        return chain.add("Mul", values, _power(chain, scale))
+
+    def encode(self, chain: Chain, source: str, scale: str) -> str:
+        """Codes as floats: the nearest, ties to the even code; what is too large becomes the largest, NaN
+        0x80.
+
+        With e the exponent, cut off below at that of the smallest normal value, and m = |x| / 2^(e - bits)
+        rounded, the code is (e + bias - 1) * 2^bits + m: a carry out of m goes where it has to.
+        """
+        scaled = chain.add("Div", source, _power(chain, scale))
+        size = chain.add("Abs", scaled)
+        least = chain.constant(2.0 ** (1 - self.bias))
+        normal = chain.add("Where", chain.add("Less", size, least), least, size)
+        logarithm = chain.add("Div", chain.add("Log", normal), chain.constant(np.log(2.0)))
+        exponent = chain.add("Floor", chain.add("Add", logarithm, chain.constant(_SAFETY)))
+        step = chain.add("Sub", exponent, chain.constant(self.mantissa_bits))
+        # Two factors: neither power leaves the range of float.
+        half_step = chain.add("Floor", chain.add("Mul", step, chain.constant(0.5)))
+        shrunk = chain.add("Div", size, _pow2(chain, half_step))
+        mantissa = chain.add(
+            "Round", chain.add("Div", shrunk, _pow2(chain, chain.add("Sub", step, half_step)))
+        )
+        block = chain.add("Add", exponent, chain.constant(self.bias - 1))
+        code = chain.add("Add", chain.add("Mul", block, chain.constant(2.0**self.mantissa_bits)), mantissa)
+        largest, zero = chain.constant(_LARGEST), chain.constant(0.0)
+        code = chain.add("Where", chain.add("Less", code, largest), code, largest)
+        is_negative = chain.add("And", chain.add("Less", scaled, zero), chain.add("Greater", code, zero))
+        signed = chain.add("Where", is_negative, chain.add("Add", code, chain.constant(_SIGN)), code)
+        return chain.add("Where", chain.add("IsNaN", scaled), chain.constant(_NAN_CODE), signed)
+
+
+FORMATS: Mapping[str, Codes] = MappingProxyType({"F143": Codes(3, 8), "F152": Codes(2, 16)})
+"""The first is the default."""
+
+
+def _pow2(chain: Chain, exponent: str) -> str:
+    return chain.add("Pow", chain.constant(2.0), exponent)
+
+
+def _power(chain: Chain, scale: str) -> str:
+    """2 to the first element of a tensor of whole numbers, as a scalar."""
+    first = chain.add("Gather", chain.add("Reshape", scale, chain.shape([-1])), chain.constant(0, np.int64))
+    return _pow2(chain, chain.add("Cast", first, to=TensorProto.FLOAT))
+
+
+def _format(node: onnx.NodeProto, name: str) -> Codes:
+    return FORMATS[read_choice(node, name, tuple(FORMATS))]
+
+
+def _to_bytes(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    codes = _format(node, "fp8Format").encode(chain, node.input[0], node.input[1])
+    chain.add_as(node.output[0], "Cast", codes, to=TensorProto.UINT8)
+
+
+def _product(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """The left operand may be in half: then it is taken as it is."""
+    left, right, left_scale, right_scale = node.input
+    if around.types.get(left) == TensorProto.UINT8:
+        left = _format(node, "fp8FormatLHS").decode(chain, left, left_scale)
+    wide = _format(node, "fp8FormatRHS").decode(chain, right, right_scale)
+    chain.add_as(node.output[0], "MatMul", left, wide)
+
+
+def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    """High and low 4 bits of a byte, each with a sign, follow one another along `axis`."""
+    source, scale = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.FLOAT)
+    whole = chain.add("Cast", source, to=TensorProto.FLOAT)
+    high = chain.add("Floor", chain.add("Div", whole, chain.constant(_NIBBLE)))
+    low = chain.add("Sub", whole, chain.add("Mul", high, chain.constant(_NIBBLE)))
+    is_high = chain.add("Less", low, chain.constant(_SIGNED_NIBBLE))
+    low = chain.add("Where", is_high, low, chain.add("Sub", low, chain.constant(_NIBBLE)))
+    axis = _read_axis(node)
+    apart = chain.shape([0, 0, 1] if axis else [0, 1, -1])
+    pair = chain.add("Concat", *(chain.add("Reshape", each, apart) for each in (high, low)), axis=axis + 1)
+    if axis:
+        wide = chain.add("Transpose", chain.add("Reshape", pair, chain.shape([0, -1])), perm=[1, 0])
+    else:
+        sizes = chain.add("Concat", chain.shape([-1]), chain.add("Shape", scale), axis=0)
+        wide = chain.add("Reshape", pair, sizes)
+    chain.add_as(node.output[0], "Mul", wide, scale)
+
+
+def _read_axis(node: onnx.NodeProto) -> int:
+    axis = read_size(node, "axis", 0, 0)
+    if axis > 1:
+        raise refuse(node, f"attribute 'axis': expected 0 or 1, found {axis}")
+    return axis
+
+
+def _find_scale_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
+    """Scales are one number each, that there is."""
+    for name, shape in list(zip(node.input, shapes, strict=True))[len(node.input) // 2 :]:
+        if shape is not None and int(np.prod(shape)) < 1:
+            return f"expected one number as the scale {name!r}, found {list(shape)}"
+    for each in ("fp8Format", "fp8FormatLHS", "fp8FormatRHS"):
+        read_choice(node, each, tuple(FORMATS))
+    return ""
+
+
+def _find_nibble_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
+    weights, scale, axis = shapes[0], shapes[1], _read_axis(node)
+    if weights is None or scale is None:
+        return ""
+    if len(weights) != _RANK:
+        return f"expected weights of two axes, found {list(weights)}"
+    expected = (weights[1 - axis],)
+    return "" if scale == expected else f"expected a scale {list(expected)}, found {list(scale)}"
+
+
+def _widen(context: Context) -> Work:
+    """A lookup of each byte, and the way to where a product wants its weights."""
+    work = moves.move(context)
+    looked_up = context.pass_over(context.result, _INT4)
+    return replace(work, compute=work.compute + int(looked_up), steps=work.steps + 1)
+
+
+@register_stand_in(CHIP_DOMAIN, "CastToUint8WithoutShapeInfer")
+def _stand_in_for_bytes(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    return [helper.make_node("Cast", [node.input[0]], [node.output[0]], to=TensorProto.UINT8)]
+
+
+@register_stand_in(CHIP_DOMAIN, "FP8MatMulWithoutShapeInfer")
+def _stand_in_for_product(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    chain = Chain(f"{node.output[0]}/widened")
+    wide = [chain.add("Cast", name, to=TensorProto.FLOAT16) for name in node.input[:2]]
+    chain.add_as(node.output[0], "MatMul", *wide)
+    return chain.nodes
+
+
+@register_stand_in(CHIP_DOMAIN, "Int4ToHalf")
+def _stand_in_for_nibbles(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    chain = Chain(f"{node.output[0]}/widened")
+    wide = chain.add("Cast", node.input[0], to=TensorProto.FLOAT16)
+    if _read_axis(node):
+        wide = chain.add("Transpose", wide, perm=[1, 0])
+    chain.add_as(node.output[0], "Concat", wide, wide, axis=0)
+    return chain.nodes
+
+
+CODES: Mapping[str, Operator] = MappingProxyType(
+    {
+        "CastToUint8WithoutShapeInfer": Operator(
+            rows=rows.elementwise,
+            cost=ew.cast,
+            body=_to_bytes,
+            fault=_find_scale_fault,
+            rounding=Rounding.EXACT,
+            meaning="the 8-bit codes of its input at a scale, the power of two that its second input is "
+            "(fp8Format F143 or F152); what is too large becomes the largest",
+        ),
+        "FP8MatMulWithoutShapeInfer": Operator(
+            rows=rows.matmul,
+            cost=products.matmul,
+            body=_product,
+            fault=_find_scale_fault,
+            meaning="the product of two tensors of 8-bit codes at scales, in half; the left one may be half "
+            "itself. Sums are kept in float and rounded once, which is ours",
+        ),
+        "Int4ToHalf": Operator(
+            whole_batch="it is made for weights",
+            cost=_widen,
+            body=_from_nibbles,
+            fault=_find_nibble_fault,
+            meaning="weights of two signed 4-bit numbers a byte, the high one first, as halves: [n, m] with "
+            "axis 0 as [2n, m] and a scale [m], with axis 1 as [2m, n] and a scale [n]. The third input and "
+            "`remap` are about layout only",
+        ),
+    }
+)

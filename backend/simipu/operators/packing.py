@@ -1,0 +1,224 @@
+"""Operators that take samples of packed transformers apart and put them together again: Unpack, Repack and
+MaskCompress.
+
+What they take and give follows published scripts (packed_bert_example, packed_deberta_example of
+graphcore/PopRT): samples lie end to end, over the ends of rows, in what is [batch, tokens, ...]; lengths are
+in an int32 tensor [max_valid_num, segments]. How their vertices work is not public: they cost a lookup of
+each token in a table of tokens, as an embedding does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import Chain, Value, like_first_input, register_stand_in
+
+from simipu.operators.attributes import read_axis, read_size, read_sizes
+from simipu.operators.domain import CHIP_DOMAIN
+from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
+from simipu.operators.formulas import moving as moves
+from simipu.operators.formulas.work import Context, Work
+
+_INDEX_BYTES = 4
+_TOKENS, _TOGETHER = 2, "its tokens come from all rows"
+"""The axes that samples lie along: batch and tokens."""
+
+
+def _spread(chain: Chain, node: onnx.NodeProto, tokens: str) -> str:
+    """Of each place of an unpacked sample, [max_valid_num * sizes], where its token lies among the packed
+    ones; `tokens`, their number, where there is none.
+
+    A length above a segment's size moves those that follow by all of it, and the rest of it is not seen; a
+    negative one counts as 0. So nothing that callers write into lengths leads out of the tensor.
+    """
+    sizes = read_sizes(node, "segment_max_size")
+    zero, one = chain.constant(0, np.int64), chain.constant(1, np.int64)
+    lengths = chain.add("Cast", node.input[1], to=TensorProto.INT64)
+    lengths = chain.add("Where", chain.add("Less", lengths, zero), zero, lengths)
+    flat = chain.add("Reshape", lengths, chain.shape([-1]))
+    ends = chain.add("CumSum", flat, zero)
+    starts = chain.add("Sub", ends, flat)
+    firsts, counts = (chain.add("Reshape", each, chain.shape([-1, len(sizes), 1])) for each in (starts, flat))
+    places = []
+    for number, size in enumerate(sizes):
+        inner = chain.add("Range", zero, chain.constant(size, np.int64), one)
+        first, count = (
+            chain.add("Gather", each, chain.constant(number, np.int64), axis=1) for each in (firsts, counts)
+        )
+        place = chain.add("Add", first, inner)
+        is_there = chain.add("And", chain.add("Less", inner, count), chain.add("Less", place, tokens))
+        places.append(chain.add("Where", is_there, place, tokens))
+    joined = chain.add("Concat", *places, axis=1)
+    return chain.add("Reshape", joined, chain.shape([-1]))
+
+
+def _rest(chain: Chain, source: str) -> str:
+    """The sizes behind batch and tokens, of which there may be none."""
+    last = chain.constant([np.iinfo(np.int64).max], np.int64)
+    return chain.add("Slice", chain.add("Shape", source), chain.shape([_TOKENS]), last)
+
+
+def _zeros(chain: Chain, node: onnx.NodeProto, sizes: str, around: Surroundings) -> str:
+    data_type = around.types.get(node.input[0], TensorProto.FLOAT)
+    value = helper.make_tensor("zero", data_type, [1], [0])
+    return chain.add("ConstantOfShape", sizes, value=value)
+
+
+def _unpack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """A lookup in the tokens, behind which stands a zero for what is beyond a sample."""
+    rest = _rest(chain, node.input[0])
+    flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
+    count = chain.add("Gather", chain.add("Shape", flat), chain.constant(0, np.int64), axis=0)
+    padding = _zeros(chain, node, chain.add("Concat", chain.shape([1]), rest, axis=0), around)
+    places = _spread(chain, node, count)
+    found = chain.add("Gather", chain.add("Concat", flat, padding, axis=0), places, axis=0)
+    size = sum(read_sizes(node, "segment_max_size"))
+    wanted = chain.add("Concat", chain.shape([-1, size]), rest, axis=0)
+    chain.add_as(node.output[0], "Reshape", found, wanted)
+
+
+def _repack(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """Each token to where it was; tokens of no sample are zero."""
+    batch, tokens = read_size(node, "batch_size"), read_size(node, "sequence_length")
+    rest, count = _rest(chain, node.input[0]), chain.constant(batch * tokens, np.int64)
+    flat = chain.add("Reshape", node.input[0], chain.add("Concat", chain.shape([-1]), rest, axis=0))
+    empty = _zeros(chain, node, chain.add("Concat", chain.shape([batch * tokens + 1]), rest, axis=0), around)
+    places = chain.add("Reshape", _spread(chain, node, count), chain.shape([-1, 1]))
+    filled = chain.add("ScatterND", empty, places, flat)
+    kept = chain.add("Slice", filled, chain.shape([0]), chain.shape([batch * tokens]), chain.shape([0]))
+    wanted = chain.add("Concat", chain.shape([batch, tokens]), rest, axis=0)
+    chain.add_as(node.output[0], "Reshape", kept, wanted)
+
+
+def _mask_compress(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """What is kept moves to the front in its order, by a table of where it goes; the rest stays zero.
+
+    place of kept element i: how many are kept before it; of another: behind the end, which is cut off.
+    """
+    data, mask = node.input[0], chain.add("Cast", node.input[1], to=TensorProto.BOOL)
+    rank = around.ranks.get(data, 1)
+    axis = read_axis(node, "axis", 0, rank)
+    order = [axis, *(each for each in range(rank) if each != axis)]
+    turned = chain.add("Transpose", data, perm=order)
+    sizes = chain.add("Shape", turned)
+    length, rest = (
+        chain.add("Slice", sizes, chain.shape([first]), chain.constant([last], np.int64))
+        for first, last in ((0, 1), (1, np.iinfo(np.int64).max))
+    )
+    ones = chain.add("Cast", chain.add("Reshape", mask, chain.shape([-1])), to=TensorProto.INT64)
+    before = chain.add("CumSum", ones, chain.constant(0, np.int64), exclusive=1)
+    kept = chain.add("Cast", ones, to=TensorProto.BOOL)
+    places = chain.add("Where", kept, before, length)
+    longer = chain.add("Concat", chain.add("Add", length, chain.shape([1])), rest, axis=0)
+    empty = _zeros(chain, node, longer, around)
+    filled = chain.add("ScatterND", empty, chain.add("Reshape", places, chain.shape([-1, 1])), turned)
+    front = chain.add("Slice", filled, chain.shape([0]), length, chain.shape([0]))
+    back = [order.index(each) for each in range(rank)]
+    chain.add_as(node.output[0], "Transpose", front, perm=back)
+
+
+def _find_packing_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
+    """Of Unpack: what is taken is [batch, tokens, ...], lengths are [max_valid_num, segments]."""
+    data, lengths = shapes[0], shapes[1]
+    count, sizes = read_size(node, "max_valid_num"), read_sizes(node, "segment_max_size")
+    if data is not None and len(data) < _TOKENS:
+        return f"expected [batch, tokens, ...] as its first input, found {list(data)}"
+    if lengths is not None and lengths not in ((count, len(sizes)), (count,) if len(sizes) == 1 else ()):
+        return (
+            f"expected lengths [{count}, {len(sizes)}], max_valid_num and the number of segments, found "
+            f"{list(lengths)}"
+        )
+    return ""
+
+
+def _find_repacking_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
+    """The same, of samples that are [max_valid_num, sizes, ...]."""
+    read_size(node, "batch_size"), read_size(node, "sequence_length")
+    samples, wanted = shapes[0], (read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size")))
+    if samples is not None and samples[:_TOKENS] != wanted:
+        return f"expected samples [{wanted[0]}, {wanted[1]}, ...], found {list(samples)}"
+    return _find_packing_fault(node, shapes)
+
+
+def _find_compress_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
+    data, mask = shapes[0], shapes[1]
+    if data is None or mask is None:
+        return ""
+    if not data:
+        return "expected a tensor with an axis as its first input, found a scalar"
+    size = data[read_axis(node, "axis", 0, len(data))]
+    return "" if mask == (size,) else f"expected a mask [{size}], found {list(mask)}"
+
+
+def _look_up(context: Context) -> Work:
+    """A row of the chip's memory for each token, found among all."""
+    data, lengths = context.inputs[0], context.inputs[1]
+    if data is None or lengths is None:
+        return moves.move(context)
+    tokens = max(1, int(np.prod(context.result.shape[:_TOKENS])))
+    indices = Value((tokens,), _INDEX_BYTES)
+    node = helper.make_node("Gather", ["tokens", "places"], [context.node.output[0]], name=context.node.name)
+    table = replace(context, node=node, inputs=[data, indices], constants=frozenset())
+    return replace(moves.gather(table), kind="data movement")
+
+
+@register_stand_in(CHIP_DOMAIN, "Unpack")
+def _stand_in_for_unpack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    return _resized(node, [read_size(node, "max_valid_num"), sum(read_sizes(node, "segment_max_size"))])
+
+
+@register_stand_in(CHIP_DOMAIN, "Repack")
+def _stand_in_for_repack(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
+    return _resized(node, [read_size(node, "batch_size"), read_size(node, "sequence_length")])
+
+
+def _resized(node: onnx.NodeProto, leading: Sequence[int]) -> Sequence[onnx.NodeProto]:
+    """The first of each axis, as often as there is place."""
+    chain = Chain(f"{node.output[0]}/sizes")
+    first = helper.make_tensor("first", TensorProto.INT64, [1], [0])
+    places = [chain.add("ConstantOfShape", chain.shape([size]), value=first) for size in leading]
+    half_way = chain.add("Gather", node.input[0], places[0], axis=0)
+    chain.add_as(node.output[0], "Gather", half_way, places[1], axis=1)
+    return chain.nodes
+
+
+register_stand_in(CHIP_DOMAIN, "MaskCompress")(like_first_input)
+
+PACKING: Mapping[str, Operator] = MappingProxyType(
+    {
+        "Unpack": Operator(
+            whole_batch=_TOGETHER,
+            cost=_look_up,
+            body=_unpack,
+            fault=_find_packing_fault,
+            rounding=Rounding.EXACT,
+            meaning="samples that lie end to end in [batch, tokens, ...], by their lengths [max_valid_num, "
+            "segments]: [max_valid_num, sum of segment_max_size, ...], each segment at a place of its own, "
+            "zero behind its end. The order of several segments, one after the other sample by sample, is "
+            "ours",
+        ),
+        "Repack": Operator(
+            whole_batch=_TOGETHER,
+            cost=_look_up,
+            body=_repack,
+            fault=_find_repacking_fault,
+            rounding=Rounding.EXACT,
+            meaning="the inverse of Unpack: tokens back into [batch_size, sequence_length, ...], names of "
+            "attributes that are ours; tokens of no sample are zero",
+        ),
+        "MaskCompress": Operator(
+            whole_batch="what is kept of one row moves others",
+            cost=_look_up,
+            body=_mask_compress,
+            fault=_find_compress_fault,
+            rounding=Rounding.EXACT,
+            meaning="Compress whose result keeps the shape of its input: what the mask [size of `axis`, "
+            "default 0] keeps is moved to the front, zeros behind. Not public: this is ours",
+        ),
+    }
+)

@@ -1,0 +1,46 @@
+"""Models of one operator of the chip's own compiler, and what they answer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+from onnxgraph import infer_shapes
+from simipu.numerics import Numerics
+from simipu.numerics.lowering import lower
+from simipu.operators import CHIP_DOMAIN
+
+
+def build(
+    op_type: str,
+    inputs: Mapping[str, Any],
+    weights: Any = (),
+    outputs: Sequence[str] = ("y",),
+    opset: int = 13,
+    **attributes: Any,
+) -> onnx.ModelProto:
+    """A model of one operator; inputs are arrays by name, and so are weights."""
+    given = {name: np.asarray(value) for name, value in inputs.items()}
+    held = [numpy_helper.from_array(np.asarray(value), name) for name, value in dict(weights).items()]
+    names = [*given, *dict(weights)]
+    node = helper.make_node(op_type, names, outputs, name="it", domain=CHIP_DOMAIN, **attributes)
+    values = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    ]
+    graph = helper.make_graph([node], "chip", values, [], held)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(CHIP_DOMAIN, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    known = {info.name: info for info in infer_shapes(model).graph.value_info}
+    model.graph.output.extend(known[name] for name in outputs)
+    return model
+
+
+def run(model: onnx.ModelProto, numerics: Numerics | None = None, **feeds: Any) -> Any:
+    lowered = lower(model, numerics)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(lowered.SerializeToString(), options, ["CPUExecutionProvider"])
+    return session.run(None, feeds)
