@@ -32,7 +32,6 @@ OURS = frozenset(
 )
 _REFUSED_ARGUMENTS = {
     "quantize": "poprt.quantizer is not there yet",
-    "pack_args": REFUSED["pack_args"],
     "merge_moe": REFUSED["merge_moe"],
     "enable_compress_pattern": REFUSED["enable_compress_pattern"],
 }

@@ -230,6 +230,7 @@ def _converter(options: argparse.Namespace) -> Converter:
         used_passes=split_names(options.passes),
         check=options.check,
         disable_fast_norm=options.disable_fast_norm,
+        pack_args=dict(options.pack_args) or None,
         fp8_skip_op_names=split_names(options.fp8_skip_op_names),
         fp8_params=options.fp8_params,
         enable_insert_remap=options.enable_insert_remap,

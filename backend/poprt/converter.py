@@ -17,6 +17,7 @@ from poprt import pipeline
 from poprt._later import later
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass
+from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params
 from poprt.terminal import show_progress
 
@@ -114,7 +115,7 @@ class Converter:
             used_passes=_names(used_passes),
             check=check,
             disable_fast_norm=disable_fast_norm,
-            pack_args=pack_args,
+            pack_args=PackArgs.read(pack_args) if pack_args else None,
             fp8_params=Fp8Params() if not fp8_params else Fp8Params.parse(fp8_params),
             fp8_skip_op_names=frozenset(_names(fp8_skip_op_names)),
             quantize=quantize,

@@ -16,6 +16,7 @@ from simipu.numerics import Numerics
 from simipu.target import MOST_IPUS
 
 from popef.text import escape
+from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params
 
 HARDWARE_VERSION = "ipu2"
@@ -94,7 +95,7 @@ class ConverterOptions:
     used_passes: Sequence[str] = ()
     check: bool = False
     disable_fast_norm: bool = False
-    pack_args: Mapping[str, Any] | None = None
+    pack_args: PackArgs | None = None
     fp8_params: Fp8Params = field(default_factory=Fp8Params)
     fp8_skip_op_names: Collection[str] = ()
     quantize: bool = False

@@ -36,7 +36,6 @@ REFUSED: Mapping[str, str] = {
     "calibration_with_data": f"calibration of fp8 {_LATER}; --fp8_params gives formats and scales",
     "num_of_layers_keep_fp16": f"calibration of fp8 {_LATER}; --fp8_skip_op_names names what stays fp16",
     "precision_compare": f"the comparison of fp8 layers {_LATER}; --passes layer_precision_compare is there",
-    "pack_args": f"packing {_LATER}",
     "custom_library_so_paths": f"{_LIBRARY}; give shapes with --custom_shape_inference",
     "manual_sharding_config": f"sharding by a file {_LATER}",
     "only_manual_sharding": f"sharding by a file {_LATER}",
@@ -208,7 +207,8 @@ def _add_graph(parser: Parser) -> None:
         metavar="DTYPE,[SHAPE][,N]",
         help="join inputs of that type and shape, which the host concatenates",
     )
-    add("--pack_args", type=read_option, nargs="+", default=[], metavar="KEY=VAL", help="refused")
+    pack_help = "take samples end to end: max_valid_num=N segment_max_size=N, see PackArgs"
+    add("--pack_args", type=read_option, nargs="+", default=[], metavar="KEY=VAL", help=pack_help)
 
 
 def _add_passes(parser: Parser) -> None:

@@ -11,7 +11,7 @@ from onnxgraph import attribute
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import register
-from poprt.passes.patterns import PatternPass, Scope, is_operator
+from poprt.passes.patterns import Names, PatternPass, Scope, is_operator
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _LEAST_MASKED = -1_000.0
@@ -70,6 +70,27 @@ class InsertAttentionMask(PatternPass):
             changed.CopyFrom(each)
             changed.input[:] = [mask if name == found.result else name for name in each.input]
             scope.rewrite(each, [*(made.nodes if place == 0 else []), changed], [each])
+
+
+def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozenset[str]:
+    """The inputs of a graph, of which `known` tells the shapes, that are masks: one number for each token,
+    of which (1 - mask) times a large negative number is made."""
+    scope = Scope.of(Names(1, set()), graph, known, None)
+    scope.look_at_nodes()
+    given = {value.name for value in graph.input}
+    found = (_read_mask(node, scope) for node in graph.node if node.op_type in InsertAttentionMask.op_types)
+    sources = {_find_given(each.tokens, scope) for each in found if each is not None}
+    return frozenset(sources & given)
+
+
+def _find_given(name: str, scope: Scope) -> str:
+    """What a mask was before it was cast."""
+    for _ in range(_MOST_VIEWS):
+        node = scope.maker(name, "Cast", "Identity")
+        if node is None:
+            return name
+        name = node.input[0]
+    return name
 
 
 def _other(node: onnx.NodeProto, name: str) -> str:

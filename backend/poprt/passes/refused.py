@@ -19,4 +19,3 @@ for _name in ("manual_sharding", "overlap_io"):
     refuse_pass(_name, _LATER)
 refuse_pass("merge_moe", _UNKNOWN, stage=Stage.PATTERNS, option="merge_moe")
 refuse_pass("compress_pattern", _UNKNOWN, stage=Stage.CHIP, option="enable_compress_pattern")
-refuse_pass("packed_transformer", _LATER, stage=Stage.CHIP, option="pack_args")
