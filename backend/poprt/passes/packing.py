@@ -7,12 +7,10 @@ do what: `token_rules`.
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from onnxgraph import find_opset, infer_shapes, iter_bodies, iter_defined, iter_reads, rename
@@ -24,7 +22,7 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.masks import find_mask_inputs
 from poprt.passes.pattern_helper import PatternMatcher
 from poprt.passes.patterns import Making, Names, declare_chip
-from poprt.passes.token_rules import BOTH, LEADING, PLAIN, SAMPLES, TOKENS, Ask, Labels, Mixed, Sizes, follow
+from poprt.passes.token_rules import BOTH, LEADING, PLAIN, Ask, Labels, Mixed, Sizes, follow
 from poprt.passes.views import Array, GraphView, constants_of, types_of
 
 LENGTHS = "unpack_info"
@@ -42,10 +40,10 @@ class PackArgs:
     """What --pack_args says, under the real names.
 
     max_valid_num: samples in a run at most. segment_max_size: the longest sample; of samples of several
-    segments the longest of each, 13+51. head_pattern: paths of what is computed of unpacked tokens at the end;
-    without, each output is unpacked as late as it can be. dynamic_groups: inputs that are packed together;
-    all that have their leading axes are. enable_double_batch_unpack, efficiency_priority: how the real
-    tool's vertices work, which is not public; nothing changes here.
+    segments the longest of each, 13+51. head_pattern: paths of what is computed of unpacked tokens at the
+    end; without, each output is unpacked as late as it can be. dynamic_groups: inputs that are packed
+    together; all that have their leading axes are. enable_double_batch_unpack, efficiency_priority: how the
+    real tool's vertices work, which is not public; nothing changes here.
     """
 
     max_valid_num: int
@@ -64,7 +62,9 @@ class PackArgs:
             raise CompileError(f"pack_args: there is no {unknown[0]!r}; there are {', '.join(known)}")
         missing = [name for name in ("max_valid_num", "segment_max_size") if name not in given]
         if missing:
-            raise CompileError(f"pack_args: expected {missing[0]}, as in max_valid_num=40 segment_max_size=256")
+            raise CompileError(
+                f"pack_args: expected {missing[0]}, as in max_valid_num=40 segment_max_size=256"
+            )
         values = {}
         for name, value in given.items():
             read, form = known[name]
@@ -112,7 +112,9 @@ def _groups(value: Any) -> tuple[tuple[str, ...], ...]:
         listed: Any = [part.split(",") for part in text[2:-2].split("],[")]
     else:
         listed = value
-    groups = tuple(tuple(str(name) for name in group if name) for group in listed if not isinstance(group, str))
+    groups = tuple(
+        tuple(str(name) for name in group if name) for group in listed if not isinstance(group, str)
+    )
     if not groups or not all(groups):
         raise ValueError
     return groups
@@ -151,8 +153,10 @@ class PackedTransformer(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError."""
         if not self._given:
-            raise CompileError("packed_transformer: expected pack_args, such as max_valid_num=40 "
-                               "segment_max_size=256; give them")
+            raise CompileError(
+                "packed_transformer: expected pack_args, such as max_valid_num=40 "
+                "segment_max_size=256; give them"
+            )
         args = self._given if isinstance(self._given, PackArgs) else PackArgs.read(self._given)
         if any(node.op_type == "Unpack" and node.domain == CHIP_DOMAIN for node in model.graph.node):
             self.logger.warning("packed_transformer: the model is packed already")
@@ -291,7 +295,13 @@ class _Packing:
         turned = made.new_name() if labels[0] == BOTH else result
         if packed:
             made.chip(
-                turned, "Repack", source, LENGTHS, **shared, batch_size=sizes.batch, sequence_length=sizes.tokens
+                turned,
+                "Repack",
+                source,
+                LENGTHS,
+                **shared,
+                batch_size=sizes.batch,
+                sequence_length=sizes.tokens,
             )
         else:
             made.chip(turned, "Unpack", source, LENGTHS, **shared)
@@ -346,7 +356,9 @@ def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dic
     shapes = {value.name: view.shape(value.name) for value in graph.input if value.name not in held}
     unknown = next((name for name, shape in shapes.items() if shape is None), None)
     if unknown is not None:
-        raise CompileError(f"packed_transformer: the shape of input {unknown!r} is not known; give input_shape")
+        raise CompileError(
+            f"packed_transformer: the shape of input {unknown!r} is not known; give input_shape"
+        )
     named = [name for group in args.dynamic_groups for name in group]
     for name in named:
         if name not in shapes:
@@ -356,7 +368,9 @@ def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dic
     known = {name: shape for name, shape in shapes.items() if shape is not None}
     first = named[0] if named else next((name for name, shape in known.items() if len(shape) >= _FLAT), "")
     if not first or len(known[first]) < _FLAT:
-        raise CompileError("packed_transformer: expected inputs [batch, tokens], found none; give dynamic_groups")
+        raise CompileError(
+            "packed_transformer: expected inputs [batch, tokens], found none; give dynamic_groups"
+        )
     leading = known[first][:_FLAT]
     for name, shape in known.items():
         if shape[:_FLAT] != leading or len(shape) > _DEEP:

@@ -94,7 +94,9 @@ class Ask:
 
     def only_first(self) -> Labels:
         """The labels of the first input; the others, if there are any, have to be without."""
-        if not self.is_labelled(0) or any(self.is_labelled(place) for place in range(1, len(self.node.input))):
+        if not self.is_labelled(0) or any(
+            self.is_labelled(place) for place in range(1, len(self.node.input))
+        ):
             raise Mixed("samples come by another input than the first")
         return self.labels_of(0)
 
@@ -146,7 +148,11 @@ def _fit(ask: Ask, place: int, found: Sequence[str]) -> None:
             raise Mixed(f"{name!r} tells {wanted} apart")
         value = ask.shrunk.get(place, ask.view.value(name, _MOST_READ))
         first = None if value is None else np.take(value, [0], axis)
-        if value is not None and first is not None and np.array_equal(value, np.broadcast_to(first, value.shape)):
+        if (
+            value is not None
+            and first is not None
+            and np.array_equal(value, np.broadcast_to(first, value.shape))
+        ):
             ask.shrunk[place] = first
             if place in ask.changed:
                 ask.changed[place] = np.take(ask.changed[place], [0], axis)
@@ -412,7 +418,9 @@ def _expand(ask: Ask) -> Labels:
     return tuple(found)
 
 
-_REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
+_REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
+)
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "Concat": _along(0),

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 from exported_graphs import I32, Exporter, F
 from onnx import TensorProto
+from poprt.passes import get_pass
 
 from pass_cases.case import Case, Feeds, make_feeds
 
@@ -68,6 +69,29 @@ def made(name: str) -> frozenset[str]:
     return frozenset((name,))
 
 
+def encoder() -> onnx.ModelProto:
+    """A layer of BERT whose positions are the host's."""
+    net, width = Exporter(), 16
+    ids, places = (net.input(name, [2, 8], TensorProto.INT64) for name in ("ids", "positions"))
+    x = net.add("Add", *(net.add("Gather", net.weight(19, width), each) for each in (ids, places)))
+    x = net.attention(x, 2, 8, 2, 8, net.mask("mask", 2, 8))
+    return net.model({net.linear(x, width, 2): [2, 8, 2]})
+
+
+def packed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same after the pass."""
+    args = {"max_valid_num": 2, "segment_max_size": 8}
+    changed: onnx.ModelProto = get_pass("packed_transformer", pack_args=args)(model)
+    for node in changed.graph.node:
+        node.name = node.name or node.output[0]
+    return changed
+
+
+def whole_samples(model: onnx.ModelProto) -> Feeds:
+    """As many samples as rows, all as long as a row: packed they lie as they did."""
+    return {**make_feeds(model), "unpack_info": np.full((2, 1), 8, np.int32)}
+
+
 CASES: dict[str, Case] = {
     "replace_erf_with_erfv2": Case(
         lambda: one("Erf"), lambda: one("Tanh"), made=made("ErfV2"), gone=made("Erf"), saves=True
@@ -107,6 +131,15 @@ CASES: dict[str, Case] = {
         saves=True,
     ),
     "auto_insert_remap": Case(product, lambda: product("Add"), made=made("Remap")),
+    "packed_transformer": Case(
+        encoder,
+        lambda: packed(encoder()),
+        {"pack_args": {"max_valid_num": 2, "segment_max_size": 8}},
+        made=frozenset(("Unpack", "Repack")),
+        main_only="inputs are the main graph's",
+        feeds=whole_samples,
+        changes_borders="it takes the lengths of samples, and gives each sample a row",
+    ),
     "apply_host_concat_split": Case(
         small_inputs,
         lambda: small_inputs(1),
