@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from exported_graphs import I32, I64, Exporter, F, bert_like
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxgraph import collect_values
 from poprt import Compiler, CompilerOptions, Converter, pipeline, runtime
 from poprt.cli import main
@@ -302,3 +302,45 @@ def test_lengths_of_strangers_lead_nowhere():
         found = {each.name: np.zeros(each.shape, np.float32) for each in runner.get_execute_outputs()}
         runner.execute({"ids": ids, "mask": mask, "unpack_info": info}, found)
         assert all(np.isfinite(value).all() for value in found.values())
+
+
+def newest(batch):
+    """A layer as transformers 5 writes it: the mask is a truth, which scores are chosen by."""
+    net, width = Exporter(17), 16
+    x = net.add("Gather", net.weight(19, width), net.input("ids", [batch, TOKENS], I64))
+    x = net.add("Add", x, net.add("Gather", net.weight(TOKENS, width), net.input("at", [batch, TOKENS], I64)))
+    truth = net.add("Cast", net.input("mask", [batch, TOKENS], I64), to=TensorProto.BOOL)
+    seen = net.add("Reshape", net.add("Flatten", truth, axis=2), net.integers(batch, 1, 1, TOKENS))
+    both = net.add("And", net.constant(np.ones((1, 1, TOKENS, 1), bool), bool), seen)
+    lowest = net.constant(np.finfo(np.float32).min)
+    x = net.attention(x, batch, TOKENS, 2, 8, net.add("Where", both, net.constant(0.0), lowest))
+    return net.model({net.linear(x, width, 2): [batch, TOKENS, 2]})
+
+
+@pytest.mark.parametrize("options", [{"pack_args": ARGS}, {"used_passes": "insert_attention_mask"}])
+def test_masks_of_the_newest_exporters_are_known(options):
+    samples = sentences([5, 3, 8, 2])
+    places = [np.arange(len(each)) for each in samples]
+    alone = run(
+        convert(newest(4), precision="fp16"),
+        ids=pad(samples, 4),
+        at=pad(places, 4),
+        mask=pad(shown(samples), 4),
+    )
+    # The first two fill a row, so that they lie as well side by side as end to end.
+    feeds = {"ids": lay(samples, 3), "at": lay(places, 3), "mask": lay(numbered(samples), 3)}
+    if "pack_args" in options:
+        feeds["unpack_info"] = count(samples, 7)
+    (found,) = run(convert(newest(3), precision="fp16", **options), **feeds).values()
+    (expected,) = alone.values()
+    rows = found if "pack_args" in options else [found[0][:5], found[0][5:], found[1], found[2]]
+    for row, sample in enumerate(samples):
+        seen = slice(len(sample))
+        np.testing.assert_allclose(rows[row][seen], expected[row][seen], atol=4e-3)
+
+
+def test_a_model_without_a_known_mask_is_warned_of(caplog):
+    net = Exporter()
+    model = net.model({net.add("Mul", net.input("x", [2, 8]), net.constant(2.0)): [2, 8]})
+    convert(model, used_passes="insert_attention_mask")
+    assert "insert_attention_mask found no mask" in caplog.text

@@ -38,7 +38,7 @@ def write_real(repository: Path) -> None:
     model = onnx.load(REAL / "paraphrase-MiniLM-L3-v2.onnx")
     pack_args = {"max_valid_num": SAMPLES, "segment_max_size": REAL_TOKENS}
     for name, rows, further in (("real_alone", SAMPLES, {}), ("real_packed", ROWS, {"pack_args": pack_args})):
-        shapes = dict.fromkeys(("input_ids", "attention_mask"), [rows, REAL_TOKENS])
+        shapes = {"input_ids": [rows, REAL_TOKENS], "attention_mask": [rows, REAL_TOKENS]}
         write(repository / name, model, input_shape=shapes, remove_outputs="output,463", **further)
 
 

@@ -43,6 +43,8 @@ from poprt.passes.views import Array
 
 _MOST_ROUNDS = 64
 """What is computed may give shapes that give more to compute; a known model has 3."""
+_MOST_STEPS = 8
+"""From a result that is too large back to what is not; a known model has 2."""
 _NOT_FOLDED = names_where(lambda entry: entry.is_random or entry.taken_apart) | {
     # 8-bit weights stay of 8 bits, as ONNX Runtime's optimiser leaves them.
     "DequantizeLinear",
@@ -302,12 +304,7 @@ class _Plan:
     def fold(self, model: onnx.ModelProto) -> bool:
         """Put what the plan makes in the place of the nodes that make it; whether any went."""
         asked = [key for key in self.wanted if key in self.nodes]
-        made = self._compute(model, asked)
-        for key in made:
-            place, name = self.homes[key]
-            if not 0 <= self.bound < made[key].nbytes:
-                place.found[name] = numpy_helper.from_array(made[key], name)
-        missing, sources = self._gather(key for key in asked if not self._is_had(key))
+        missing, sources = self._gather(self._find(model, asked), had=True)
         for key in (*self.wanted, *(key for key, _ in sources)):
             place, name = self.homes[key]
             if name in place.known:
@@ -316,6 +313,24 @@ class _Plan:
         # Bodies first: what they stand in is copied when it changes.
         went = [self._drop(place, stay) for place in reversed(self.places)]
         return any(went)
+
+    def _find(self, model: onnx.ModelProto, asked: Sequence[str]) -> list[str]:
+        """Have what is small enough of what is asked for, and of what the rest is made of; the rest. A long
+        chain of what is too large stays as a whole."""
+        left: dict[str, None] = {}
+        for _ in range(_MOST_STEPS):
+            made = self._compute(model, asked)
+            for key in made:
+                place, name = self.homes[key]
+                if not 0 <= self.bound < made[key].nbytes:
+                    place.found[name] = numpy_helper.from_array(made[key], name)
+            missing = dict.fromkeys(key for key in asked if not self._is_had(key))
+            left.update(missing)
+            if self.bound < 0 or not missing:
+                break
+            sources = dict.fromkeys(name for key in missing for name in self.nodes[key].input)
+            asked = [key for key in sources if key in self.nodes and key not in left]
+        return list(left)
 
     def _compute(self, model: onnx.ModelProto, asked: Sequence[str]) -> Mapping[str, Array]:
         """What is asked for. What cannot be computed inside a body stays there: perhaps it is never run."""
@@ -333,13 +348,18 @@ class _Plan:
         place, name = self.homes[key]
         return name in place.found
 
-    def _gather(self, asked: Iterable[str]) -> tuple[list[onnx.NodeProto], list[tuple[str, TensorProto]]]:
-        """The nodes, in order, and the tensors of which what is asked for is made."""
+    def _gather(
+        self, asked: Iterable[str], *, had: bool = False
+    ) -> tuple[list[onnx.NodeProto], list[tuple[str, TensorProto]]]:
+        """The nodes, in order, and the tensors of which what is asked for is made; where `had`, as far as
+        nothing is there yet."""
         waiting, needed, tensors = list(asked), set[str](), dict[str, TensorProto]()
         while waiting:
             key = waiting.pop()
             if key in self.given:
                 tensors[key] = self.given[key]
+            elif had and key and self._is_had(key):
+                continue
             elif key and key not in needed:
                 needed.update(self.nodes[key].output)
                 waiting += self.nodes[key].input

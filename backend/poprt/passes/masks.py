@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute
+from onnxgraph import attribute, iter_nodes
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import register
@@ -16,9 +16,11 @@ from poprt.passes.patterns import Names, PatternPass, Scope, is_operator
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _LEAST_MASKED = -1_000.0
 """What is added to hidden scores is this low at least: e to the power of it is 0 in float."""
-_MASK_VIEWS = ("Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
-_MOST_VIEWS = 6
+_MASK_VIEWS = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+_MOST_VIEWS = 8
 _MASK_RANK, _SCORES_RANK = 2, 4
+_MOST_TRUTHS = 2**26
+"""Of tokens that see those that are seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,25 @@ class _Mask:
 
 @register("insert_attention_mask")
 class InsertAttentionMask(PatternPass):
-    """Give masks that are made of one number for each token, (1 - mask) times a large negative number, the
-    chip's AttentionMask, for which these numbers are segments: tokens see those of their own segment.
+    """Give masks that are made of one number for each token, (1 - mask) times a large negative number or a
+    choice between 0 and one, the chip's AttentionMask, for which these numbers are segments: tokens see those
+    of their own segment. Where there is no such mask, it warns: packed samples would see one another.
 
     Segments of 0 are padding, which sees padding only. So the rows of padding are others than before, which
     nobody reads; those of tokens are the same.
     """
 
     op_types = frozenset(("Mul", "Where", "WhereV2"))
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Warns where nothing came of it."""
+        changed = super().run(model)
+        if not any(node.op_type == "AttentionMask" for node in iter_nodes(changed.graph)):
+            self.logger.warning(
+                "insert_attention_mask found no mask that is added to scores: samples packed into one row "
+                "would see one another"
+            )
+        return changed
 
     def _is_start(self, node: onnx.NodeProto) -> bool:
         return node.op_type in self.op_types
@@ -112,7 +125,7 @@ def _read_mask(node: onnx.NodeProto, scope: Scope) -> _Mask | None:
         left = _chosen(node, scope)
     else:
         return None
-    shown = _read_difference(left, scope) if left else ""
+    shown = _read_difference(left, scope) if left else _shown(node, scope)
     tokens = _find_tokens(shown, scope) if shown else ""
     return _Mask(tokens, node.output[0]) if tokens else None
 
@@ -134,6 +147,24 @@ def _chosen(node: onnx.NodeProto, scope: Scope) -> str:
     cast = scope.maker(condition, "Cast")
     fits = cast is not None and cast.input[0] == otherwise and attribute(cast, "to") == TensorProto.BOOL
     return otherwise if fits and _is_low(lowest, scope) else ""
+
+
+def _shown(node: onnx.NodeProto, scope: Scope) -> str:
+    """The newest exporters: 0 where the mask, as truths, shows a token, else a large negative number. Tokens
+    that see, of which all do, may have been put beside those that are seen."""
+    if node.op_type not in ("Where", "WhereV2"):
+        return ""
+    condition, zero, lowest = node.input
+    if scope.number(zero) != 0 or not _is_low(lowest, scope):
+        return ""
+    both = scope.maker(condition, "And")
+    if both is None:
+        return condition
+    for truths, other in (both.input, both.input[::-1]):
+        value = scope.value(truths, _MOST_TRUTHS)
+        if value is not None and value.all():
+            return other
+    return ""
 
 
 def _read_difference(name: str, scope: Scope) -> str:
@@ -159,11 +190,12 @@ def _find_tokens(name: str, scope: Scope) -> str:
 
 
 def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, scope: Scope) -> bool:
-    """Whether a view of the mask does not keep tokens last, or is a Cast that loses numbers."""
+    """Whether an Expand of the mask does not keep tokens last, or a Cast has lost numbers."""
     shape = scope.shape(node.input[0])
     if node.op_type == "Cast":
         return scope.type(node.input[0]) == TensorProto.BOOL
-    return not shape or shape[-1] != tokens
+    # The others keep the order of what they take.
+    return node.op_type == "Expand" and (not shape or shape[-1] != tokens)
 
 
 @register("replace_where_mask")

@@ -130,10 +130,21 @@ def _elementwise(ask: Ask) -> Labels:
                 if label and found[axis] not in (PLAIN, label):
                     raise Mixed(f"{found[axis]} and {label} meet along axis {axis}")
                 found[axis] = label or found[axis]
+    _square(ask, found)
     for place, name in enumerate(ask.node.input):
         if name:
             _fit(ask, place, found)
     return tuple(found)
+
+
+def _square(ask: Ask, found: list[str]) -> None:
+    """Tokens that see, in a mask of those that are seen: a constant brings them."""
+    if len(found) != _MASK_RANK or found[-1] != TOKENS or found[_MATRIX]:
+        return
+    for place, name in enumerate(ask.node.input):
+        shape = ask.shape_of(place) if name and name not in ask.labels else ()
+        if shape[-_MATRIX:-1] == (ask.sizes.tokens,):
+            found[_MATRIX], ask.mixes = TOKENS, True
 
 
 def _fit(ask: Ask, place: int, found: Sequence[str]) -> None:
@@ -233,6 +244,10 @@ def _reshape(ask: Ask) -> Labels:
     sizes = [ask.sizes.unpacked(size, label) for size, label in zip(ask.result(), labels, strict=True)]
     ask.changed[1] = np.asarray(sizes, np.int64)
     return labels
+
+
+def _flatten(ask: Ask) -> Labels:
+    return _regroup(ask.only_first(), ask.shape_of(0), ask.result(), ask.sizes)
 
 
 def _regroup(labels: Labels, taken: Shape, made: Shape, sizes: Sizes) -> Labels:
@@ -427,6 +442,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "CumSum": _cumulative,
         "Expand": _expand,
         "FastNorm": _norm(-1),
+        "Flatten": _flatten,
         "Gather": _gather,
         "Gemm": _gemm,
         "GroupNormalization": _group_norm,
