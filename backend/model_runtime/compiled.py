@@ -46,7 +46,9 @@ class CompiledModel:
         """Batches that each of them computes in a run."""
         self.batch_size = mains[0].batch_size
         """Rows of the batch that one replica was compiled for; 0 where the tensors have no batch."""
-        self.rows_per_run = max(1, self.batch_size) * self.replicas * self.iterations
+        self.rows_per_iteration = max(1, self.batch_size) * self.replicas
+        """Rows that one device iteration has place for: compiled batch times replicas."""
+        self.rows_per_run = self.rows_per_iteration * self.iterations
         """Rows that one run has place for: compiled batch times replicas times device iterations."""
         reasons = [p.row_dependence or "nothing says that they are" for p in mains if not p.row_independent]
         self.row_dependence = reasons[0] if reasons and self.batch_size else ""

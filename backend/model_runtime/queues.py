@@ -67,7 +67,7 @@ class InputQueue:
         self,
         anchor: popef.Anchor,
         row_shape: tuple[int, ...],
-        rows_per_run: int,
+        enough_rows: int,
         lock: Condition,
         check_rows: Callable[[int], None],
         alone: bool,
@@ -76,7 +76,7 @@ class InputQueue:
         self._info = anchor.tensorInfo()
         self._row_shape = row_shape
         self._dtype = np.dtype(popef.popefTypeToNumpyDType(self._info.dataType()))
-        self._rows_per_run = rows_per_run
+        self._enough_rows = enough_rows
         self._lock = lock
         self._check_rows = check_rows
         self._alone = alone
@@ -122,8 +122,8 @@ class InputQueue:
             self._entries.append(_Input(data, 0, callback))
             self.rows_enqueued += len(data)
             self.enqueued_at_ns = time.perf_counter_ns()
-            # Whoever waits for a whole run need not look at every row.
-            if not waiting or waiting + len(data) >= self._rows_per_run:
+            # Whoever waits for enough of them need not look at every row.
+            if not waiting or waiting + len(data) >= self._enough_rows:
                 self._lock.notify()
 
     def read(self, most: int) -> Array:
@@ -282,8 +282,8 @@ class InputRingBuffer:
         self._queues = queues
 
     def readAvailable(self) -> int:
-        """Whole runs' worth of rows that wait: 0 while the device is short of input."""
-        return self._queues.readAvailable() // self._queues.rows_per_run
+        """Whole iterations' worth of rows that wait: 0 while the device is short of input."""
+        return self._queues.readAvailable() // self._queues.rows_per_iteration
 
 
 TimeoutCallback = Callable[[InputRingBuffer], Any]
@@ -292,9 +292,10 @@ TimeoutCallback = Callable[[InputRingBuffer], Any]
 class QueueManager:
     """One queue per user anchor of a session, made by `Session.createQueueManager` only.
 
-    A run takes up to `rows_per_run` rows. While fewer wait it does not start, until `timeout_ns` after the
-    last of them came, when `timeout_callback` is called, which decides (`flushAll`); without one everything
-    is flushed. A `timeout_ns` of 0 waits for ever, None not at all. `check_rows` raises for a number of rows
+    A run takes up to `rows_per_run` rows, whole iterations of `rows_per_iteration` (None: the same) as soon
+    as they wait. The rest, fewer than an iteration has, waits for more, until `timeout_ns` after the last of
+    them came, when `timeout_callback` is called, which decides (`flushAll`); without one everything is
+    flushed. A `timeout_ns` of 0 waits for ever, None not at all. `check_rows` raises for a number of rows
     that one enqueue cannot have; with `alone` each enqueue has a run of its own.
     """
 
@@ -304,6 +305,7 @@ class QueueManager:
         outputs: Sequence[popef.Anchor],
         rows_per_run: int,
         *,
+        rows_per_iteration: int | None = None,
         timeout_callback: TimeoutCallback | None = None,
         timeout_ns: int | None = None,
         check_rows: Callable[[int], None] = lambda _rows: None,
@@ -312,8 +314,9 @@ class QueueManager:
         self.lock = Condition()
         """Guards the queues (re-entrant): held by whoever enqueues the several tensors of a request."""
         self.rows_per_run = rows_per_run
+        self.rows_per_iteration = rows_per_iteration or rows_per_run
         self._inputs = {
-            name: InputQueue(anchor, row_shape, rows_per_run, self.lock, check_rows, alone)
+            name: InputQueue(anchor, row_shape, self.rows_per_iteration, self.lock, check_rows, alone)
             for name, (anchor, row_shape) in inputs.items()
         }
         self._outputs = {anchor.name(): OutputQueue(anchor, self.lock) for anchor in outputs}
@@ -386,21 +389,22 @@ class QueueManager:
         for places in self._outputs.values():
             places.forget()
 
-    def wait(self, free_at_ns: int | None = None) -> bool:
-        """Wait until a run may start: True, or False when the queues were disconnected.
+    def wait(self, free_at_ns: int | None = None) -> int:
+        """Wait until a run may start: how many rows it may read, at least 1, or 0 when the queues were
+        disconnected.
 
-        That is when a whole run's rows wait, or some and they are flushed, or they join no others. An
-        incomplete run waits for more rows from `free_at_ns` on, when the device could have begun it (None:
-        now).
+        That is when a whole iteration's rows wait, or some and they are flushed, or they join no others. An
+        incomplete iteration waits for more rows from `free_at_ns` on, when the device could have begun it
+        (None: now).
         """
         with self.lock:
             looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns
             while not self._disconnected:
                 if not self._inputs:
-                    return True
+                    return self.rows_per_run
                 rows = self.readAvailable()
-                if rows >= self.rows_per_run or (rows and self._may_run_incomplete()):
-                    return True
+                if granted := self._grant(rows):
+                    return granted
                 if not rows or not self._timeout_ns:
                     with endless_wait:
                         self.lock.wait()
@@ -414,10 +418,15 @@ class QueueManager:
                 else:
                     self._time_out(flush_at_ns)
                     looked_ns = time.perf_counter_ns()
-            return False
+            return 0
 
-    def _may_run_incomplete(self) -> bool:
-        return self._alone or self._timeout_ns is None or self._flush_to > self.rows_read
+    def _grant(self, rows: int) -> int:
+        """Of so many rows that wait, how many a run may take now."""
+        if rows >= self.rows_per_run:
+            return self.rows_per_run
+        if rows and (self._alone or self._timeout_ns is None or self._flush_to > self.rows_read):
+            return rows
+        return rows - rows % self.rows_per_iteration
 
     def _flush(self, at_ns: int) -> None:
         self._flush_to, self._flushed_at_ns = self.rows_enqueued, at_ns

@@ -179,6 +179,8 @@ class Session(CompiledModel):
             {anchor.name(): (anchor, self._streams.row_shape(anchor)) for anchor in inputs},
             outputs,
             self.rows_per_run,
+            # A paced device spends the time of a run's empty iterations, too: it begins with all that come.
+            rows_per_iteration=self.rows_per_run if self._config.paced else self.rows_per_iteration,
             timeout_callback=timeout_callback,
             timeout_ns=timeout_ns,
             check_rows=self.check_rows,
@@ -210,10 +212,13 @@ class Session(CompiledModel):
         """
         engine, queues = self._bound(), self._queues
         free_at_ns = engine.free_at_ns
-        if self.is_stopped or (queues is not None and not queues.wait(free_at_ns)):
+        if self.is_stopped:
+            return 0
+        granted = self.rows_per_run if queues is None else queues.wait(free_at_ns)
+        if not granted:
             return 0
         try:
-            work = [(index, engine.pull(index), given) for index, _, given in self.plan]
+            work = [(index, engine.pull(index, granted), given) for index, _, given in self.plan]
             rows = len(work[0][1][0]) if work[0][1] else 0
             # Asked where it counts only, that is when paced.
             ready_ns = queues.ready_ns() if queues is not None and free_at_ns is not None else None

@@ -145,9 +145,11 @@ class Engine:
         self.compute(index, values, ready_ns, to_streams=True)
         return len(values[0]) if values else 0
 
-    def pull(self, index: int) -> list[Array]:
-        """The rows that the input streams of MAIN program `index` deliver for one run, in their order."""
-        return self._find_main(index).pull(self._reads, self.batches_per_run)
+    def pull(self, index: int, most: int | None = None) -> list[Array]:
+        """The rows that the input streams of MAIN program `index` deliver for one run, in their order: at
+        most so many (None: as many as the run has place for)."""
+        main = self._find_main(index)
+        return main.pull(self._reads, most or self.batches_per_run * (main.batch_size or 1))
 
     def compute(
         self, index: int, values: Sequence[Array], ready_ns: int | None = None, to_streams: bool = False
@@ -290,12 +292,11 @@ class _LoadedMain:
     def _row_shape(self, stream: Stream) -> tuple[int, ...]:
         return stream.row_shape if self.batch_size else stream.shape
 
-    def pull(self, reads: dict[str, ReadCallback], batches: int) -> list[Array]:
-        """The rows of each input that wait, at most those of `batches` compiled batches."""
+    def pull(self, reads: dict[str, ReadCallback], most: int) -> list[Array]:
+        """The rows of each input that wait, at most so many."""
         values: list[Array] = []
         for stream in self.inputs:
-            most = len(values[0]) if values else batches * (self.batch_size or 1)
-            values.append(_read(stream, reads, most))
+            values.append(_read(stream, reads, len(values[0]) if values else most))
         return values
 
     def check(self, values: Sequence[Array]) -> int:

@@ -122,3 +122,16 @@ def test_a_run_that_disconnecting_overtook_is_told_so():
         queues.outputQueue("y").write(taken)
     with pytest.raises(StoppedError):
         queues.inputQueue("x").read(BATCH)
+
+
+def test_whole_iterations_start_at_once_and_the_rest_waits():
+    queues = make_queues(rows_per_iteration=2, timeout_ns=0)
+    queues.inputQueue("x").enqueue(rows(3))
+    assert queues.wait() == 2
+    assert len(queues.inputQueue("x").read(2)) == 2
+    queues.inputQueue("x").enqueue(rows(1))
+    assert queues.wait() == 2
+    assert len(queues.inputQueue("x").read(2)) == 2
+    queues.inputQueue("x").enqueue(rows(1))
+    queues.flushAll()
+    assert queues.wait() == 1

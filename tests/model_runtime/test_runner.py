@@ -399,3 +399,12 @@ def test_rows_may_lie_along_another_axis(compile_popef):
         runner.execute({"x": steps[:, :8]})
         with pytest.raises(ModelRuntimeError, match="no multiple of the compiled 4"):
             runner.execute({"x": steps})
+
+
+def test_a_whole_batch_does_not_wait_for_the_other_iterations(linear, compile_popef):
+    """N batches and M rows: the N run at once, however many batches a run has place for."""
+    file = compile_popef(linear, options={"batches_per_step": 100})
+    with ModelRunner(file, ModelRunnerConfig(batching_dim=0, timeout_ns=0)) as runner:
+        first = runner.executeAsync({"x": x(7)})
+        np.testing.assert_array_equal(runner.execute({"x": x(5, 2.0)})["z"], 2 * x(5, 2.0))
+        np.testing.assert_array_equal(first["z"], 2 * x(7))
