@@ -5,10 +5,10 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,7 @@ class ModelRunnerConfig:
     data_parallel_timeout_ns: int = NEVER_NS
     is_batch_size_timeout_enabled: bool = False
     request_tracepoints_buffer_size: int = 1000
-    replica_to_device: dict[int, Device] = field(default_factory=dict)
+    replica_to_device: Mapping[int, Device] = field(default_factory=dict)
     flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
     num_threads: int = 0
     """Ours: CPU threads that one operator may use, 0 for all cores."""
@@ -70,6 +70,8 @@ class ModelRunnerConfig:
     """Ours: memory that the values of a load or a run may take, weights left out; 0: what the machine has."""
     join_dependent_rows: bool = False
     """Ours: see SessionConfig."""
+    OURS: ClassVar = ("num_threads", "load_seconds", "memory_bytes", "join_dependent_rows")
+    """The fields that the real class lacks."""
 
     def flush_after_ns(self) -> int:
         """The wait that counts; 0 for ever."""
@@ -118,11 +120,11 @@ Promise = concurrent.futures.Future[OutputMemory]
 class OutputFutureMemory(Mapping[str, TensorMemory]):
     """Results that are on their way; looking at one waits for it."""
 
-    def __init__(self, names: Sequence[str], promise: Promise, runner: ModelRunner) -> None:
+    def __init__(self, names: Sequence[str], promise: Promise, runner: object) -> None:
         self._names = list(names)
         self._future = promise
         # Whoever holds this wants the results: the runner lives at least until they are looked at.
-        self._runner: ModelRunner | None = runner
+        self._runner: object | None = runner
 
     def wait(self, timeout: float | None = None) -> OutputMemory:
         """All results, once they are there. Raises what went wrong, TimeoutError after `timeout` seconds."""
@@ -141,6 +143,17 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
     def done(self) -> bool:
         """Whether the results or an error are there."""
         return self._future.done()
+
+    def then(self, callback: Callable[[OutputMemory | None, BaseException | None], None]) -> None:
+        """Call back once, with the results or with what went wrong: now, or by the thread that brings them,
+        which must not be kept waiting (ours)."""
+
+        def tell(promise: Promise) -> None:
+            error = promise.exception()
+            callback(None if error is not None else promise.result(), error)
+
+        self._runner = None
+        self._future.add_done_callback(tell)
 
     def __getitem__(self, name: str) -> TensorMemory:
         return self.wait()[name]

@@ -133,6 +133,7 @@ def _merge(
         "input_tensor_names": old,
         "shape": whole,
         "data_size_bytes": math.prod(whole) * element_bytes(data_type),
+        "input_shape": shape,
     }
 
 

@@ -1,15 +1,23 @@
 """The real tool's runtime over `model_runtime`: runners that write into the caller's arrays, their
-configurations, devices. Packing, host concatenation and fused models are not there yet, and say so."""
+configurations, devices."""
 
 from model_runtime import InputMemoryView, OutputMemoryView
 
-from poprt._later import later
-from poprt.runtime.config import DeviceWaitConfig, LightRunnerConfig, ReplicaIdToDevice, RuntimeConfig
+from poprt.runtime.config import (
+    DeviceWaitConfig,
+    LightRunnerConfig,
+    ReplicaIdToDevice,
+    RunnerType,
+    RuntimeConfig,
+)
 from poprt.runtime.descriptions import DataDesc
 from poprt.runtime.devices import DeviceManager
-from poprt.runtime.runners import LightRunner, ModelRunner, Runner
+from poprt.runtime.host_concat import HostConcatConfig, HostConcatRunner, HostConcatRunnerConfig
+from poprt.runtime.packing import PackAlgorithm, PackRunnerConfig
+from poprt.runtime.runners import AnyConfig, LightRunner, ModelRunner, PackRunner, Runner
 
 __all__ = [
+    "AnyConfig",
     "DataDesc",
     "DeviceManager",
     "DeviceWaitConfig",
@@ -22,16 +30,10 @@ __all__ = [
     "ModelRunner",
     "OutputMemoryView",
     "PackAlgorithm",
+    "PackRunner",
     "PackRunnerConfig",
     "ReplicaIdToDevice",
     "Runner",
+    "RunnerType",
     "RuntimeConfig",
 ]
-
-_CONCATENATION = "feed the joined inputs to a Runner"
-_PACKING = "a Runner takes requests of any number of rows with batching_dim=0"
-HostConcatConfig = later("runtime.HostConcatConfig", _CONCATENATION)
-HostConcatRunner = later("runtime.HostConcatRunner", _CONCATENATION)
-HostConcatRunnerConfig = later("runtime.HostConcatRunnerConfig", _CONCATENATION)
-PackAlgorithm = later("runtime.PackAlgorithm", _PACKING)
-PackRunnerConfig = later("runtime.PackRunnerConfig", _PACKING)

@@ -1,4 +1,4 @@
-"""How runners are made: the real tool's fields and defaults."""
+"""How runners are made: the real tool's fields and defaults. What is particular to packing is packing's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from enum import IntEnum
 from typing import Any, ClassVar
 
 import model_runtime
 from model_runtime import Device, ModelRunnerConfig
-from model_runtime.runner import NEVER_NS, NO_BATCHING_DIM
+
+
+class RunnerType(IntEnum):
+    """Which runner a configuration is for, by the numbers of the C++ class."""
+
+    ModelRunner = 0
+    PackRunner = 1
+    ModelFusionRunner = 2
 
 
 @dataclass
@@ -20,64 +28,55 @@ class DeviceWaitConfig:
     timeoutSec: int = 1
     sleepTimeSec: int = 6
 
+    def for_model_runner(self) -> model_runtime.DeviceWaitConfig:
+        """The same for model_runtime."""
+        timeout, sleep = timedelta(seconds=self.timeoutSec), timedelta(seconds=self.sleepTimeSec)
+        return model_runtime.DeviceWaitConfig(timeout=timeout, sleepTime=sleep)
+
 
 class ReplicaIdToDevice(dict[int, Device]):
     """Devices by the replica that is to run on them."""
 
 
 _HIDDEN = ("device_wait_config", "replica_to_device", "flush_by_name")
-"""Fields that are not shown."""
+"""Fields that are not shown, as ours are not."""
 
 
 @dataclass(repr=False)
-class RuntimeConfig:
-    """How a Runner is made. What each field means: `model_runtime.ModelRunnerConfig`, which has the same.
+class RuntimeConfig(ModelRunnerConfig):
+    """How a Runner is made: `model_runtime.ModelRunnerConfig`, with the real tool's wait for a device.
 
     Scripts set further attributes, some of them misspelt, as the real class lets them: these change nothing.
     """
 
-    device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
-    thread_safe: bool = True
-    timeout_ns: int = 10_000_000
-    validate_io_params: bool = True
-    batching_dim: int = NO_BATCHING_DIM
-    check_package_hash: bool = True
-    ring_buffer_size_multiplier: int = 2
-    auto_reset: bool = False
-    flush_on_waiting_outputs: bool = False
-    batch_size_timeout_ns: int = NEVER_NS
-    data_parallel_timeout_ns: int = NEVER_NS
-    is_batch_size_timeout_enabled: bool = False
-    request_tracepoints_buffer_size: int = 1000
+    device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)  # type: ignore[assignment]
     replica_to_device: Mapping[int, Device] = field(default_factory=ReplicaIdToDevice)
-    flush_by_name: tuple[Mapping[str, Any], Mapping[str, Any]] = field(default_factory=lambda: ({}, {}))
-    runner_type: ClassVar[int] = 0
-    """RunnerType.ModelRunner of the C++ class."""
+    runner_type: ClassVar[RunnerType] = RunnerType.ModelRunner
 
     def __repr__(self) -> str:
         """JSON as the real class prints it: the names of the C++ class, sorted; devices and data for flushing
         are left out."""
-        shown = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name not in _HIDDEN}
-        named = {_to_camel(name): value for name, value in shown.items()}
-        wait = self.device_wait_config
-        named["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
-        named["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
-        return json.dumps({**named, "runnerType": self.runner_type}, sort_keys=True)
+        real = [entry.name for entry in fields(self) if entry.name not in (*_HIDDEN, *self.OURS)]
+        return describe(self, real, self.device_wait_config)
 
     def for_model_runner(self) -> ModelRunnerConfig:
         """The same for model_runtime."""
-        same = {entry.name for entry in fields(ModelRunnerConfig)} & {entry.name for entry in fields(self)}
-        values = {name: getattr(self, name) for name in same}
-        wait = self.device_wait_config
-        values["device_wait_config"] = model_runtime.DeviceWaitConfig(
-            timeout=timedelta(seconds=wait.timeoutSec), sleepTime=timedelta(seconds=wait.sleepTimeSec)
-        )
+        values = {entry.name: getattr(self, entry.name) for entry in fields(ModelRunnerConfig)}
+        values["device_wait_config"] = self.device_wait_config.for_model_runner()
         values["replica_to_device"] = dict(self.replica_to_device)
         return ModelRunnerConfig(**values)
 
 
 class LightRunnerConfig(RuntimeConfig):
     """How a LightRunner is made."""
+
+
+def describe(config: Any, names: list[str], wait: DeviceWaitConfig) -> str:
+    """Those fields of a configuration, its wait for a device and its runner, as JSON."""
+    named = {_to_camel(name): getattr(config, name) for name in names}
+    named["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
+    named["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
+    return json.dumps({**named, "runnerType": config.runner_type}, sort_keys=True)
 
 
 def _to_camel(name: str) -> str:

@@ -4,33 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, Protocol
 
 import model_runtime
 import numpy as np
 import numpy.typing as npt
-from model_runtime import OutputFutureMemory
+from model_runtime import OutputFutureMemory, OutputMemory
 from simipu import CompileError
 
+import popef
 from poprt.executable import Executable
 from poprt.runtime.config import LightRunnerConfig, RuntimeConfig
 from poprt.runtime.descriptions import DataDesc
+from poprt.runtime.pack_flow import PackFlow
+from poprt.runtime.packing import PackRunnerConfig
 
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
+AnyConfig = RuntimeConfig | PackRunnerConfig
+
+
+class Underneath(Protocol):
+    """What a Runner runs with: model_runtime's ModelRunner, or something that looks like one."""
+
+    def execute(self, inputs: Arrays, outputs: Arrays | None = None) -> OutputMemory:
+        """Compute and wait."""
+
+    def executeAsync(self, inputs: Arrays, outputs: Arrays | None = None) -> OutputFutureMemory:
+        """Compute."""
+
+    def getExecuteInputs(self) -> list[model_runtime.DataDesc]:
+        """What a request brings."""
+
+    def getExecuteOutputs(self) -> list[model_runtime.DataDesc]:
+        """What a request gets."""
+
+    def close(self) -> None:
+        """Stop."""
+
+
+def open_runner(model: popef.Model | str | PathLike[str], config: AnyConfig) -> Underneath:
+    """The runner that the configuration asks for and the file needs."""
+    runner = model_runtime.ModelRunner(model, config.for_model_runner())
+    return PackFlow(runner, config) if isinstance(config, PackRunnerConfig) else runner
 
 
 class Runner:
-    """Runs a model, from a PopEF file or as it was compiled, for any number of threads.
+    """Runs a model, from a PopEF file or as it was compiled, for any number of threads. `config` chooses how:
+    a RuntimeConfig has requests of whole batches, or of any number of rows, a PackRunnerConfig packs samples
+    of different lengths.
 
     Raises ModelRuntimeError, LoadError or PopefError for a model that cannot be loaded, and for requests that
     do not fit.
     """
 
-    def __init__(self, popef: str | PathLike[str] | Executable, config: RuntimeConfig | None = None) -> None:
+    def __init__(self, popef: str | PathLike[str] | Executable, config: AnyConfig | None = None) -> None:
         self._config = config or RuntimeConfig()
-        model = popef.getPopefModel() if isinstance(popef, Executable) else popef
-        self._runner = model_runtime.ModelRunner(model, self._config.for_model_runner())
+        self._runner = open_runner(_read(popef), self._config)
 
     def execute(self, input: Arrays, output: Arrays) -> None:
         """Compute, and write the results into the arrays of `output`, which are of their shapes and types."""
@@ -59,9 +89,27 @@ class Runner:
         """The same as get_execute_outputs."""
         return self.get_execute_outputs()
 
+    def close(self) -> None:
+        """Stop, and give the device up; requests that have no results yet get a StoppedError (ours: a runner
+        that is dropped ends by itself)."""
+        self._runner.close()
+
+
+def _read(model: str | PathLike[str] | Executable) -> popef.Model | str | PathLike[str]:
+    return model.getPopefModel() if isinstance(model, Executable) else model
+
 
 ModelRunner = Runner
 """The older name."""
+
+
+class PackRunner(Runner):
+    """A Runner that packs, by the name of the C++ class."""
+
+    def __init__(
+        self, popef: str | PathLike[str] | Executable, config: PackRunnerConfig | None = None
+    ) -> None:
+        super().__init__(popef, config or PackRunnerConfig())
 
 
 class LightRunner(Runner):
@@ -117,5 +165,4 @@ class LightRunner(Runner):
     def reload(self) -> None:
         """Take a device again."""
         self.stop()
-        model = self._executable.getPopefModel()
-        self._runner = model_runtime.ModelRunner(model, self._config.for_model_runner())
+        self._runner = open_runner(_read(self._executable), self._config)

@@ -1,0 +1,131 @@
+"""HostConcatRunner: many small inputs that apply_host_concat_split has made one are concatenated here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+
+import numpy as np
+from model_runtime import ModelRuntimeError, OutputFutureMemory
+
+from poprt._names import sHostConcatRunnerConfig
+from poprt.executable import Executable
+from poprt.runtime.config import LightRunnerConfig
+from poprt.runtime.descriptions import DataDesc
+from poprt.runtime.runners import Array, Arrays, LightRunner
+
+
+@dataclass
+class HostConcatConfig:
+    """One joint input: its name, the inputs that it is made of, in their order, its shape (inputs, elements
+    of each) and size. `input_shape`, the shape of each of them, is ours: without it they are described as
+    flat."""
+
+    tensor_name: str = ""
+    input_tensor_names: Sequence[str] = ()
+    shape: Sequence[int] = ()
+    data_size_bytes: int = 0
+    input_shape: Sequence[int] = ()
+
+
+@dataclass(repr=False)
+class HostConcatRunnerConfig(LightRunnerConfig):
+    """How a HostConcatRunner is made. `host_concat_config` has the joint inputs by name; without any they
+    are read from the PopEF's opaque blob, which callers copy there out of the converted model's metadata."""
+
+    host_concat_config: Mapping[str, HostConcatConfig] = field(default_factory=dict)
+
+
+class HostConcatRunner(LightRunner):
+    """Takes the inputs that the model had before apply_host_concat_split, of any number of rows as Runner
+    does. A model that did not go through it runs as it is.
+
+    Raises ModelRuntimeError for a configuration that does not fit the model.
+    """
+
+    def __init__(
+        self, popef: str | PathLike[str] | Executable, config: HostConcatRunnerConfig | None = None
+    ) -> None:
+        config = config or HostConcatRunnerConfig()
+        super().__init__(popef, config)
+        self._joined = dict(config.host_concat_config) or _read_blob(self._executable.opaque_blobs)
+        known = {each.name: each for each in super().get_execute_inputs()}
+        for each in self._joined.values():
+            _check(each, known)
+        self._parts = {name for each in self._joined.values() for name in each.input_tensor_names}
+
+    def execute_async(self, input: Arrays, output: Arrays) -> OutputFutureMemory:
+        """As Runner's, of the old inputs."""
+        rest = {name: array for name, array in input.items() if name not in self._parts}
+        joined = {name: _join(each, input) for name, each in self._joined.items()}
+        return super().execute_async({**rest, **joined}, output)
+
+    executeAsync = execute_async
+
+    def execute(self, input: Arrays, output: Arrays) -> None:
+        """As Runner's, of the old inputs."""
+        self.execute_async(input, output).wait()
+
+    def get_execute_inputs(self) -> list[DataDesc]:
+        """The old inputs, those that were joined in the place of what they became."""
+        found = []
+        for described in super().get_execute_inputs():
+            joined = self._joined.get(described.name)
+            found += [described] if joined is None else _part(described, joined)
+        return found
+
+
+def _part(described: DataDesc, joined: HostConcatConfig) -> list[DataDesc]:
+    """The inputs of which a joint one is made."""
+    names = joined.input_tensor_names
+    shape = list(joined.input_shape) or described.shape[1:]
+    size = described.size_in_bytes // len(names)
+    return [DataDesc(name, size, list(shape), described.data_type) for name in names]
+
+
+def _join(joined: HostConcatConfig, given: Arrays) -> Array:
+    names = joined.input_tensor_names
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ModelRuntimeError(f"input {missing[0]!r} is not given, a part of {joined.tensor_name!r}")
+    arrays = [np.asarray(given[name]) for name in names]
+    first = arrays[0]
+    for name, array in zip(names, arrays, strict=True):
+        if array.size != first.size or array.dtype != first.dtype:
+            raise ModelRuntimeError(
+                f"input {name!r}: expected {first.dtype} of {first.size} elements as {names[0]!r}, found "
+                f"{array.dtype} of shape {array.shape}"
+            )
+    joint: Array = np.concatenate([array.ravel() for array in arrays])
+    return joint.reshape(len(arrays), -1)
+
+
+def _check(joined: HostConcatConfig, known: Mapping[str, DataDesc]) -> None:
+    described = known.get(joined.tensor_name)
+    if described is None:
+        raise ModelRuntimeError(
+            f"host_concat_config: the model has no input {joined.tensor_name!r}, only {', '.join(known)}; it "
+            "belongs to another model, or the model did not go through apply_host_concat_split"
+        )
+    found = [len(joined.input_tensor_names), *list(joined.shape)[1:]]
+    if list(joined.shape) != described.shape or found != described.shape:
+        raise ModelRuntimeError(
+            f"host_concat_config of {joined.tensor_name!r}: expected shape {described.shape} and as many "
+            f"inputs as it has rows, found {list(joined.shape)} and {len(joined.input_tensor_names)} inputs"
+        )
+
+
+def _read_blob(blobs: Mapping[str, bytes]) -> dict[str, HostConcatConfig]:
+    """What apply_host_concat_split has written: JSON, joint inputs by name."""
+    blob = blobs.get(sHostConcatRunnerConfig)
+    if blob is None:
+        return {}
+    try:
+        return {str(name): HostConcatConfig(**entry) for name, entry in json.loads(blob).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelRuntimeError(
+            f"opaque blob {sHostConcatRunnerConfig!r}: expected JSON of HostConcatConfig by input, found "
+            f"{bytes(blob[:80])!r}: {error}"
+        ) from error

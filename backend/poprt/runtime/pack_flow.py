@@ -1,0 +1,243 @@
+"""Requests of different lengths that share runs: who waits for whom, and for how long. Where they lie in the
+arrays of a run is pack_layout's."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from threading import TIMEOUT_MAX, Condition
+
+from model_runtime import (
+    DataDesc,
+    ModelRunner,
+    OutputFutureMemory,
+    OutputMemory,
+    StoppedError,
+    TensorMemory,
+)
+from model_runtime.exits import SessionThread, attend, endless_wait
+from model_runtime.runner import Promise
+from simipu import RunError
+from simipu.watchdog import WATCHDOG
+
+from poprt.runtime.pack_layout import Array, Group, PackLayout, Sample
+from poprt.runtime.packing import PackRunnerConfig
+
+MOST_GROUPS = 64
+"""Runs that may wait for the device before whoever brings more has to wait, too: bounds the memory."""
+_STOPPED = "the runner was closed before the request was computed"
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A group on its way, with the promises of its samples, and when it is sent at the latest (None: when
+    it is full)."""
+
+    group: Group
+    deadline_ns: int
+    promises: list[Promise] = field(default_factory=list)
+
+
+class PackFlow:
+    """Packs requests into runs of a ModelRunner, in the order in which they come, and answers each for
+    itself.
+
+    A run is sent when it is full, that is when the next sample does not fit, or as long after its first
+    sample as the configuration says. Where it fails because values are refused, each of its samples is run
+    again, alone. `close` it; one that is dropped ends by itself.
+    """
+
+    def __init__(self, runner: ModelRunner, config: PackRunnerConfig) -> None:
+        layout = PackLayout(runner.getExecuteInputs(), runner.getExecuteOutputs(), config)
+        self._runner = runner
+        self._core = _Core(runner, layout, config.timeout_microseconds * 1_000)
+        self._finalizer = weakref.finalize(self, _abandon, self._core, os.getpid())
+        self._finalizer.atexit = False
+        self._core.start()
+
+    def getExecuteInputs(self) -> list[DataDesc]:
+        """What a run takes: of a request, the part of one sample."""
+        return self._runner.getExecuteInputs()
+
+    def getExecuteOutputs(self) -> list[DataDesc]:
+        """What a run gives."""
+        return self._runner.getExecuteOutputs()
+
+    def execute(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
+    ) -> OutputMemory:
+        """Compute one sample and wait."""
+        return self.executeAsync(inputs, outputs).wait()
+
+    def executeAsync(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None = None
+    ) -> OutputFutureMemory:
+        """Compute one sample: arrays of its length, or padded where padding is removed.
+
+        Results are written to the beginning of the arrays in `outputs`, which must have room: as many places
+        as the sample has, or all of its row where the model takes samples apart. Raises ModelRuntimeError
+        for a sample that does not fit into a run, StoppedError once the runner is closed.
+        """
+        places = outputs or {}
+        promise = self._core.add(inputs, places)
+        return OutputFutureMemory(list(places), promise, self)
+
+    def close(self) -> None:
+        """Stop. Requests that have no results yet get a StoppedError."""
+        self._finalizer.detach()
+        self._core.close()
+
+
+class _Core:
+    """What the thread of a PackFlow holds, which must not hold the PackFlow itself. As a session, it ends
+    with the interpreter (model_runtime.exits)."""
+
+    def __init__(self, runner: ModelRunner, layout: PackLayout, timeout_ns: int) -> None:
+        self._runner, self._layout, self._timeout_ns = runner, layout, timeout_ns
+        self._lock = Condition()
+        self._open: _Run | None = None
+        self._ready: deque[_Run] = deque()
+        """Runs of one sample that failed beside others."""
+        self._sent = 0
+        self._is_asleep = self._is_stopped = False
+        self._thread = SessionThread(self._serve, "poprt packing", self)
+        attend(self)
+
+    def start(self) -> None:
+        """Start the thread that sends what has waited long enough."""
+        self._thread.start()
+
+    def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Promise:
+        """Put a request into the run that is open, or send that and open another."""
+        sample = self._layout.read(inputs, outputs)
+        promise: Promise = concurrent.futures.Future()
+        with self._lock:
+            while self._sent >= MOST_GROUPS and not self._is_stopped:
+                with endless_wait:
+                    self._lock.wait()
+            if self._is_stopped:
+                raise StoppedError("the runner was closed")
+            run = self._open
+            if run is None or not self._layout.put(run.group, sample):
+                if run is not None:
+                    self._send(run)
+                run = self._open = self._begin()
+                self._layout.put(run.group, sample)
+                if self._is_asleep:
+                    self._lock.notify_all()
+            run.promises.append(promise)
+            if len(run.promises) >= self._layout.most:
+                self._send(run)
+        return promise
+
+    def stop(self) -> None:
+        """Take no more requests, and have the thread answer those that were not sent."""
+        with self._lock:
+            self._is_stopped = True
+            self._lock.notify_all()
+
+    def cancel(self) -> None:
+        """The same: runs in flight are the ModelRunner's to end."""
+        self.stop()
+
+    def close(self) -> None:
+        """Stop, answer everything, and close the ModelRunner."""
+        self.stop()
+        self._thread.join()
+        self._runner.close()
+
+    def _begin(self) -> _Run:
+        return _Run(self._layout.open(), time.perf_counter_ns() + self._timeout_ns)
+
+    def _send(self, run: _Run) -> None:
+        """Hand a run to the device; hold the lock."""
+        if run is self._open:
+            self._open = None
+        self._layout.seal(run.group)
+        self._sent += 1
+        try:
+            future = self._runner.executeAsync(run.group.arrays)
+        except Exception as error:  # noqa: BLE001  whatever it is, every request gets its answer
+            self._sent -= 1
+            _refuse(run, error)
+            return
+        future.then(lambda results, error: self._finish(run, results, error))
+
+    def _finish(self, run: _Run, results: OutputMemory | None, error: BaseException | None) -> None:
+        """Answer the requests of a run; called by the session thread."""
+        again = isinstance(error, RunError) and len(run.promises) > 1
+        if results is not None:
+            for sample, promise in zip(run.group.samples, run.promises, strict=True):
+                self._give(sample, results, promise)
+        elif error is not None and not again:
+            _refuse(run, error)
+        with self._lock:
+            if again:
+                self._ready.extend(map(self._set_apart, run.group.samples, run.promises))
+            self._sent -= 1
+            if again or self._sent == MOST_GROUPS - 1:
+                self._lock.notify_all()
+
+    def _give(self, sample: Sample, results: OutputMemory, promise: Promise) -> None:
+        try:
+            self._layout.give(sample, results)
+        except Exception as error:  # noqa: BLE001  of one request, of which its neighbours are to know nothing
+            promise.set_exception(error)
+        else:
+            views = {name: array.view(TensorMemory) for name, array in sample.outputs.items()}
+            promise.set_result(OutputMemory(views))
+
+    def _set_apart(self, sample: Sample, promise: Promise) -> _Run:
+        run = self._begin()
+        self._layout.put(run.group, sample)
+        run.promises.append(promise)
+        return run
+
+    def _serve(self) -> None:
+        with self._lock:
+            while not self._is_stopped:
+                self._send_due()
+                self._sleep()
+            left = [*self._ready, *([self._open] if self._open else [])]
+            self._ready.clear()
+            self._open = None
+        for run in left:
+            _refuse(run, StoppedError(_STOPPED))
+
+    def _send_due(self) -> None:
+        while self._ready:
+            self._send(self._ready.popleft())
+        if self._open is not None and self._open.deadline_ns <= time.perf_counter_ns():
+            self._send(self._open)
+
+    def _sleep(self) -> None:
+        """Until something is due. A run that is opened meanwhile is due later than the one that is waited
+        for: only who sleeps without end is woken for it."""
+        if self._ready or self._is_stopped:
+            return
+        if self._open is None:
+            self._is_asleep = True
+            with endless_wait:
+                self._lock.wait()
+            self._is_asleep = False
+            return
+        remaining_ns = self._open.deadline_ns - time.perf_counter_ns()
+        if remaining_ns > 0:
+            self._lock.wait(min(remaining_ns / 1e9, TIMEOUT_MAX))
+
+
+def _refuse(run: _Run, error: BaseException) -> None:
+    for promise in run.promises:
+        promise.set_exception(error)
+
+
+def _abandon(core: _Core, owner_pid: int) -> None:
+    """A finalizer. In a fork the threads are the parent's. The ModelRunner ends once nothing holds the
+    core."""
+    if os.getpid() == owner_pid:
+        WATCHDOG.soon(core.stop)

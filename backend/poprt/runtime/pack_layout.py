@@ -1,0 +1,356 @@
+"""What the tensors of a model are to a PackRunner: which have a sample's length, which a row for each sample,
+and how samples are put into the arrays of a run and taken out again. No thread is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from model_runtime import DataDesc, ModelRuntimeError
+
+from poprt.runtime.packing import PACKINGS, PackAlgorithm, PackRunnerConfig, Places
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+UNPACK_INFO = "unpack_info"
+_log = logging.getLogger("poprt")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Inputs that share a sample's length: rows by places, and further dimensions of their own."""
+
+    rows: int
+    places: int
+    names: tuple[str, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Sample:
+    """One request: its arrays of their valid length, by input, where its results go, and where it is put."""
+
+    inputs: dict[str, Array]
+    lengths: tuple[int, ...]
+    outputs: Arrays
+    starts: tuple[int, ...] = ()
+    number: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The samples of one run, in the order of their requests, and the arrays that they are put into."""
+
+    arrays: dict[str, Array]
+    flat: dict[str, Array]
+    """The arrays of dynamic inputs with their rows one behind the other."""
+    places: list[Places]
+    samples: list[Sample] = field(default_factory=list)
+
+
+class PackLayout:
+    """How samples lie in the inputs and outputs of one model.
+
+    Raises ModelRuntimeError where the configuration names what the model lacks, or a tensor is neither of a
+    sample's length nor has a row for each.
+    """
+
+    def __init__(
+        self, inputs: Sequence[DataDesc], outputs: Sequence[DataDesc], config: PackRunnerConfig
+    ) -> None:
+        config.check()
+        self._inputs = {each.name: (each.shape, each.numpy_data_type()) for each in inputs}
+        self._outputs = {each.name: (each.shape, each.numpy_data_type()) for each in outputs}
+        self._mask, self._unpads = config.mask_name, config.enable_padding_remove
+        self._delimiter = config.delimiter_num
+        self._unpack_info = self._find_unpack_info(config.unpack_info_input_name)
+        self._numbers_mask = config.disable_data_across_rows
+        self.most = self._find_most(config.max_valid_num)
+        """Samples that a run has place for, whatever their lengths."""
+        self._segments = self._find_segments(config)
+        self._segment_of = {name: i for i, each in enumerate(self._segments) for name in each.names}
+        self._by_sample = self._find_by_sample()
+        self._algorithm = self._choose_algorithm(config)
+        self._is_whole = {name: self._is_taken_whole(name) for name in self._outputs}
+        self._missing: set[str] = set()
+        self._check_mask()
+
+    def read(self, inputs: Arrays, outputs: Arrays) -> Sample:
+        """The sample of a request. Raises ModelRuntimeError, naming it, for what does not fit into a run."""
+        for name in inputs:
+            if name not in self._inputs:
+                raise ModelRuntimeError(f"input {name!r} is not known; there are {', '.join(self._inputs)}")
+        kept = self._find_kept(inputs) if self._unpads else None
+        arrays: dict[str, Array] = {}
+        lengths = [0] * len(self._segments)
+        for name, index in self._segment_of.items():
+            if name not in inputs:
+                self._miss(name)
+                continue
+            array = arrays[name] = self._read_dynamic(name, inputs[name], kept)
+            if not lengths[index]:
+                lengths[index] = len(array)
+            elif len(array) != lengths[index]:
+                raise ModelRuntimeError(
+                    f"input {name!r} has length {len(array)}, those before it {lengths[index]}"
+                )
+        for name in self._by_sample:
+            arrays[name] = self._read_row(name, inputs)
+        self._check_lengths(lengths)
+        self._check_outputs(outputs, lengths[0])
+        return Sample(arrays, tuple(lengths), outputs)
+
+    def open(self) -> Group:
+        """Room for the samples of a run: zeros."""
+        arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._inputs.items()}
+        flat = {
+            name: arrays[name].reshape(segment.rows * segment.places, *self._rest(name, segment))
+            for segment in self._segments
+            for name in segment.names
+        }
+        packing = PACKINGS[self._algorithm]
+        places: list[Places] = [packing(each.rows, each.places, self._delimiter) for each in self._segments]
+        return Group(arrays, flat, places)
+
+    def put(self, group: Group, sample: Sample) -> bool:
+        """Put a sample into a group, if it has room."""
+        if len(group.samples) >= self.most:
+            return False
+        starts = tuple(
+            places.find(length) for places, length in zip(group.places, sample.lengths, strict=True)
+        )
+        if min(starts) < 0:
+            return False
+        numbers = [
+            places.take(start, length)
+            for places, start, length in zip(group.places, starts, sample.lengths, strict=True)
+        ]
+        flat, segment_of, numbered = group.flat, self._segment_of, self._mask if self._numbers_mask else None
+        for name, array in sample.inputs.items():
+            index = segment_of.get(name)
+            if index is None:
+                continue
+            start = starts[index]
+            place = flat[name][start : start + len(array)]
+            place[:] = array
+            if name == numbered:
+                # A mask may be of any values but 0: what counts is which sample it is.
+                np.not_equal(place, 0, out=place, casting="unsafe")
+                if numbers[index] > 1:
+                    place *= numbers[index]
+        sample.starts = starts
+        group.samples.append(sample)
+        return True
+
+    def seal(self, group: Group) -> None:
+        """Number the samples by where they lie, and fill in what the model is told of each."""
+        ordered = sorted(group.samples, key=lambda sample: sample.starts)
+        for number, sample in enumerate(ordered):
+            sample.number = number
+            for name in self._by_sample:
+                group.arrays[name][number] = sample.inputs[name]
+        if self._unpack_info:
+            info = group.arrays[self._unpack_info]
+            for column, places in enumerate(group.places):
+                starts = [sample.starts[column] for sample in ordered]
+                lengths = [sample.lengths[column] for sample in ordered]
+                info[: len(ordered), column] = places.lengths(starts, lengths)
+
+    def give(self, sample: Sample, results: Arrays) -> None:
+        """Copy a sample's results to where its request wants them."""
+        start, length = sample.starts[0], sample.lengths[0]
+        for name, place in sample.outputs.items():
+            if self._is_whole[name]:
+                found = results[name][sample.number]
+            else:
+                found = self._flatten(name, results[name])[start : start + length]
+            if found.shape == place.shape:
+                place[...] = found
+            else:
+                place.flat[: found.size] = found.ravel()
+
+    def _flatten(self, name: str, array: Array) -> Array:
+        return array.reshape(-1, *self._rest(name, self._segments[0]))
+
+    def _rest(self, name: str, segment: Segment) -> tuple[int, ...]:
+        """What is left of a shape behind rows and places."""
+        shape, _ = self._inputs.get(name) or self._outputs[name]
+        return shape[2:] if shape[:2] == (segment.rows, segment.places) else shape[1:]
+
+    def _find_unpack_info(self, given: str) -> str:
+        name = given or (UNPACK_INFO if UNPACK_INFO in self._inputs else "")
+        if not name:
+            return ""
+        if name not in self._inputs:
+            raise ModelRuntimeError(f"unpack_info {name!r}: expected one of {', '.join(self._inputs)}")
+        shape, dtype = self._inputs[name]
+        if len(shape) != 2 or dtype != np.int32:  # noqa: PLR2004 - samples by segments
+            raise ModelRuntimeError(
+                f"unpack_info {name!r}: expected int32 of (max_valid_num, segments), found {dtype} of {shape}"
+            )
+        return name
+
+    def _find_most(self, given: int) -> int:
+        if not self._unpack_info:
+            return given or 2**31
+        room: int = self._inputs[self._unpack_info][0][0]
+        if given > room:
+            raise ModelRuntimeError(
+                f"max_valid_num {given}: input {self._unpack_info!r} was compiled for {room} samples"
+            )
+        return given or room
+
+    def _check_mask(self) -> None:
+        if not self._mask:
+            if self._numbers_mask or self._unpads:
+                raise ModelRuntimeError("single-row mode and the removal of padding need mask_name")
+            return
+        if self._mask not in self._segment_of:
+            raise ModelRuntimeError(f"mask {self._mask!r}: expected one of {', '.join(self._segment_of)}")
+        dtype, places = self._inputs[self._mask][1], self._segments[0].places
+        if self._numbers_mask and np.ones((), dtype) * dtype.type(min(places, 2)) != min(places, 2):
+            raise ModelRuntimeError(
+                f"mask {self._mask!r} is {dtype}, which cannot number the samples of a row: 1, 2, 3"
+            )
+
+    def _find_segments(self, config: PackRunnerConfig) -> list[Segment]:
+        groups = [[each] if isinstance(each, str) else list(each) for each in config.dynamic_group]
+        if all(isinstance(each, str) for each in config.dynamic_group):
+            groups = [[name for group in groups for name in group]]
+        if len(groups) == 1:
+            # All of one shape belong together, whether their padding is to be removed or not.
+            first = config.dynamic_input_name or next(iter([*groups[0], config.mask_name]), "")
+            first = first or next(iter(self._candidates()), "")
+            shape = self._known(first)
+            groups[0] = [name for name in self._candidates() if self._inputs[name][0][:2] == shape[:2]]
+            groups[0].sort(key=lambda name: name != first)
+        if self._unpack_info and len(groups) != self._inputs[self._unpack_info][0][1]:
+            raise ModelRuntimeError(
+                f"input {self._unpack_info!r} has {self._inputs[self._unpack_info][0][1]} segments, "
+                f"dynamic_group {len(groups)}: give a list of inputs for each"
+            )
+        return [self._make_segment(names, config.compile_batch_size) for names in groups]
+
+    def _candidates(self) -> list[str]:
+        return [name for name, (shape, _) in self._inputs.items() if shape and name != self._unpack_info]
+
+    def _known(self, name: str) -> tuple[int, ...]:
+        if name not in self._inputs:
+            raise ModelRuntimeError(f"dynamic input {name!r}: expected one of {', '.join(self._inputs)}")
+        return self._inputs[name][0]
+
+    def _make_segment(self, names: Sequence[str], batch_size: int) -> Segment:
+        shape = self._known(names[0])
+        if batch_size > 0 and shape[0] != batch_size and not shape[0] % batch_size:
+            rows, places = batch_size, shape[0] // batch_size
+        else:
+            rows, places = shape[:2] if len(shape) > 1 else (1, shape[0])
+        different = [name for name in names if self._known(name)[:2] != shape[:2]]
+        if different:
+            raise ModelRuntimeError(
+                f"dynamic inputs {names[0]!r} and {different[0]!r} share a sample's length, but have shapes "
+                f"{shape} and {self._inputs[different[0]][0]}"
+            )
+        return Segment(rows, places, tuple(names))
+
+    def _find_by_sample(self) -> list[str]:
+        rest = [name for name in self._inputs if name not in self._segment_of and name != self._unpack_info]
+        for name in rest:
+            shape = self._inputs[name][0]
+            if not self._unpack_info or shape[:1] != self._inputs[self._unpack_info][0][:1]:
+                raise ModelRuntimeError(
+                    f"input {name!r} of shape {shape} has neither rows and places as "
+                    f"{self._segments[0].names[0]!r} nor a row for each sample; such a model cannot be packed"
+                )
+        return rest
+
+    def _choose_algorithm(self, config: PackRunnerConfig) -> PackAlgorithm:
+        crosses = bool(self._unpack_info) and not config.disable_data_across_rows
+        return PackAlgorithm.end_to_end if crosses else PackAlgorithm(config.algorithm)
+
+    def _is_taken_whole(self, name: str) -> bool:
+        """Whether an output has a row for each sample; otherwise it has the dynamic inputs' places."""
+        shape, segment = self._outputs[name][0], self._segments[0]
+        if self._unpack_info and shape[:1] == self._inputs[self._unpack_info][0][:1]:
+            return True
+        if shape[:2] == (segment.rows, segment.places) or shape[:1] == (segment.rows * segment.places,):
+            return False
+        raise ModelRuntimeError(
+            f"output {name!r} of shape {shape} has neither {segment.rows} rows of {segment.places} places "
+            "nor a row for each sample, so that nobody could tell whose results are whose; such a model "
+            "cannot be packed"
+        )
+
+    def _miss(self, name: str) -> None:
+        """A published script leaves an input out and gets zeros."""
+        if name in (self._mask, self._segments[0].names[0]):
+            raise ModelRuntimeError(
+                f"input {name!r} is not given; a sample has {', '.join(self._segment_of)}"
+            )
+        if name not in self._missing:
+            self._missing.add(name)
+            _log.warning("input %r is not given: its samples are zeros", name)
+
+    def _find_kept(self, inputs: Arrays) -> tuple[int, Array | slice]:
+        """The length of a padded sample, and which of its places hold something."""
+        if self._mask not in inputs:
+            raise ModelRuntimeError(f"input {self._mask!r} is not given, by which padding is removed")
+        mask = np.asarray(inputs[self._mask]).reshape(-1)
+        valid = np.flatnonzero(mask)
+        count = len(valid)
+        return len(mask), slice(count) if not count or valid[-1] == count - 1 else valid
+
+    def _read_dynamic(self, name: str, given: Array, kept: tuple[int, Array | slice] | None) -> Array:
+        shape, dtype = self._inputs[name]
+        rest = self._rest(name, self._segments[self._segment_of[name]])
+        array = np.asarray(given)
+        if array.ndim == len(rest) + 2 and len(array) == 1:
+            array = array[0]
+        if array.dtype != dtype or array.shape[1:] != rest or array.ndim != len(rest) + 1:
+            sizes = ", ".join(["length", *map(str, rest)])
+            raise ModelRuntimeError(
+                f"input {name!r}: expected {dtype} of one sample, shape ({sizes}) for the compiled {shape}, "
+                f"found {array.dtype} of {np.shape(given)}"
+            )
+        if kept is not None and len(array) == kept[0]:
+            array = array[kept[1]]
+        return array
+
+    def _read_row(self, name: str, inputs: Arrays) -> Array:
+        shape, dtype = self._inputs[name]
+        if name not in inputs:
+            raise ModelRuntimeError(f"input {name!r} is not given")
+        array = np.asarray(inputs[name])
+        if array.dtype != dtype or array.shape not in (shape[1:], (1, *shape[1:])):
+            raise ModelRuntimeError(
+                f"input {name!r}: expected {dtype} of shape {shape[1:]}, found {array.dtype} of {array.shape}"
+            )
+        return array.reshape(shape[1:])
+
+    def _check_lengths(self, lengths: Sequence[int]) -> None:
+        for length, segment in zip(lengths, self._segments, strict=True):
+            most = segment.places
+            if not 1 <= length <= most:
+                raise ModelRuntimeError(
+                    f"input {segment.names[0]!r}: expected a sample of length 1 to {most}, found {length}"
+                    + ("" if length else "; its mask is all zeros, or it is empty")
+                )
+
+    def _check_outputs(self, outputs: Arrays, length: int) -> None:
+        for name, array in outputs.items():
+            if name not in self._outputs:
+                raise ModelRuntimeError(f"output {name!r} is not known; there are {', '.join(self._outputs)}")
+            shape, dtype = self._outputs[name]
+            whole = self._is_whole[name]
+            size = math.prod(shape[1:]) if whole else length * math.prod(self._rest(name, self._segments[0]))
+            if array.dtype != dtype or array.size < size or not array.flags.writeable:
+                kind = "writable" if array.flags.writeable else "read-only"
+                raise ModelRuntimeError(
+                    f"output {name!r}: expected {dtype}, writable, with room for {size} elements, found "
+                    f"{array.dtype} of shape {array.shape}, {kind}"
+                )

@@ -1,0 +1,212 @@
+"""Where samples of different lengths go in a compiled input of rows by places: the packing algorithms, and
+how a PackRunner is told to use them. No array and no thread is here.
+
+The rows of an input lie one behind the other: a place is counted through all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from itertools import pairwise
+from typing import ClassVar, Protocol
+
+from model_runtime import ModelRunnerConfig, ModelRuntimeError
+
+from poprt.runtime.config import DeviceWaitConfig, RunnerType, describe
+
+NO_PLACE = -1
+
+
+class PackAlgorithm(IntEnum):
+    """How samples are packed. The numbers are ours, but for the default, which is the first."""
+
+    next_fit = 0
+    """Into the row that the last sample is in, else into the next."""
+    first_fit = 1
+    """Into the first row that has room."""
+    end_to_end = 2
+    """One behind the other, across rows: the model takes them apart again by its input unpack_info."""
+
+
+@dataclass(repr=False)
+class PackRunnerConfig:
+    """How requests of different lengths are packed into runs. Defaults are the real class's.
+
+    timeout_microseconds: how long the first sample of a run waits for others; 0: it does not. max_valid_num:
+    the most samples of a run; 0: as many as unpack_info has room for, or as fit. dynamic_input_name: the
+    input whose length is the sample's; without it the mask, else the first input. unpack_info_input_name:
+    the int32 input that takes the samples' lengths; without it the one called unpack_info, if there is one.
+    compile_batch_size: rows, where the inputs were compiled without a dimension for them; -1: they have one.
+    mask_name: the input that says which places hold something. dynamic_group: the inputs that have the
+    sample's length, or lists of them, one for each column of unpack_info; without it all of the shape of
+    dynamic_input_name. algorithm: rows are crossed by end_to_end, and where the model has unpack_info and
+    single-row mode is off. disable_data_across_rows: single-row mode. enable_padding_remove: drop the
+    places whose mask is 0. delimiter_num: zeros between two samples of a row. enable_prefetch_datastreams:
+    changes nothing here.
+
+    Scripts set further attributes, some of them misspelt (`algorithom`), as the real class lets them: these
+    change nothing.
+    """
+
+    timeout_microseconds: int = 0
+    max_valid_num: int = 0
+    dynamic_input_name: str = ""
+    unpack_info_input_name: str = ""
+    compile_batch_size: int = -1
+    mask_name: str = ""
+    dynamic_group: Sequence[str] | Sequence[Sequence[str]] = ()
+    algorithm: PackAlgorithm = PackAlgorithm.next_fit
+    delimiter_num: int = 0
+    disable_data_across_rows: bool = False
+    enable_padding_remove: bool = False
+    enable_prefetch_datastreams: bool = True
+    device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
+    runner_type: ClassVar[RunnerType] = RunnerType.PackRunner
+
+    def __repr__(self) -> str:
+        """JSON, as RuntimeConfig's."""
+        names = [entry.name for entry in fields(self) if entry.name != "device_wait_config"]
+        return describe(self, names, self.device_wait_config)
+
+    def enable_input_single_row_mode(
+        self, mask_name: str, unpack_info_name: str = "", delimiter_num: int = 0
+    ) -> None:
+        """Keep each sample in one row, and number the samples of a row 1, 2, 3 in the mask."""
+        self.disable_data_across_rows = True
+        self.mask_name, self.delimiter_num = mask_name, delimiter_num
+        self.unpack_info_input_name = unpack_info_name or self.unpack_info_input_name
+
+    enableSingleRowMode = enable_input_single_row_mode
+    """The spelling of the C++ class."""
+
+    def enable_padding_remove_mode(self, mask_name: str, group: Sequence[str] = ()) -> None:
+        """Drop the places whose mask is 0, from the mask and from the inputs in `group`."""
+        self.enable_padding_remove = True
+        self.mask_name, self.dynamic_group = mask_name, list(group)
+
+    enablePaddingRemovePattern = enable_padding_remove_mode
+    """The spelling of the C++ class."""
+
+    def for_model_runner(self) -> ModelRunnerConfig:
+        """How the runner underneath is made: what is packed already waits for nothing."""
+        return ModelRunnerConfig(device_wait_config=self.device_wait_config.for_model_runner(), timeout_ns=1)
+
+    def check(self) -> None:
+        """Raise ModelRuntimeError for what no model could be run with."""
+        for name in ("timeout_microseconds", "max_valid_num", "delimiter_num"):
+            if getattr(self, name) < 0:
+                raise ModelRuntimeError(
+                    f"PackRunnerConfig.{name}: expected 0 or more, found {getattr(self, name)}"
+                )
+        try:
+            crosses = PackAlgorithm(self.algorithm) is PackAlgorithm.end_to_end
+        except ValueError as error:
+            known = ", ".join(each.name for each in PackAlgorithm)
+            raise ModelRuntimeError(
+                f"PackRunnerConfig.algorithm: expected one of {known}, found {self.algorithm!r}"
+            ) from error
+        if crosses and self.disable_data_across_rows:
+            raise ModelRuntimeError(
+                "PackRunnerConfig.algorithm end_to_end crosses rows, which single-row mode forbids: use "
+                "first_fit or next_fit, or leave the mode out"
+            )
+
+
+class Places(Protocol):
+    """The room of one run. `find` changes nothing; what it found is there until the next `take`."""
+
+    def find(self, length: int) -> int:
+        """Where a sample of that length would begin; NO_PLACE where it does not fit."""
+
+    def take(self, start: int, length: int) -> int:
+        """Put a sample there: its number among those of its row, from 1."""
+
+    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """What unpack_info says of samples in the order of their places: added up from the first on, where
+        each of them begins."""
+
+
+class EndToEnd:
+    """One behind the other, `delimiter` zeros between."""
+
+    def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
+        self._room, self._delimiter = rows * places, delimiter
+        self._end = self._samples = 0
+
+    def find(self, length: int) -> int:
+        """See Places."""
+        start = self._end + self._delimiter if self._end else 0
+        return start if start + length <= self._room else NO_PLACE
+
+    def take(self, start: int, length: int) -> int:
+        """See Places; all rows count as one."""
+        self._end = start + length
+        self._samples += 1
+        return self._samples
+
+    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """See Places."""
+        return [*_distances(starts), *lengths[-1:]]
+
+
+class FirstFit:
+    """Into the first row that has room.
+
+    A run takes at least as many of the same samples as NextFit's, and a stream of them at most as many runs:
+    by induction FirstFit is never in a later row than NextFit, nor farther in the same one; and NextFit,
+    whose rows are consecutive pieces of the stream, gets no less far where it starts later.
+    """
+
+    def __init__(self, rows: int, places: int, delimiter: int = 0) -> None:
+        self._places, self._delimiter = places, delimiter
+        self._ends = [0] * rows
+        self._samples = [0] * rows
+        self._first = 0
+
+    def find(self, length: int) -> int:
+        """See Places."""
+        delimiter, room = self._delimiter, self._places - length
+        for row in range(self._first, len(self._ends)):
+            end = self._ends[row]
+            start = end + delimiter if end else 0
+            if start <= room:
+                return row * self._places + start
+        return NO_PLACE
+
+    def take(self, start: int, length: int) -> int:
+        """See Places."""
+        row, column = divmod(start, self._places)
+        self._ends[row] = column + length
+        self._samples[row] += 1
+        self._skip(row)
+        return self._samples[row]
+
+    def lengths(self, starts: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """See Places: the last of a row has all that is left of it."""
+        last = starts[-1] // self._places * self._places + self._places - starts[-1] if starts else 0
+        return [*_distances(starts), *([last] if lengths else [])]
+
+    def _skip(self, _row: int) -> None:
+        """Look no more where not even a sample of one place fits."""
+        while self._first < len(self._ends) and self._ends[self._first] + self._delimiter >= self._places:
+            self._first += 1
+
+
+class NextFit(FirstFit):
+    """Into the row of the last sample, else into the next."""
+
+    def _skip(self, row: int) -> None:
+        self._first = row
+
+
+def _distances(starts: Sequence[int]) -> list[int]:
+    return [following - start for start, following in pairwise(starts)]
+
+
+PACKINGS: dict[PackAlgorithm, type[EndToEnd] | type[FirstFit]] = {
+    PackAlgorithm.next_fit: NextFit,
+    PackAlgorithm.first_fit: FirstFit,
+    PackAlgorithm.end_to_end: EndToEnd,
+}
