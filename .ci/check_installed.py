@@ -24,7 +24,7 @@ def main() -> int:
     """Compile y = 2x, serve it and ask; 0 when the answer is right and the server ended in order."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # from `timeout`: what was started ends as well
     folder = Path.cwd()
-    for program in ("popef", "popef_dump", "poprt", "poplar-triton"):
+    for program in ("popef", "popef_dump", "poprt", "poprt_exec", "poplar-triton"):
         call(program, "--help")
     save_model(folder / "double.onnx")
     model = folder / "models" / "double"
