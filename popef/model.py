@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
+from .anchors import user_anchors
+from .enums import TensorType
 from .errors import PopefError
 from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
-from .types import Metadata
+from .types import Anchor, Metadata
 
 AnyData = TypeVar("AnyData", TensorReader, FeedReader)
 T = TypeVar("T")
@@ -31,6 +33,18 @@ class Model:
     tensors: list[TensorReader]
     feeds: list[FeedReader]
     opaqueBlobs: list[OpaqueReader]
+
+    def frozen_inputs(self) -> dict[str, TensorReader]:
+        """The tensors of the input anchors of main programs whose data the files hold, by name: nobody is
+        asked for them (ours; the real library's guide only names frozen inputs)."""
+        data = {str(tensor.info.name): tensor for tensor in self.tensors}
+        names = [anchor.name for anchor in user_anchors(self.metadata, TensorType.INPUT)]
+        return {name: data[name] for name in names if name in data}
+
+    def user_anchors(self, kind: TensorType) -> list[Anchor]:
+        """What callers of the main programs feed or fetch: frozen inputs left out (ours)."""
+        frozen = self.frozen_inputs()
+        return [anchor for anchor in user_anchors(self.metadata, kind) if anchor.name not in frozen]
 
 
 class ModelBuilder:

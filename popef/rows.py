@@ -17,6 +17,7 @@ ROWS_BLOB = "simipu.rows"
 """The name of the opaque blob."""
 _MOST_BYTES = 1 << 20
 _WORD_BYTES = 8
+_FROZEN = "the files hold the data of inputs, which may differ from row to row"
 _UNKNOWN = "the file does not say that they are independent"
 
 
@@ -38,6 +39,12 @@ class RowFacts:
             {"dependence": self.dependence, "batch_axes": dict(self.batch_axes)}, sort_keys=True
         ).encode()
         return payload + b" " * (-len(payload) % _WORD_BYTES)
+
+    def with_frozen(self, shapes: Iterable[tuple[int, ...]]) -> RowFacts:
+        """The facts of a model some of whose inputs have their data in its files, of the `shapes` that are
+        left: rows lie along the first axis where all of them share its size, and what the data do to them is
+        found when the model is loaded."""
+        return RowFacts(_FROZEN, {} if batch_size(shapes) else self.batch_axes)
 
     def axis(self, anchor: str) -> int:
         """The batch axis of an anchor's tensor."""

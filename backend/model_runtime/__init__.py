@@ -25,6 +25,7 @@ from model_runtime.runner import (
     TensorMemoryView,
 )
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
+from model_runtime.tracepoints import RequestTracepoint
 
 __all__ = [
     "AnchorCallbackPolicy",
@@ -53,6 +54,7 @@ __all__ = [
     "PopefPaths",
     "QueueManager",
     "RequestFlow",
+    "RequestTracepoint",
     "Session",
     "SessionConfig",
     "StoppedError",

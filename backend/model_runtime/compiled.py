@@ -5,10 +5,13 @@ run of its programs takes, has place for and lasts. No device and no stream is t
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from simipu import Direction, Program, ProgramKind, SimulatedExecutable, Stream
 from simipu.engine import iteration_timing
+from simipu.fixing import fix_inputs
 
 import popef
 from model_runtime.devices import model_target
@@ -16,6 +19,8 @@ from model_runtime.errors import ModelRuntimeError
 
 Plan = list[tuple[int, list[str], list[str]]]
 """Main programs, each with the anchors of its inputs and of its outputs in the order of its streams."""
+_MOST_AXES = 64
+"""As many as an array can have."""
 DIRECTIONS = {
     popef.TensorType.INPUT: Direction.HOST_TO_DEVICE,
     popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
@@ -33,7 +38,7 @@ class CompiledModel:
         metadata = model.metadata
         _check_target(metadata, executable)
         mains = _main_programs(metadata, executable)
-        _check_anchors(metadata, executable, mains)
+        _check_anchors(model, executable, mains)
         if not mains:
             raise ModelRuntimeError(f"model {executable.name!r} has no main program in its program flow")
         self.popef_model = model
@@ -74,12 +79,72 @@ class CompiledModel:
         """Runs that the chip has begun when the first of them ends: I/O tiles and pipelines overlap them."""
 
     def getUserInputAnchors(self) -> list[popef.Anchor]:
-        """Anchors that every run of the main programs reads from the user."""
-        return popef.user_anchors(self.popef_model.metadata, popef.TensorType.INPUT)
+        """Anchors that every run of the main programs reads from the user: no frozen inputs."""
+        return self.popef_model.user_anchors(popef.TensorType.INPUT)
 
     def getUserOutputAnchors(self) -> list[popef.Anchor]:
         """Anchors that every run of the main programs writes for the user."""
-        return popef.user_anchors(self.popef_model.metadata, popef.TensorType.OUTPUT)
+        return self.popef_model.user_anchors(popef.TensorType.OUTPUT)
+
+
+def specialise(
+    model: popef.Model, executable: SimulatedExecutable, batch_axis: int | None
+) -> SimulatedExecutable:
+    """The executable with the frozen inputs of the files inside, and its rows along another axis, if one is
+    given. Raises ModelRuntimeError for data that do not fit."""
+    data = model.frozen_inputs()
+    if batch_axis in _input_axes(executable):
+        batch_axis = None
+    if not data and batch_axis is None:
+        return executable
+    if batch_axis is not None and not 0 <= batch_axis <= _MOST_AXES:
+        raise ModelRuntimeError(f"batching dimension {batch_axis}: expected 0 to {_MOST_AXES}")
+    anchors = {anchor.name(): anchor for anchor in model.metadata.anchors()}
+    values = {
+        anchors[name].handle(): _one_replica(model.metadata, anchors[name], tensor)
+        for name, tensor in data.items()
+    }
+    special = fix_inputs(executable, values, batch_axis)
+    if batch_axis is not None:
+        _check_batch_axis(special, batch_axis)
+    return special
+
+
+def _check_batch_axis(executable: SimulatedExecutable, axis: int) -> None:
+    for program in executable.programs:
+        if program.graph and (not program.batch_size or axis not in _input_axes(executable)):
+            shapes = ", ".join(f"{stream.tensor} {stream.shape}" for stream in program.streams)
+            raise ModelRuntimeError(
+                f"batching dimension {axis}: expected one along which all inputs and outputs have the same "
+                f"size, the compiled batch; found {shapes}. Leave it out for requests of whole batches"
+            )
+
+
+def _input_axes(executable: SimulatedExecutable) -> set[int]:
+    """The axes along which the rows of main programs' inputs lie."""
+    streams = [each for program in executable.programs if program.graph for each in program.streams]
+    return {stream.batch_axis for stream in streams if stream.direction is Direction.HOST_TO_DEVICE}
+
+
+def _one_replica(
+    metadata: popef.Metadata, anchor: popef.Anchor, tensor: popef.TensorReader
+) -> npt.NDArray[Any]:
+    """The value of a frozen input on each of the replicas."""
+    if tensor.info.tensorInfo() != anchor.tensorInfo():
+        raise ModelRuntimeError(
+            f"input {anchor.name()!r}: the file's data are {tensor.info.tensorInfo()}, its anchor says "
+            f"{anchor.tensorInfo()}"
+        )
+    value = np.asarray(tensor.data())
+    if not anchor.isPerReplica() or metadata.replicationFactor() <= 1:
+        return value
+    _check_replicas(metadata, anchor)
+    if any(each.tobytes() != value[0].tobytes() for each in value[1:]):
+        raise ModelRuntimeError(
+            f"input {anchor.name()!r}: the file's data differ between replicas; each of them is simulated as "
+            "the same model"
+        )
+    return np.asarray(value[0])
 
 
 def find_stream(executable: SimulatedExecutable, anchor: popef.Anchor) -> Stream:
@@ -121,12 +186,13 @@ def _check_target(metadata: popef.Metadata, executable: SimulatedExecutable) -> 
         )
 
 
-def _check_anchors(metadata: popef.Metadata, executable: SimulatedExecutable, mains: list[Program]) -> None:
+def _check_anchors(model: popef.Model, executable: SimulatedExecutable, mains: list[Program]) -> None:
     """Every user anchor must be a stream of the executable, in shape and type; every main stream an
     anchor."""
+    metadata = model.metadata
     streams = {(stream.handle, stream.direction): stream for program in mains for stream in program.streams}
     for kind, direction in DIRECTIONS.items():
-        for anchor in popef.user_anchors(metadata, kind):
+        for anchor in model.user_anchors(kind):
             stream = streams.pop((anchor.handle(), direction), None)
             if stream is None:
                 raise ModelRuntimeError(
@@ -145,11 +211,10 @@ def _check_anchors(metadata: popef.Metadata, executable: SimulatedExecutable, ma
 
 def _check_replicas(metadata: popef.Metadata, anchor: popef.Anchor) -> None:
     replicas, shape = metadata.replicationFactor(), anchor.tensorInfo().shape()
-    if replicas > 1 and (not anchor.isPerReplica() or tuple(shape[:1]) != (replicas,)):
+    if replicas > 1 and anchor.isPerReplica() and tuple(shape[:1]) != (replicas,):
         raise ModelRuntimeError(
-            f"anchor {anchor.name()!r} of a model with replication factor {replicas}: expected isPerReplica "
-            f"and the replicas as leading dimension, found isPerReplica {anchor.isPerReplica()} and shape "
-            f"{tuple(shape)}; tensors that all replicas share are not supported"
+            f"anchor {anchor.name()!r} isPerReplica in a model with replication factor {replicas}: expected "
+            f"the replicas as leading dimension, found shape {tuple(shape)}"
         )
 
 

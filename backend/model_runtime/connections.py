@@ -24,8 +24,9 @@ Handler = Callable[[popef.Anchor], Callable[[Array], None]]
 class Connections:
     """The callbacks of a model's streams. They outlive the engine: another that is attached gets them all."""
 
-    def __init__(self, metadata: popef.Metadata, executable: SimulatedExecutable, batched: bool) -> None:
-        self._metadata = metadata
+    def __init__(self, model: popef.Model, executable: SimulatedExecutable, batched: bool) -> None:
+        self._model = model
+        self._frozen = model.frozen_inputs().keys()
         self._executable = executable
         self._batched = batched
         self._reads: dict[str, ReadCallback] = {}
@@ -86,7 +87,7 @@ class Connections:
     ) -> list[popef.Anchor]:
         """The anchors that are to have a queue; those of the user's that are to have none are connected to
         nothing."""
-        users = {anchor.name() for anchor in popef.user_anchors(self._metadata, kind)}
+        users = {anchor.name() for anchor in self._model.user_anchors(kind)}
         chosen = []
         for anchor, policy in self._choose(kind, predicate):
             if policy is AnchorCallbackPolicy.BIND_USER_CB:
@@ -108,8 +109,13 @@ class Connections:
     def _choose(
         self, kind: popef.TensorType, predicate: AnchorCallbackPredicate | None
     ) -> list[tuple[popef.Anchor, AnchorCallbackPolicy]]:
-        predicate = predicate or _default_predicate(self._metadata)
-        return [(anchor, predicate(anchor)) for anchor in self._metadata.anchors() if anchor.type() == kind]
+        metadata = self._model.metadata
+        predicate = predicate or _default_predicate(metadata)
+        return [
+            (anchor, predicate(anchor))
+            for anchor in metadata.anchors()
+            if anchor.type() == kind and anchor.name() not in self._frozen
+        ]
 
 
 def deliver(tensor: popef.TensorReader) -> ReadCallback:

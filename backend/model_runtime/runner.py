@@ -24,6 +24,7 @@ from model_runtime.exits import end_quietly, endless_wait
 from model_runtime.queues import Array, OutputSlot, Place
 from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
+from model_runtime.tracepoints import RequestTracepoint, RequestTracepoints
 
 NO_BATCHING_DIM = 0xFFFFFFFF
 """The default of `batching_dim`: a request holds whole compiled batches."""
@@ -37,10 +38,11 @@ class ModelRunnerConfig:
     device_wait_config: how long to wait for a device. thread_safe: lock each call (Python calls are safe
     either way). timeout_ns: how long an incomplete batch waits for more rows; 0 for ever. validate_io_params:
     check names, shapes and types. check_package_hash: refuse another generation's executable. batching_dim:
-    the dimension along which a request may have any size, which must be the one that the model was compiled
-    for (of one input, where they have axes of their own); by default a request holds whole compiled batches.
-    ring_buffer_size_multiplier, request_tracepoints_buffer_size, flush_on_waiting_outputs: accepted; rows are
-    read where the caller has them, and dummy data are never run without a request. auto_reset: after a lost
+    the dimension along which a request may have any size: that of the compiled batch, or any other that all
+    tensors share; by default a request holds whole compiled batches. ring_buffer_size_multiplier: accepted;
+    rows are read where the caller has them. flush_on_waiting_outputs: records requests
+    (getRequestTracepoints), the last request_tracepoints_buffer_size of them, 0 for all; dummy data are never
+    run without a request either way. auto_reset: after a lost
     device, go on with a new one. batch_size_timeout_ns and data_parallel_timeout_ns: like timeout_ns, counted
     for an incomplete batch and for replicas without a batch; the shortest counts, if
     is_batch_size_timeout_enabled. replica_to_device: replica 0's device. flush_by_name: (inputs, outputs) for
@@ -201,17 +203,19 @@ class ModelRunner:
             ),
             join_dependent_rows=config.join_dependent_rows,
             auto_reset=config.auto_reset,
+            batch_axis=None if config.batching_dim == NO_BATCHING_DIM else config.batching_dim,
         )
         self._session = Session(model, session_config)
         anchors = (*self._session.getUserInputAnchors(), *self._session.getUserOutputAnchors())
         self._axes = {anchor.name(): self._session.batch_axes[anchor.handle()] for anchor in anchors}
-        self._check_batching_dim()
         self._session.bindToDevice(config.replica_to_device.get(0))
         self._session.runLoadPrograms()
         metadata = self._session.model().metadata
         self._inputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserInputAnchors()}
         self._outputs = {a.name(): describe_anchor(metadata, a) for a in self._session.getUserOutputAnchors()}
         self._batched = bool(self._session.batch_size)
+        records = config.flush_on_waiting_outputs
+        self._tracepoints = RequestTracepoints(config.request_tracepoints_buffer_size) if records else None
         self._pipeline = RequestFlow(
             self._session,
             timeout_ns=config.flush_after_ns(),
@@ -264,10 +268,16 @@ class ModelRunner:
             else:
                 promise.set_exception(error)
 
+        started, ended = (None, done) if self._tracepoints is None else self._tracepoints.watch(rows, done)
         with self._pipeline.queues.lock:
-            self._pipeline.enqueue_request(arrays, rows)
-            self._pipeline.set_request_outputs(places, rows, done)
+            self._pipeline.enqueue_request(arrays, rows, started)
+            self._pipeline.set_request_outputs(places, rows, ended)
         return OutputFutureMemory(list(self._outputs), promise, self)
+
+    def getRequestTracepoints(self) -> list[RequestTracepoint]:
+        """What became of the last requests, as many as request_tracepoints_buffer_size says, in the order in
+        which they ended; none unless flush_on_waiting_outputs is on (ours, see tracepoints.py)."""
+        return [] if self._tracepoints is None else self._tracepoints.read()
 
     def close(self) -> None:
         """Stop after the run in flight, and unload. Requests that have no results yet get a StoppedError."""
@@ -280,17 +290,6 @@ class ModelRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _check_batching_dim(self) -> None:
-        asked = self._config.batching_dim
-        axes = {anchor.name(): self._axes[anchor.name()] for anchor in self._session.getUserInputAnchors()}
-        if asked not in (*axes.values(), NO_BATCHING_DIM):
-            name, axis = next(iter(axes.items()))
-            raise ModelRuntimeError(
-                f"batching_dim {asked}: expected {axis}, along which the rows of input {name!r} lie; "
-                "compile with --batch_axis for another, or leave it out for requests of whole compiled "
-                "batches"
-            )
 
     def _rows_first(self, name: str, array: Array) -> Array:
         """The rows along a leading axis; a model without a batch has one, the whole tensor."""

@@ -16,7 +16,7 @@ import numpy as np
 from simipu import DeviceLostError, Engine, GraphOptions, RunCancelledError, SimulatedExecutable
 
 import popef
-from model_runtime.compiled import CompiledModel
+from model_runtime.compiled import CompiledModel, specialise
 from model_runtime.connections import Connections, Handler, deliver
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
@@ -50,7 +50,8 @@ class SessionConfig:
     `paced` lets no row leave before its modelled time has passed; `executable` stands in for one in the PopEF
     file that cannot be simulated; `join_dependent_rows` has the rows of several requests share a batch, and a
     request's several batches, also where a row's result may depend on its neighbours, as the real library
-    does; `auto_reset` has a session go on after its device was lost, without it nothing runs any more.
+    does; `auto_reset` has a session go on after its device was lost, without it nothing runs any more;
+    `batch_axis` has the rows lie along that axis of every tensor (None: along those it was compiled for).
     """
 
     check_package_hash: bool = True
@@ -65,6 +66,7 @@ class SessionConfig:
     executable: SimulatedExecutable | None = None
     join_dependent_rows: bool = False
     auto_reset: bool = True
+    batch_axis: int | None = None
 
 
 class Session(CompiledModel):
@@ -81,9 +83,13 @@ class Session(CompiledModel):
         model = model if isinstance(model, popef.Model) else read_model(model)
         super().__init__(
             model,
-            config.executable
-            or SimulatedExecutable.deserialize(
-                model.executable.executable(), check_package_hash=config.check_package_hash
+            specialise(
+                model,
+                config.executable
+                or SimulatedExecutable.deserialize(
+                    model.executable.executable(), check_package_hash=config.check_package_hash
+                ),
+                config.batch_axis,
             ),
         )
         self.runs_alone = bool(self.row_dependence) and not config.join_dependent_rows
@@ -98,7 +104,7 @@ class Session(CompiledModel):
         """Called after each run of the main programs, in the thread that ran them, with its start and end (on
         the clock of time.perf_counter_ns), its number of rows, and by how many ns the CPU was late (see
         Engine.lateness_ns)."""
-        self._streams = Connections(model.metadata, self.executable, bool(self.batch_size))
+        self._streams = Connections(model, self.executable, bool(self.batch_size))
         self._queues: QueueManager | None = None
         self._device: Device | None = None
         self._engine: Engine | None = None

@@ -15,6 +15,7 @@ from onnxgraph import remember_inferences
 from onnxgraph.weights import has_data
 from rich.console import Console
 from simipu import CompileError
+from simipu.fixing import read_static
 from simipu.target import find_target
 
 from poprt import pipeline
@@ -29,7 +30,7 @@ from poprt.passes import PassManager
 from poprt.passes.floats import is_half
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
-from poprt.programs import MAIN_PROGRAM, read_static
+from poprt.programs import MAIN_PROGRAM
 from poprt.terminal import show_progress
 
 __all__ = ["Compiler", "CompilerOptions", "Executable"]

@@ -26,13 +26,14 @@ from simipu import (
 )
 from simipu.cost import CostOptions, Estimate
 from simipu.errors import LoadTimeoutError
+from simipu.executable import Constant
 from simipu.isolation import open_graph
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 from simipu.target import Target
 
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
-from poprt.constants import LEAST_CONSTANT_BYTES, make_constant, take_weights
+from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
@@ -137,7 +138,7 @@ def _build(
         target,
         (load, main),
         compile_options=options.changed(),
-        constants=tuple(make_constant(name, value) for name, value in constants.items()),
+        constants=tuple(Constant.of(name, value) for name, value in constants.items()),
         numerics=options.numerics(),
     )
     return Executable.of(

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto
 from onnxgraph import without_weights
 from onnxgraph.tensors import count_bytes
 from onnxgraph.weights import read_array
-from simipu import Constant
 from simipu.numerics.quarter import QUARTERS
 
 MAXIMUM_IR_VERSION = 10
@@ -42,8 +40,3 @@ def take_weights(
         stub.external_data.add(key="location", value="device")
         light.graph.initializer.append(stub)
     return light, {name: read_array(tensor) for name, tensor in taken.items()}
-
-
-def make_constant(name: str, value: npt.NDArray[Any]) -> Constant:
-    """A weight that the executable holds."""
-    return Constant(name, value.dtype, value.shape, np.ascontiguousarray(value).view(np.uint8).data.cast("B"))

@@ -140,8 +140,9 @@ _OPENERS = {
 
 def _feed_all(runner: Runner, rows: int | None) -> tuple[Runner, Feed]:
     inputs, outputs = runner.get_execute_inputs(), runner.get_execute_outputs()
-    for each in (*inputs, *outputs) if rows is not None else ():
-        each.shape[:1] = [rows] if each.shape else []
+    for each in (*inputs, *outputs):
+        if rows is not None and each.shape:
+            each.shape[0] = rows
     return runner, Feed(inputs, outputs)
 
 

@@ -14,14 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnxgraph import set_shape
-from onnxgraph.edit import forget_values
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
-from simipu.computed import read_graph
 from simipu.cost import Estimate
 from simipu.rows import take_rows
-
-from poprt.passes.shapes import describe_shape
 
 LOAD_PROGRAM, MAIN_PROGRAM = 0, 5
 """PopART's program indices: WeightsFromHost and Program."""
@@ -69,27 +64,6 @@ def _serialize(model: onnx.ModelProto) -> bytes:
             "the graph is larger than the 2 GiB that protobuf allows; compile with --compiler_options "
             "constant_weights=False"
         ) from error
-
-
-def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelProto:
-    """The graph of a program with the shapes that its streams have; with another batch where one is given.
-
-    Raises CompileError for a graph whose inputs its streams do not fit.
-    """
-    model = read_graph(program)
-    streams = {stream.tensor: stream for stream in program.streams}
-    for value in model.graph.input:
-        stream = streams[value.name]
-        shape, axis = stream.shape, stream.batch_axis
-        if len(value.type.tensor_type.shape.dim) not in (0, len(shape)):
-            raise CompileError(
-                f"input {value.name!r} has shape {describe_shape(value)}, its stream {tuple(shape)}"
-            )
-        set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")
-    forget_values(model.graph)
-    return model
 
 
 def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:

@@ -70,6 +70,12 @@ class Constant:
     shape: tuple[int, ...]
     data: bytes | memoryview
 
+    @classmethod
+    def of(cls, name: str, value: npt.NDArray[Any]) -> Constant:
+        """Of an array, not copied where it is in one piece."""
+        data = np.ascontiguousarray(value).view(np.uint8).data.cast("B")
+        return cls(name, value.dtype, value.shape, data)
+
     def array(self) -> npt.NDArray[Any]:
         """The values, not copied."""
         return np.frombuffer(self.data, self.dtype).reshape(self.shape)

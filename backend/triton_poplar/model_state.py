@@ -54,6 +54,12 @@ class ModelState:
                 "answer; leave model_transaction_policy out"
             )
         batch = self.total_batch_size if self.holds_batch else 0
+        for entry in self._config.get("input", []):
+            if self._friendly_frozen.get(entry["name"]):
+                raise ModelConfigError(
+                    f"config.pbtxt has input {entry['name']!r}, whose data the PopEF files hold (anchor "
+                    f"{self._friendly_frozen[entry['name']]!r}): no request brings it; leave it out"
+                )
         check_config_tensors("input", self._config.get("input", []), self.inputs, batch, self.wraps_rows)
         check_config_tensors("output", self._config.get("output", []), self.outputs, batch, self.wraps_rows)
 
@@ -122,19 +128,23 @@ class ModelState:
 
     def _read_tensors(self, model: popef.Model) -> None:
         metadata = model.metadata
-        inputs = popef.user_anchors(metadata, popef.TensorType.INPUT)
-        outputs = popef.user_anchors(metadata, popef.TensorType.OUTPUT)
+        inputs = model.user_anchors(popef.TensorType.INPUT)
+        outputs = model.user_anchors(popef.TensorType.OUTPUT)
         if not inputs or not outputs:
             raise ModelConfigError(
                 f"{self.executable_files[0]} has {len(inputs)} input and {len(outputs)} output anchors for "
                 "its main program; a served model needs at least one of each"
             )
-        self.names = read_name_map(self.name_map_file, [*inputs, *outputs])
+        fixed = model.frozen_inputs()
+        frozen = [anchor for anchor in metadata.anchors() if anchor.name() in fixed]
+        self.names = read_name_map(self.name_map_file, [*inputs, *outputs, *frozen])
+        self._friendly_frozen = {self.names[name]: name for name in fixed}
         shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in (*inputs, *outputs)}
         try:
-            self.rows = popef.read_rows(model)
+            rows = popef.read_rows(model)
         except popef.PopefError as error:
             raise ModelConfigError(f"model {self.name!r}: {error}") from error
+        self.rows = rows.with_frozen(shapes.values()) if frozen else rows
         self.batch_size = popef.batch_size(shapes.values(), [self.rows.axis(name) for name in shapes])
         replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
         self.total_batch_size = self.batch_size * replicas * iterations

@@ -1,10 +1,12 @@
 """ModelRunner: what scripts of the real library's users do."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 
 import numpy as np
 import pytest
+from frozen_inputs import scale_model
 from model_runtime import (
     DeviceManager,
     DeviceWaitConfig,
@@ -18,8 +20,10 @@ from model_runtime import (
     Session,
     StoppedError,
 )
-from sample_models import loudness_model, steps_model
-from simipu import LoadError
+from onnx import TensorProto, helper
+from sample_models import gather_model, loudness_model, make_model, steps_model
+from sdk_files import open_file, rewrite
+from simipu import LoadError, RunError
 
 import popef
 
@@ -136,7 +140,7 @@ def test_the_shortest_timeout_counts():
 
 
 def test_other_batching_dimensions_are_refused(file):
-    with pytest.raises(ModelRuntimeError, match="batching_dim 1: expected 0"):
+    with pytest.raises(ModelRuntimeError, match="batching dimension 1: expected one along which"):
         ModelRunner(file, ModelRunnerConfig(batching_dim=1))
 
 
@@ -393,7 +397,7 @@ def test_rows_may_lie_along_another_axis(compile_popef):
         outputs = OutputMemoryView(y=np.zeros((5, 3, 3), np.float32))
         runner.execute({"x": steps[:, 2:5]}, outputs)
         np.testing.assert_allclose(outputs["y"], whole["y"][:, 2:5], atol=1e-6)
-    with pytest.raises(ModelRuntimeError, match="batching_dim 0: expected 1"):
+    with pytest.raises(ModelRuntimeError, match="batching dimension 0: expected one along which"):
         ModelRunner(file, ModelRunnerConfig(batching_dim=0))
     with ModelRunner(file) as runner:
         runner.execute({"x": steps[:, :8]})
@@ -408,3 +412,77 @@ def test_a_whole_batch_does_not_wait_for_the_other_iterations(linear, compile_po
         first = runner.executeAsync({"x": x(7)})
         np.testing.assert_array_equal(runner.execute({"x": x(5, 2.0)})["z"], 2 * x(5, 2.0))
         np.testing.assert_array_equal(first["z"], 2 * x(7))
+
+
+def test_rows_lie_along_another_axis_than_was_compiled_for(compile_popef):
+    """batching_dim 1 of a model that was compiled without --batch_axis."""
+    model = make_model(
+        [helper.make_node("Softmax", ["x"], ["y"], axis=2), helper.make_node("Add", ["y", "b"], ["z"])],
+        {"x": (TensorProto.FLOAT, [5, 4, 2])},
+        {"y": (TensorProto.FLOAT, [5, 4, 2]), "z": (TensorProto.FLOAT, [5, 4, 2])},
+        {"b": np.arange(10, dtype=np.float32).reshape(5, 1, 2)},
+    )
+    file = compile_popef(model, batch=None)
+    x = np.random.default_rng(0).random((5, 7, 2), np.float32)
+    with ModelRunner(file, ModelRunnerConfig(batching_dim=1, timeout_ns=1_000)) as runner:
+        assert (runner.session.batch_size, runner.session.row_dependence) == (4, "")
+        found = runner.execute({"x": x})
+        parts = [runner.execute({"x": x[:, 3 * i : 3 * i + 3]})["z"] for i in range(3)]
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), found["z"])
+    with ModelRunner(file) as runner:
+        np.testing.assert_array_equal(runner.execute({"x": x[:, :4]})["z"], found["z"][:, :4])
+    for wrong in (3, -1, 2**40):
+        with pytest.raises(ModelRuntimeError, match=f"batching dimension {wrong}: expected"):
+            ModelRunner(file, ModelRunnerConfig(batching_dim=wrong))
+
+
+def test_a_recurrent_model_may_be_batched_along_its_second_dimension(compile_popef):
+    steps = np.random.default_rng(0).standard_normal((5, 9, 2)).astype(np.float32)
+    file = compile_popef(steps_model(), batch=None, input_shape={"x": [5, 4, 2]})
+    with ModelRunner(file, ModelRunnerConfig(batching_dim=1, timeout_ns=1_000)) as runner:
+        whole = runner.execute({"x": steps})
+        assert (whole["y"].shape, whole["last"].shape) == ((5, 9, 3), (9, 3))
+        part = runner.execute({"x": steps[:, 4:5]})
+        np.testing.assert_allclose(part["last"], whole["last"][4:5], atol=1e-6)
+
+
+def test_what_became_of_requests_is_recorded(compile_popef):
+    config = ModelRunnerConfig(
+        batching_dim=0, timeout_ns=1_000, flush_on_waiting_outputs=True, request_tracepoints_buffer_size=2
+    )
+    with ModelRunner(compile_popef(gather_model()), config) as runner:
+        for rows in (3, 1, 2):
+            ids = np.full((rows, 2), 99 if rows == 2 else 1, np.int32)
+            with suppress(RunError):
+                runner.execute({"ids": ids})
+        first, second = runner.getRequestTracepoints()
+    assert (first.rows, first.error, second.rows) == (1, "", 2)
+    assert "99" in second.error
+    for point in (first, second):
+        assert 0 < point.enqueued_ns <= point.started_ns <= point.finished_ns
+
+
+def test_nothing_is_recorded_unless_it_is_asked_for(file):
+    with ModelRunner(file) as runner:
+        runner.execute({"x": x(4)})
+        assert runner.getRequestTracepoints() == []
+
+
+def test_a_tensor_that_replicas_share_is_each_requests_own(compile_popef):
+    path = compile_popef(scale_model(scales=(1,)), batch=None)
+    model = open_file(path)
+    model.metadata.setReplicationFactor(2)
+    model.metadata.setNumIpus(2)
+    for anchor in model.metadata.anchors():
+        if anchor.name() != "scale":
+            info = anchor.tensorInfo()
+            anchor.setTensorInfo(popef.TensorInfo(shape=(2, *info.shape()), dataType=info.dataType()))
+            anchor.setIsPerReplica(True)
+    rewrite(path, model.metadata, bytes(model.executable.executable()))
+    with ModelRunner(path) as runner:
+        shapes = {each.name: each.shape for each in runner.getExecuteInputs()}
+        assert shapes == {"x": (4, 3), "scale": (1,)}
+        rows = np.random.default_rng(0).random((4, 3), np.float32)
+        for scale in (np.float32([1]), np.float32([5])):
+            found = runner.execute({"x": rows, "scale": scale})["y"]
+            np.testing.assert_array_equal(found, rows * scale + rows)

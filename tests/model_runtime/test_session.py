@@ -74,8 +74,8 @@ def test_missing_weights_are_counted_and_named(linear, compile_popef, open_model
             "which is no main program",
         ),
         (
-            lambda m: m.setReplicationFactor(2),
-            "replication factor 2: expected isPerReplica and the replicas as leading",
+            lambda m: (m.setReplicationFactor(2), m.anchors()[0].setIsPerReplica(True)),
+            "replication factor 2: expected the replicas as leading dimension, found shape",
         ),
         (
             lambda m: m.setProgramFlow(popef.ProgramFlow(load=[0], main=[], save=[])),

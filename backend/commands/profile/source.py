@@ -20,10 +20,10 @@ from poprt.frontend import OnnxFrontend
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.passes.shapes import check_names
-from poprt.programs import read_static
 from simipu import CompileError, SimulatedExecutable
 from simipu.computed import read_graph
 from simipu.cost import CostOptions
+from simipu.fixing import read_static
 from simipu.numerics.quarter import QUARTERS
 
 from commands.profile.weightless import strip_weights

@@ -17,6 +17,7 @@ from model_runtime import (
     ModelRunner,
     OutputFutureMemory,
     OutputMemory,
+    RequestTracepoint,
     StoppedError,
     TensorMemory,
 )
@@ -86,6 +87,10 @@ class PackFlow:
         places = outputs or {}
         promise = self._core.add(inputs, places)
         return OutputFutureMemory(list(places), promise, self)
+
+    def getRequestTracepoints(self) -> list[RequestTracepoint]:
+        """None: a PackRunnerConfig cannot ask for them."""
+        return self._runner.getRequestTracepoints()
 
     def close(self) -> None:
         """Stop. Requests that have no results yet get a StoppedError."""

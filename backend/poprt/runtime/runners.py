@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import model_runtime
 import numpy as np
 import numpy.typing as npt
-from model_runtime import OutputFutureMemory, OutputMemory
+from model_runtime import OutputFutureMemory, OutputMemory, RequestTracepoint
 from simipu import CompileError
 
 import popef
@@ -38,6 +38,9 @@ class Underneath(Protocol):
 
     def getExecuteOutputs(self) -> list[model_runtime.DataDesc]:
         """What a request gets."""
+
+    def getRequestTracepoints(self) -> list[RequestTracepoint]:
+        """What became of the last requests."""
 
     def close(self) -> None:
         """Stop."""
@@ -88,6 +91,10 @@ class Runner:
     def get_model_outputs(self) -> list[DataDesc]:
         """The same as get_execute_outputs."""
         return self.get_execute_outputs()
+
+    def get_request_tracepoints(self) -> list[RequestTracepoint]:
+        """What became of the last requests, see model_runtime.ModelRunner.getRequestTracepoints (ours)."""
+        return self._runner.getRequestTracepoints()
 
     def close(self) -> None:
         """Stop, and give the device up; requests that have no results yet get a StoppedError (ours: a runner

@@ -1,0 +1,130 @@
+"""An executable made more special after it was compiled: inputs that always have the same values become
+constants, and rows lie along another axis. What is proven of its rows is proven anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import set_shape
+from onnxgraph.edit import forget_values
+
+from simipu.computed import read_graph
+from simipu.errors import LoadError
+from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable
+from simipu.rows import take_rows
+from simipu.streams import Direction, Stream
+
+Array = npt.NDArray[Any]
+
+
+def fix_inputs(
+    executable: SimulatedExecutable, values: Mapping[str, Array], batch_axis: int | None = None
+) -> SimulatedExecutable:
+    """The executable whose main programs hold `values`, by stream handle, and do not ask for them.
+
+    With `batch_axis` its rows lie along that axis of all tensors that have it; else along the first, where
+    all tensors that are left share its size, and along those of before where they do not.
+
+    Handles of no stream are left out. Raises LoadError for values of another shape or type, and for damage.
+    """
+    streams = {stream.handle: stream for program in executable.programs for stream in program.streams}
+    fixed = {streams[handle].tensor: value for handle, value in values.items() if handle in streams}
+    for handle, value in values.items():
+        _check(streams.get(handle), value)
+    constants = [Constant.of(name, value) for name, value in fixed.items()]
+    weights = {each.name: each.array() for each in (*executable.constants, *constants)}
+    programs = tuple(
+        _fix(program, fixed, weights, batch_axis) if program.kind is ProgramKind.MAIN else program
+        for program in executable.programs
+    )
+    return replace(executable, programs=programs, constants=(*executable.constants, *constants))
+
+
+def _check(stream: Stream | None, value: Array) -> None:
+    if stream is not None and (value.shape, value.dtype) != (stream.shape, stream.dtype):
+        raise LoadError(
+            f"input {stream.tensor!r}: expected {stream.dtype} of shape {stream.shape}, its data are "
+            f"{value.dtype} of shape {value.shape}"
+        )
+
+
+def _fix(
+    program: Program, fixed: Mapping[str, Array], weights: Mapping[str, Array], batch_axis: int | None
+) -> Program:
+    streams = tuple(
+        stream
+        for stream in program.streams
+        if stream.tensor not in fixed or stream.direction is Direction.DEVICE_TO_HOST
+    )
+    if streams == program.streams and batch_axis is None:
+        return program
+    model = read_static(program)
+    _hold(model.graph, fixed)
+    shapes = {each.tensor: each.shape for each in streams if each.direction is Direction.DEVICE_TO_HOST}
+    for value in model.graph.output:
+        set_shape(value, shapes[value.name])
+    asked = batch_axis is not None
+    if batch_axis is None and len({stream.shape[:1] for stream in streams}) == 1:
+        batch_axis = 0
+    if batch_axis is not None:
+        streams = tuple(_lay_along(stream, batch_axis) for stream in streams)
+    axis = next((stream.batch_axis for stream in streams), 0)
+    graph, found, dependence = take_rows(model, streams, axis, weights)
+    if found != streams and not asked:
+        # Whoever reads the file without its graph would take its rows to lie elsewhere.
+        graph, found, dependence = model, streams, f"its rows do not lie along axis {axis} of all tensors"
+    return replace(
+        program,
+        graph=graph.SerializeToString(deterministic=True),
+        streams=found,
+        row_independent=not dependence,
+        row_dependence=dependence,
+    )
+
+
+def _lay_along(stream: Stream, axis: int) -> Stream:
+    return replace(stream, batch_axis=axis) if len(stream.shape) > axis else stream
+
+
+def _hold(graph: onnx.GraphProto, fixed: Mapping[str, Array]) -> None:
+    """Have inputs be weights that the executable holds."""
+    held = [value for value in graph.input if value.name in fixed]
+    for value in held:
+        graph.input.remove(value)
+        stub = TensorProto(
+            name=value.name,
+            data_type=helper.np_dtype_to_tensor_dtype(np.dtype(fixed[value.name].dtype)),
+            dims=fixed[value.name].shape,
+            data_location=TensorProto.EXTERNAL,
+        )
+        stub.external_data.add(key="location", value="device")
+        graph.initializer.append(stub)
+
+
+def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelProto:
+    """The graph of a program with the shapes that its streams have; with another batch where one is given.
+
+    Raises LoadError for a graph whose inputs its streams do not fit.
+    """
+    model = read_graph(program)
+    streams = {stream.tensor: stream for stream in program.streams}
+    for value in model.graph.input:
+        stream = streams[value.name]
+        shape, axis = stream.shape, stream.batch_axis
+        found = len(value.type.tensor_type.shape.dim)
+        if found not in (0, len(shape)):
+            raise LoadError(
+                f"input {value.name!r} has {found} dimensions, its stream is of shape {tuple(shape)}; "
+                "compile it with poprt again"
+            )
+        set_shape(value, (*shape[:axis], batch_size, *shape[axis + 1 :]) if batch_size else shape)
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    forget_values(model.graph)
+    return model
