@@ -74,6 +74,7 @@ class PackLayout:
         """Samples that a run has place for, whatever their lengths."""
         self._segments = self._find_segments(config)
         self._segment_of = {name: i for i, each in enumerate(self._segments) for name in each.names}
+        self._rests = self._find_rests()
         self._by_sample = self._find_by_sample()
         self._algorithm = self._choose_algorithm(config)
         self._is_whole = {name: self._is_taken_whole(name) for name in self._outputs}
@@ -109,7 +110,7 @@ class PackLayout:
         """Room for the samples of a run: zeros."""
         arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in self._inputs.items()}
         flat = {
-            name: arrays[name].reshape(segment.rows * segment.places, *self._rest(name, segment))
+            name: arrays[name].reshape(segment.rows * segment.places, *self._rests[name])
             for segment in self._segments
             for name in segment.names
         }
@@ -168,19 +169,19 @@ class PackLayout:
             if self._is_whole[name]:
                 found = results[name][sample.number]
             else:
-                found = self._flatten(name, results[name])[start : start + length]
-            if found.shape == place.shape:
-                place[...] = found
+                found = results[name].reshape(-1, *self._rests[name])[start : start + length]
+            if place.ndim == found.ndim == 1:
+                place[: len(found)] = found
             else:
                 place.flat[: found.size] = found.ravel()
 
-    def _flatten(self, name: str, array: Array) -> Array:
-        return array.reshape(-1, *self._rest(name, self._segments[0]))
-
-    def _rest(self, name: str, segment: Segment) -> tuple[int, ...]:
-        """What is left of a shape behind rows and places."""
-        shape, _ = self._inputs.get(name) or self._outputs[name]
-        return shape[2:] if shape[:2] == (segment.rows, segment.places) else shape[1:]
+    def _find_rests(self) -> dict[str, tuple[int, ...]]:
+        """What is left of each shape behind rows and places."""
+        rests = {}
+        for name, (shape, _) in {**self._outputs, **self._inputs}.items():
+            segment = self._segments[self._segment_of.get(name, 0)]
+            rests[name] = shape[2 if shape[:2] == (segment.rows, segment.places) else 1 :]
+        return rests
 
     def _find_unpack_info(self, given: str) -> str:
         name = given or (UNPACK_INFO if UNPACK_INFO in self._inputs else "")
@@ -307,7 +308,7 @@ class PackLayout:
 
     def _read_dynamic(self, name: str, given: Array, kept: tuple[int, Array | slice] | None) -> Array:
         shape, dtype = self._inputs[name]
-        rest = self._rest(name, self._segments[self._segment_of[name]])
+        rest = self._rests[name]
         array = np.asarray(given)
         if array.ndim == len(rest) + 2 and len(array) == 1:
             array = array[0]
@@ -347,7 +348,7 @@ class PackLayout:
                 raise ModelRuntimeError(f"output {name!r} is not known; there are {', '.join(self._outputs)}")
             shape, dtype = self._outputs[name]
             whole = self._is_whole[name]
-            size = math.prod(shape[1:]) if whole else length * math.prod(self._rest(name, self._segments[0]))
+            size = math.prod(shape[1:]) if whole else length * math.prod(self._rests[name])
             if array.dtype != dtype or array.size < size or not array.flags.writeable:
                 kind = "writable" if array.flags.writeable else "read-only"
                 raise ModelRuntimeError(
