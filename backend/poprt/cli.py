@@ -285,3 +285,7 @@ def _popart_options(options: argparse.Namespace) -> dict[str, str]:
         else:
             logging.getLogger("poprt").warning("--popart_options %s changes nothing here", name)
     return found
+
+
+if __name__ == "__main__":  # `python -m poprt.cli`, as older scripts have it
+    sys.exit(main())

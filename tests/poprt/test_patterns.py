@@ -376,6 +376,7 @@ def test_small_inputs_become_one_and_the_model_says_which():
         "input_tensor_names": ["input_5_0", "input_5_1"],
         "shape": [2, 80],
         "data_size_bytes": 640,
+        "input_shape": [16, 5],
     }
     feeds = make_feeds(model)
     joint = {
