@@ -82,13 +82,13 @@ CHIP_FORMS: Mapping[str, Form] = {
     "CastToUint8WithoutShapeInfer": Form((2, 2), single=(0, 1), attributes={"fp8Format": _S}),
     "ErfV2": _PLAIN,
     "FP8MatMulWithoutShapeInfer": Form(
-        (4, 4), single=(0, 1, 2, 3), attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S}
+        (4, 4), single=(0, 1, 2, 3), attributes={"fp8FormatLHS": _S, "fp8FormatRHS": _S, "dataType": _S}
     ),
     "FastNorm": Form((3, 3), single=(0, 1, 2), attributes=_NORM),
     "Gelu": Form((1, 1), attributes={"approximate": _S}),
     "GroupNormalization": Form((3, 3), (1, 3), (0, 1, 2), _NORM, frozenset(("num_groups",))),
     "HCSR": Form((1, 1), (1, _MANY), attributes={"shape": _IS}, required=frozenset(("shape",))),
-    "Int4ToHalf": Form((2, 3), single=(0, 1), attributes={"axis": _I, "remap": _I}),
+    "Int4ToHalf": Form((2, 3), single=(0, 1), attributes={"axis": _I, "remap": _I, "dataType": _S}),
     "IsInfV2": Form((1, 1), attributes={"detect_negative": _I, "detect_positive": _I}),
     "KVCache": Form(
         (2, 3),

@@ -34,6 +34,8 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import change_values, has_data, hold, is_outlined, read_array, register_change
 from simipu import CompileError
 from simipu.numerics.half import narrow_to_half
+from simipu.operators import CHIP_DOMAIN
+from simipu.operators.chip import TYPED
 
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.initializers import read_constant
@@ -151,7 +153,17 @@ def _retype_graph(graph: onnx.GraphProto, before: int, after: int, change: str) 
         if each.name in ("to", "dtype") and each.i == before:
             each.i = after
             changed = True
-    return changed
+    return changed | _retype_chip(graph, before, after)
+
+
+def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
+    """Of the chip's operators that name the type of their results themselves; whether there was any."""
+    names = {kind: TensorProto.DataType.Name(kind).encode() for kind in (before, after)}
+    found = [node for node in graph.node if node.domain == CHIP_DOMAIN and node.op_type in TYPED]
+    found = [node for node in found if attribute(node, "dataType", TYPED[node.op_type]) == names[before]]
+    for node in found:
+        set_attribute(node, "dataType", names[after])
+    return bool(found)
 
 
 @register(

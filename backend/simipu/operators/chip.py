@@ -185,6 +185,10 @@ _SOFTMAX: Mapping[str, Any] = {
     "meaning": _OF_SOFTMAX,
 }
 
+TYPED: Mapping[str, bytes] = MappingProxyType(
+    {"AttentionMask": b"FLOAT", "FP8MatMulWithoutShapeInfer": b"FLOAT16", "Int4ToHalf": b"FLOAT16"}
+)
+"""Operators whose attribute `dataType` names the type of their results, with its default."""
 CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         "GroupNormalization": Operator(

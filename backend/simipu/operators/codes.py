@@ -145,6 +145,12 @@ def _from_nibbles(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> 
     chain.add_as(node.output[0], "Mul", wide, scale)
 
 
+def _result_type(node: onnx.NodeProto) -> int:
+    """Half, as on the chip; while a model in half is converted in float, its attribute, ours, says so."""
+    is_half = read_choice(node, "dataType", ("FLOAT16", "FLOAT")) == "FLOAT16"
+    return int(TensorProto.FLOAT16 if is_half else TensorProto.FLOAT)
+
+
 def _read_axis(node: onnx.NodeProto) -> int:
     axis = read_size(node, "axis", 0, 0)
     if axis > 1:
@@ -187,7 +193,7 @@ def _stand_in_for_bytes(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 @register_stand_in(CHIP_DOMAIN, "FP8MatMulWithoutShapeInfer")
 def _stand_in_for_product(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     chain = Chain(f"{node.output[0]}/widened")
-    wide = [chain.add("Cast", name, to=TensorProto.FLOAT16) for name in node.input[:2]]
+    wide = [chain.add("Cast", name, to=_result_type(node)) for name in node.input[:2]]
     chain.add_as(node.output[0], "MatMul", *wide)
     return chain.nodes
 
@@ -195,7 +201,7 @@ def _stand_in_for_product(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
 @register_stand_in(CHIP_DOMAIN, "Int4ToHalf")
 def _stand_in_for_nibbles(node: onnx.NodeProto) -> Sequence[onnx.NodeProto]:
     chain = Chain(f"{node.output[0]}/widened")
-    wide = chain.add("Cast", node.input[0], to=TensorProto.FLOAT16)
+    wide = chain.add("Cast", node.input[0], to=_result_type(node))
     if _read_axis(node):
         wide = chain.add("Transpose", wide, perm=[1, 0])
     chain.add_as(node.output[0], "Concat", wide, wide, axis=0)
