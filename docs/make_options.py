@@ -32,7 +32,6 @@ OURS = frozenset(
 )
 _REFUSED_ARGUMENTS = {
     "quantize": "poprt.quantizer is not there yet",
-    "merge_moe": REFUSED["merge_moe"],
     "enable_compress_pattern": REFUSED["enable_compress_pattern"],
 }
 """Of Converter, refused when something is given."""

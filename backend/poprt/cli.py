@@ -239,6 +239,7 @@ def _converter(options: argparse.Namespace) -> Converter:
         serialize_matmul_add=dict(options.serialize_matmul_add) or None,
         merge_matmul=options.merge_matmul,
         merge_matmul_add=options.merge_matmul_add,
+        merge_moe=options.merge_moe,
         remap_mode=split_names(options.remap_mode) or ["after_matmul"],
         max_tensor_size=options.max_tensor_size,
         infer_shape_ahead=options.infer_shape_ahead,

@@ -40,7 +40,6 @@ REFUSED: Mapping[str, str] = {
     "manual_sharding_config": f"sharding by a file {_LATER}",
     "only_manual_sharding": f"sharding by a file {_LATER}",
     "perf_tuner": "the real tool has not implemented it either",
-    "merge_moe": "which nodes it joins, and how, is not public",
     "enable_compress_pattern": "what it looks for is not public",
 }
 """Options that are parsed, and refused by name when they are given, with the reason."""
@@ -198,7 +197,7 @@ def _add_graph(parser: Parser) -> None:
     )
     add("--merge_matmul", metavar="A,B", help="join two products of one input")
     add("--merge_matmul_add", metavar="M1,A1,M2,A2", help="the same with the additions behind them")
-    add("--merge_moe", metavar="B1,E1,B2,E2", help="refused")
+    add("--merge_moe", metavar="B1,E1,B2,E2", help="compute two experts, from node to node, at once")
     add(
         "--apply_hcsr",
         type=read_group,

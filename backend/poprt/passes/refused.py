@@ -17,5 +17,4 @@ for _name in (
     refuse_pass(_name, _UNKNOWN)
 for _name in ("manual_sharding", "overlap_io"):
     refuse_pass(_name, _LATER)
-refuse_pass("merge_moe", _UNKNOWN, stage=Stage.PATTERNS, option="merge_moe")
 refuse_pass("compress_pattern", _UNKNOWN, stage=Stage.CHIP, option="enable_compress_pattern")

@@ -144,6 +144,20 @@ def count_ifs(model: onnx.ModelProto) -> int:
 _CLOSE = 1e-6
 """Of float: the same sums in another order."""
 
+
+def two_experts(widths: tuple[int, int] = (16, 16)) -> onnx.ModelProto:
+    """Of one tensor each; MatMul_0 to Add_5 and MatMul_6 to Add_11, which a gate mixes."""
+    net = Exporter()
+    x, made = net.input("x", [2, 6, 8]), []
+    for width in widths:
+        inner = net.linear(x, 8, width)
+        inner = net.add("Mul", inner, net.add("Sigmoid", inner))
+        made.append(net.linear(inner, width, 8))
+    gate = net.add("Sigmoid", net.linear(x, 8, 1))
+    mixed = net.add("Add", net.add("Mul", made[0], gate), made[1])
+    return net.model({mixed: [2, 6, 8]})
+
+
 CASES: dict[str, Case] = {
     "layer_norm_pattern": Case(
         norm_of,
@@ -221,6 +235,14 @@ CASES: dict[str, Case] = {
         made=frozenset(("Split",)),
         tolerance=_CLOSE,
         saves=True,
+        main_only="nodes are named, and names of bodies' nodes are others here",
+    ),
+    "merge_moe": Case(
+        two_experts,
+        lambda: two_experts((16, 8)),
+        {"merge_str": "MatMul_0,Add_5,MatMul_6,Add_11"},
+        made=frozenset(("Split",)),
+        tolerance=_CLOSE,
         main_only="nodes are named, and names of bodies' nodes are others here",
     ),
     "merge_matmul_add": Case(
