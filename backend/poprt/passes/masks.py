@@ -174,19 +174,21 @@ def _read_difference(name: str, scope: Scope) -> str:
 
 
 def _find_tokens(name: str, scope: Scope) -> str:
-    """The tensor of one number for each token that a mask of them is made of by views."""
+    """The tensor of one number for each token that a mask of them is made of by views: a truth has lost the
+    numbers of segments."""
     shape = scope.shape(name)
     if shape is None or len(shape) != _SCORES_RANK or shape[1] != 1:
         return ""
     batch, tokens, source = shape[0], shape[-1], name
     for _ in range(_MOST_VIEWS):
-        if scope.shape(source) == (batch, tokens):
+        if scope.shape(source) == (batch, tokens) and scope.type(source) != TensorProto.BOOL:
             return source
         node = scope.maker(source, *_MASK_VIEWS)
         if node is None or _reshapes_otherwise(node, tokens, scope):
             return ""
         source = node.input[0]
-    return source if scope.shape(source) == (batch, tokens) else ""
+    is_numbers = scope.type(source) != TensorProto.BOOL
+    return source if is_numbers and scope.shape(source) == (batch, tokens) else ""
 
 
 def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, scope: Scope) -> bool:
