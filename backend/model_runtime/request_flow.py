@@ -185,6 +185,9 @@ class RequestFlow:
         """Answer the requests that had rows in the failed run; keep the others in their places, or, where
         nothing runs any more, answer them too."""
         hit = self._set_back()
+        if not hit and not self.queues.is_disconnected:
+            # It failed before it read any row, as without a device: so would the next.
+            self._answer_all(error)
         for outcome in run_apart(self.session, hit, error):
             self._answer_oldest(self.session.lost or outcome)
         if self.session.lost is not None:

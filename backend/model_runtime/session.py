@@ -216,13 +216,15 @@ class Session(CompiledModel):
 
         With queues it waits for rows first, as their timeout says.
         """
-        engine, queues = self._bound(), self._queues
-        free_at_ns = engine.free_at_ns
+        queues = self._queues
+        free_at_ns = self._engine.free_at_ns if self._engine is not None else None
         if self.is_stopped:
             return 0
         granted = self.rows_per_run if queues is None else queues.wait(free_at_ns)
         if not granted:
             return 0
+        # Asked for after the wait: whoever has none until there is a request is not told so again and again.
+        engine = self._bound()
         try:
             work = [(index, engine.pull(index, granted), given) for index, _, given in self.plan]
             rows = len(work[0][1][0]) if work[0][1] else 0

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import model_runtime
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -15,7 +14,8 @@ from simipu import CompileError
 
 from poprt.compiler import Compiler, CompilerOptions
 from poprt.frontend import Model, read_model
-from poprt.runtime import RuntimeConfig
+from poprt.runtime import AnyConfig, RuntimeConfig
+from poprt.runtime.runners import Underneath, open_runner
 
 __all__ = ["Backend", "ORTBackend"]
 
@@ -37,7 +37,7 @@ class Backend:
         *,
         export_popef: str | Path | None = None,
         compiler_options: CompilerOptions | None = None,
-        runtime_options: RuntimeConfig | None = None,
+        runtime_options: AnyConfig | None = None,
         align_output_dtype: bool = False,
         logger: logging.Logger | None = None,
     ) -> None:
@@ -45,9 +45,9 @@ class Backend:
         self.model = read_model(path_or_bytes)
         self.export_popef = export_popef
         self.compiler_options = compiler_options or CompilerOptions()
-        self.runtime_options = runtime_options or RuntimeConfig()
+        self.runtime_options: AnyConfig = runtime_options or RuntimeConfig()
         self._align = align_output_dtype
-        self._runner: model_runtime.ModelRunner | None = None
+        self._runner: Underneath | None = None
 
     def set_opaque_blobs(self, blobs: Mapping[str, str | bytes]) -> None:
         """Put these beside the executable; for before the model is compiled."""
@@ -60,8 +60,7 @@ class Backend:
         if self.export_popef is not None:
             Path(self.export_popef).parent.mkdir(parents=True, exist_ok=True)
             executable.export(self.export_popef)
-        config = self.runtime_options.for_model_runner()
-        self._runner = model_runtime.ModelRunner(executable.getPopefModel(), config)
+        self._runner = open_runner(executable.getPopefModel(), self.runtime_options)
         return self
 
     def get_io_info(self) -> tuple[Info, Info]:
@@ -95,7 +94,7 @@ class Backend:
         dtypes = [onnx.helper.tensor_dtype_to_np_dtype(types[name]) for name in names]
         return [array.astype(dtype) for array, dtype in zip(found, dtypes, strict=True)]
 
-    def _loaded(self) -> model_runtime.ModelRunner:
+    def _loaded(self) -> Underneath:
         if self._runner is None:
             self.load()
         assert self._runner is not None

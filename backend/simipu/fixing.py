@@ -64,6 +64,11 @@ def _fix(
     )
     if streams == program.streams and batch_axis is None:
         return program
+    if not program.graph:
+        raise LoadError(
+            f"program {program.index} ({program.name}) has no graph of its own, as a fused model has none: "
+            "neither can inputs of it be frozen nor its rows lie along another axis"
+        )
     model = read_static(program)
     _hold(model.graph, fixed)
     shapes = {each.tensor: each.shape for each in streams if each.direction is Direction.DEVICE_TO_HOST}

@@ -1,9 +1,11 @@
 """Packing: samples of different lengths share runs, and nobody can tell by the answers."""
 
+import gc
 import json
 import threading
 
 import numpy as np
+import poprt
 import pytest
 from model_runtime import DataDesc, ModelRuntimeError
 from onnx import TensorProto
@@ -352,3 +354,24 @@ def test_the_configuration_has_the_real_fields_and_is_open():
     assert config.compile_batch_size == -1
     assert config.algorithm is PackAlgorithm.next_fit
     assert isinstance(runtime.PackRunner(Compiler.compile(row_sums_model(TensorProto.FLOAT))), runtime.Runner)
+
+
+def test_a_backend_packs_where_its_options_say_so():
+    backend = poprt.Backend(row_sums_model(), runtime_options=single_row(timeout_us=0))
+    (sums,) = backend.run(["sums"], sample(5))
+    np.testing.assert_array_equal(sums, np.full(5, sample(5)["ids"].sum()))
+
+
+def test_a_runner_that_is_dropped_leaves_no_thread(row_sums):
+    before = set(threading.enumerate())
+    runner = runtime.Runner(row_sums, single_row(timeout_us=10**12))
+    future = runner.execute_async(sample(2), {})
+    del runner
+    gc.collect()
+    assert any("packing" in thread.name for thread in set(threading.enumerate()) - before)
+    del future
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        if "poprt" in thread.name or "session" in thread.name:
+            thread.join(60)
+            assert not thread.is_alive()

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from model_runtime import ModelRuntimeError
 from poprt import Compiler, CompilerOptions, Converter, runtime
 from sample_models import linear_model
 from simipu import CompileError
@@ -133,3 +134,39 @@ def test_a_weight_that_is_not_streamed_or_does_not_fit_is_refused(executable, st
     name = next(iter(streamed.weights))
     with pytest.raises(CompileError, match=f"weight '{name}': expected float32 of shape"):
         runner.set_input_anchor(name, np.zeros(99, np.float16))
+
+
+def test_the_runner_that_took_the_device_last_has_it(streamed):
+    config = runtime.LightRunnerConfig()
+    config.replica_to_device = runtime.ReplicaIdToDevice({0: runtime.DeviceManager().get_device(1)})
+    first = runtime.LightRunner(streamed, config)
+    second = runtime.LightRunner(streamed, config)
+    with pytest.raises(ModelRuntimeError, match="bound to no device"):
+        first.execute({"x": X}, places(first))
+    outputs, again = places(second), places(first)
+    second.execute({"x": X}, outputs)
+    first.reload()
+    first.execute({"x": X}, again)
+    np.testing.assert_array_equal(again["y"], outputs["y"])
+
+
+def test_a_stopped_runner_says_so_until_it_is_reloaded(streamed):
+    runner = runtime.LightRunner(streamed)
+    runner.stop()
+    with pytest.raises(ModelRuntimeError, match="stopped"):
+        runner.execute({"x": X}, places(runner))
+    runner.reload()
+    outputs = places(runner)
+    runner.execute({"x": X}, outputs)
+    np.testing.assert_array_equal(outputs["z"], 2 * X)
+
+
+def test_requests_are_recorded_where_it_is_asked_for(executable):
+    config = runtime.RuntimeConfig()
+    config.flush_on_waiting_outputs = True
+    runner = runtime.Runner(executable, config)
+    runner.execute({"x": X}, places(runner))
+    (point,) = runner.get_request_tracepoints()
+    assert (point.rows, point.error) == (2, "")
+    runner.close()
+    assert runtime.Runner(executable).get_request_tracepoints() == []

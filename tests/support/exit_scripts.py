@@ -37,6 +37,11 @@ LINEAR, LOOP = sys.argv[1:]
 four, one = {"x": np.ones((4, 4), np.float32)}, {"x": np.ones((1, 4), np.float32)}
 endless = {"turns": np.array(10**9, np.int64)}
 patient = ModelRunnerConfig(batching_dim=0, timeout_ns=0)
+sample = {"x": np.ones((2, 4), np.float32)}
+
+def open_packing(timeout_us=10**12):  # samples of a length, in one row of four places
+    from poprt.runtime import PackRunnerConfig, Runner
+    return Runner(LINEAR, PackRunnerConfig(timeout_us, dynamic_input_name="x", compile_batch_size=1))
 
 def open_session(file, **config):
     session = Session(file, SessionConfig(**config))
@@ -220,6 +225,24 @@ SCRIPTS = {
     "session never bound": Script("session = Session(LINEAR, SessionConfig(policy=LaunchPolicy.Deferred))"),
     "pipeline alive": Script("pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0); pipeline.start()"),
     "pipeline never started": Script("pipeline = RequestFlow(open_session(LINEAR), timeout_ns=0)"),
+    "packing, idle": Script("runner = open_packing(); runner.execute_async(sample, {})"),
+    "packing, dropped": Script("open_packing().execute_async(sample, {})"),
+    "packing, answered": Script(
+        "runner = open_packing(1); z = np.zeros((2, 4), np.float32); runner.execute(sample, {'z': z}); "
+        "print(z.sum())",
+        stdout="16.0",
+    ),
+    "packing, in threads that outlive the main one": Script(
+        "runner = open_packing(300_000)\n"
+        "def ask(): runner.execute(sample, {}); print('answered')\n"
+        "start(ask)",
+        stdout="answered",
+    ),
+    "packing, closed with work in flight": Script(
+        "runner = open_packing(); future = runner.execute_async(sample, {}); runner.close()\n"
+        "try: future.wait()\nexcept StoppedError: print('stopped')",
+        stdout="stopped",
+    ),
     "isolated, idle": Script("session = open_session(LINEAR, isolated=True); session.run(four)"),
     "isolated, dropped": Script("open_session(LINEAR, isolated=True).run(four)"),
     "isolated, in flight": Script("pipeline = endless_request(open_session(LOOP, isolated=True))"),

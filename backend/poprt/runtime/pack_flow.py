@@ -81,12 +81,12 @@ class PackFlow:
         """Compute one sample: arrays of its length, or padded where padding is removed.
 
         Results are written to the beginning of the arrays in `outputs`, which must have room: as many places
-        as the sample has, or all of its row where the model takes samples apart. Raises ModelRuntimeError
-        for a sample that does not fit into a run, StoppedError once the runner is closed.
+        as the sample has, or all of its row where the model takes samples apart; None has arrays made.
+        Raises ModelRuntimeError for a sample that does not fit into a run, StoppedError once the runner is
+        closed.
         """
-        places = outputs or {}
-        promise = self._core.add(inputs, places)
-        return OutputFutureMemory(list(places), promise, self)
+        sample, promise = self._core.add(inputs, outputs)
+        return OutputFutureMemory(list(sample.outputs), promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
         """None: a PackRunnerConfig cannot ask for them."""
@@ -109,7 +109,7 @@ class _Core:
         self._ready: deque[_Run] = deque()
         """Runs of one sample that failed beside others."""
         self._sent = 0
-        self._is_asleep = self._is_stopped = False
+        self._is_asleep = self._is_stopped = self._is_abandoned = False
         self._thread = SessionThread(self._serve, "poprt packing", self)
         attend(self)
 
@@ -117,7 +117,7 @@ class _Core:
         """Start the thread that sends what has waited long enough."""
         self._thread.start()
 
-    def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> Promise:
+    def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> tuple[Sample, Promise]:
         """Put a request into the run that is open, or send that and open another."""
         sample = self._layout.read(inputs, outputs)
         promise: Promise = concurrent.futures.Future()
@@ -138,7 +138,7 @@ class _Core:
             run.promises.append(promise)
             if len(run.promises) >= self._layout.most:
                 self._send(run)
-        return promise
+        return sample, promise
 
     def stop(self) -> None:
         """Take no more requests, and have the thread answer those that were not sent."""
@@ -148,6 +148,11 @@ class _Core:
 
     def cancel(self) -> None:
         """The same: runs in flight are the ModelRunner's to end."""
+        self.stop()
+
+    def abandon(self) -> None:
+        """Stop, and give the ModelRunner up, which nobody else has: it ends its run."""
+        self._is_abandoned = True
         self.stop()
 
     def close(self) -> None:
@@ -213,6 +218,8 @@ class _Core:
             self._open = None
         for run in left:
             _refuse(run, StoppedError(_STOPPED))
+        if self._is_abandoned:
+            del self._runner
 
     def _send_due(self) -> None:
         while self._ready:
@@ -242,7 +249,6 @@ def _refuse(run: _Run, error: BaseException) -> None:
 
 
 def _abandon(core: _Core, owner_pid: int) -> None:
-    """A finalizer. In a fork the threads are the parent's. The ModelRunner ends once nothing holds the
-    core."""
+    """A finalizer. In a fork the threads are the parent's."""
     if os.getpid() == owner_pid:
-        WATCHDOG.soon(core.stop)
+        WATCHDOG.soon(core.abandon)

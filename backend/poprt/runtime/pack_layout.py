@@ -81,8 +81,9 @@ class PackLayout:
         self._missing: set[str] = set()
         self._check_mask()
 
-    def read(self, inputs: Arrays, outputs: Arrays) -> Sample:
-        """The sample of a request. Raises ModelRuntimeError, naming it, for what does not fit into a run."""
+    def read(self, inputs: Arrays, outputs: Arrays | None) -> Sample:
+        """The sample of a request, with outputs of its own for None. Raises ModelRuntimeError, naming it, for
+        what does not fit into a run."""
         for name in inputs:
             if name not in self._inputs:
                 raise ModelRuntimeError(f"input {name!r} is not known; there are {', '.join(self._inputs)}")
@@ -103,6 +104,11 @@ class PackLayout:
         for name in self._by_sample:
             arrays[name] = self._read_row(name, inputs)
         self._check_lengths(lengths)
+        if outputs is None:
+            outputs = {
+                name: np.zeros(self._result_shape(name, lengths[0]), self._outputs[name][1])
+                for name in self._outputs
+            }
         self._check_outputs(outputs, lengths[0])
         return Sample(arrays, tuple(lengths), outputs)
 
@@ -342,13 +348,15 @@ class PackLayout:
                     + ("" if length else "; its mask is all zeros, or it is empty")
                 )
 
+    def _result_shape(self, name: str, length: int) -> tuple[int, ...]:
+        """What one sample of that length gets."""
+        return self._outputs[name][0][1:] if self._is_whole[name] else (length, *self._rests[name])
+
     def _check_outputs(self, outputs: Arrays, length: int) -> None:
         for name, array in outputs.items():
             if name not in self._outputs:
                 raise ModelRuntimeError(f"output {name!r} is not known; there are {', '.join(self._outputs)}")
-            shape, dtype = self._outputs[name]
-            whole = self._is_whole[name]
-            size = math.prod(shape[1:]) if whole else length * math.prod(self._rests[name])
+            dtype, size = self._outputs[name][1], math.prod(self._result_shape(name, length))
             if array.dtype != dtype or array.size < size or not array.flags.writeable:
                 kind = "writable" if array.flags.writeable else "read-only"
                 raise ModelRuntimeError(
