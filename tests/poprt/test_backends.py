@@ -1,5 +1,7 @@
 """poprt.backends: models compiled when they are first needed, and run."""
 
+import io
+
 import numpy as np
 import onnx
 import pytest
@@ -19,13 +21,14 @@ def converted():
     return Converter(batch_size=2).convert(linear_model())
 
 
-@pytest.mark.parametrize("kind", ["model", "bytes", "file"])
-def test_a_backend_takes_a_model_bytes_or_a_file(kind, converted, tmp_path):
+@pytest.mark.parametrize("kind", ["model", "bytes", "file", "stream"])
+def test_a_backend_takes_a_model_bytes_a_file_or_a_stream(kind, converted, tmp_path):
     onnx.save(converted, tmp_path / "model.onnx")
     forms = {
         "model": converted,
         "bytes": converted.SerializeToString(),
         "file": str(tmp_path / "model.onnx"),
+        "stream": io.BytesIO(converted.SerializeToString()),
     }
     backend = Backend(forms[kind], export_popef=str(tmp_path / "out" / "x.popef"))
     backend.set_opaque_blobs({"mine": "text"})

@@ -4,7 +4,9 @@ import sys
 
 import numpy as np
 import pytest
+from frozen_inputs import scale_model, write_data
 from onnx import TensorProto, helper
+from poprt import Compiler
 from sample_models import make_model
 from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import ModelConfigError
@@ -110,3 +112,21 @@ def test_completing_loads_no_native_runtime(folder):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_input_whose_data_the_files_hold_is_no_input(tmp_path):
+    folder = tmp_path / "scaled" / "1"
+    folder.mkdir(parents=True)
+    Compiler.compile(scale_model()).export(folder / "executable.popef")
+    write_data(folder / "weights.popef", {"scale": np.ones(3, np.float32)})
+    rows = {"data_type": "TYPE_FP32", "dims": [4, 3]}
+    added = complete_config({"backend": "poplar"}, folder)
+    assert added == {
+        "max_batch_size": 0,
+        "input": [{"name": "x", **rows}],
+        "output": [{"name": "y", **rows}],
+    }
+    ModelState(added, folder).validate()
+    scale = {"name": "scale", "data_type": "TYPE_FP32", "dims": [3]}
+    with pytest.raises(ModelConfigError, match="input 'scale', whose data the PopEF files hold"):
+        ModelState({**added, "input": [*added["input"], scale]}, folder).validate()
