@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from frozen_inputs import scale_model, write_data
-from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError, Session
+from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError, Session, SessionConfig
 from poprt import Compiler, runtime
 from sdk_files import open_file, rewrite
 from simipu import LoadError
@@ -55,6 +55,14 @@ def test_a_row_of_its_own_for_each_place_keeps_requests_apart(files):
             np.testing.assert_array_equal(future["y"], x * scale[:2] + x)
         with pytest.raises(ModelRuntimeError, match="at most the compiled batch of 4 rows"):
             runner.execute({"x": np.tile(X, (2, 1))})
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_child_process_has_it_too(files, isolated):
+    session = Session(files(), SessionConfig(isolated=isolated))
+    session.runLoadPrograms()
+    np.testing.assert_array_equal(session.run({"x": X})["y"], X * SCALE + X)
+    session.unloadFromDevice()
 
 
 def test_queues_and_handlers_have_none(files):

@@ -114,6 +114,12 @@ def test_inputs_that_do_not_fit_are_named(change, reason, merged, blob, given):
             '{"x": {"tensor_name": "host_concat_0", "shape": [2, 4], "input_tensor_names": ["a", "b"]}}',
             r"expected shape \[3, 4\]",
         ),
+        ('{"x": {"tensor_name": "host_concat_0", "shape": 5}}', r"expected shape \[3, 4\] .* found 5"),
+        ('{"x": {"tensor_name": ["a"]}}', "the model has no input"),
+        (
+            '{"x": {"tensor_name": "host_concat_0", "shape": [3, 4], "input_tensor_names": [1, 2, 3]}}',
+            "expected names of inputs",
+        ),
     ],
 )
 def test_a_configuration_of_another_model_is_named(found, reason, merged):

@@ -76,7 +76,7 @@ def describe(config: Any, names: list[str], wait: DeviceWaitConfig) -> str:
     named = {_to_camel(name): getattr(config, name) for name in names}
     named["deviceWaitConfig.timeoutSec"] = wait.timeoutSec
     named["deviceWaitConfig.sleepTimeSec"] = wait.sleepTimeSec
-    return json.dumps({**named, "runnerType": config.runner_type}, sort_keys=True)
+    return json.dumps({**named, "runnerType": config.runner_type}, sort_keys=True, default=str)
 
 
 def _to_camel(name: str) -> str:

@@ -50,10 +50,11 @@ class HostConcatRunner(LightRunner):
     ) -> None:
         config = config or HostConcatRunnerConfig()
         super().__init__(popef, config)
-        self._joined = dict(config.host_concat_config) or _read_blob(self._executable.opaque_blobs)
+        asked = config.host_concat_config or _read_blob(self._executable.opaque_blobs)
         known = {each.name: each for each in super().get_execute_inputs()}
-        for each in self._joined.values():
+        for each in asked.values():
             _check(each, known)
+        self._joined = {each.tensor_name: each for each in asked.values()}
         self._parts = {name for each in self._joined.values() for name in each.input_tensor_names}
 
     def execute_async(self, input: Arrays, output: Arrays) -> OutputFutureMemory:
@@ -103,17 +104,23 @@ def _join(joined: HostConcatConfig, given: Arrays) -> Array:
 
 
 def _check(joined: HostConcatConfig, known: Mapping[str, DataDesc]) -> None:
-    described = known.get(joined.tensor_name)
-    if described is None:
+    described = known.get(joined.tensor_name) if isinstance(joined.tensor_name, str) else None
+    if described is None or not described.shape:
         raise ModelRuntimeError(
             f"host_concat_config: the model has no input {joined.tensor_name!r}, only {', '.join(known)}; it "
             "belongs to another model, or the model did not go through apply_host_concat_split"
         )
-    found = [len(joined.input_tensor_names), *list(joined.shape)[1:]]
-    if list(joined.shape) != described.shape or found != described.shape:
+    shape, names = joined.shape, joined.input_tensor_names
+    fits = isinstance(shape, Sequence) and isinstance(names, Sequence) and not isinstance(names, str)
+    if not fits or list(shape) != described.shape or len(names) != described.shape[0]:
         raise ModelRuntimeError(
-            f"host_concat_config of {joined.tensor_name!r}: expected shape {described.shape} and as many "
-            f"inputs as it has rows, found {list(joined.shape)} and {len(joined.input_tensor_names)} inputs"
+            f"host_concat_config of {joined.tensor_name!r}: expected shape {described.shape} and the "
+            f"names of as many inputs as it has rows, found {shape} and {names}"
+        )
+    if not all(isinstance(name, str) for name in names) or not isinstance(joined.input_shape, Sequence):
+        raise ModelRuntimeError(
+            f"host_concat_config of {joined.tensor_name!r}: expected names of inputs and a list for their "
+            f"shape, found {names} and {joined.input_shape}"
         )
 
 
