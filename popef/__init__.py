@@ -13,6 +13,7 @@ from .anchors import replica_shape, user_anchors
 from .dtypes import numpyDTypeToPopefType, popefTypeToNumpyDType
 from .enums import BlobType, DataType, TensorType
 from .errors import FormatError, LimitError, Limits, PopefError, UnsupportedError
+from .fusion import INDEX, FusedModel, fused_models, member_name
 from .log import configure as _configure_log
 from .model import Model, ModelBuilder
 from .reader import ExecutableReader, FeedReader, OpaqueReader, Reader, TensorReader
@@ -23,6 +24,7 @@ from .types import Anchor, BlobHeader, FeedDataInfo, Metadata, Option, ProgramFl
 from .writer import BlobWriter, FileWriter, MultiFeedWriter, Writer
 
 __all__ = [
+    "INDEX",
     "ROWS_BLOB",
     "Anchor",
     "Blob",
@@ -35,6 +37,7 @@ __all__ = [
     "FeedReader",
     "FileWriter",
     "FormatError",
+    "FusedModel",
     "LimitError",
     "Limits",
     "Metadata",
@@ -56,6 +59,8 @@ __all__ = [
     "UnsupportedError",
     "Writer",
     "batch_size",
+    "fused_models",
+    "member_name",
     "numpyDTypeToPopefType",
     "popefTypeToNumpyDType",
     "read_rows",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, ClassVar
@@ -21,6 +21,7 @@ from model_runtime.devices import Device, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
 from model_runtime.errors import ModelRuntimeError, StoppedError
 from model_runtime.exits import end_quietly, endless_wait
+from model_runtime.fusion import FusedRequests
 from model_runtime.queues import Array, OutputSlot, Place
 from model_runtime.request_flow import RequestFlow
 from model_runtime.session import LaunchPolicy, Session, SessionConfig
@@ -216,6 +217,7 @@ class ModelRunner:
         self._batched = bool(self._session.batch_size)
         records = config.flush_on_waiting_outputs
         self._tracepoints = RequestTracepoints(config.request_tracepoints_buffer_size) if records else None
+        self._fused = FusedRequests.of(metadata)
         self._pipeline = RequestFlow(
             self._session,
             timeout_ns=config.flush_after_ns(),
@@ -254,9 +256,12 @@ class ModelRunner:
     ) -> OutputFutureMemory:
         """The same without waiting. `inputs` and `outputs` must stay as they are until the result is
         there."""
+        names: Collection[str] = self._outputs
+        if self._fused is not None:
+            inputs, names = self._complete(self._fused, inputs)
         rows = self._count_rows(inputs)
         arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
-        places = self._make_places(outputs, rows)
+        places = self._make_places(outputs, rows, names)
         promise: Promise = concurrent.futures.Future()
         axes = self._axes if self._batched else None
 
@@ -272,7 +277,7 @@ class ModelRunner:
         with self._pipeline.queues.lock:
             self._pipeline.enqueue_request(arrays, rows, started)
             self._pipeline.set_request_outputs(places, rows, ended)
-        return OutputFutureMemory(list(self._outputs), promise, self)
+        return OutputFutureMemory(list(names), promise, self)
 
     def getRequestTracepoints(self) -> list[RequestTracepoint]:
         """What became of the last requests, as many as request_tracepoints_buffer_size says, in the order in
@@ -290,6 +295,19 @@ class ModelRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _complete(
+        self, fused: FusedRequests, inputs: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], Collection[str]]:
+        """The inputs of a request to a fused model, and the outputs that it gets."""
+        number, complete = fused.complete(inputs)
+        missing = sorted(self._inputs.keys() - inputs.keys() - {popef.INDEX})
+        if self._config.validate_io_params and missing:
+            raise ModelRuntimeError(
+                f"input {missing[0]!r} is not given; set validate_io_params to False for requests that bring "
+                "the inputs of one of the fused models only"
+            )
+        return complete, fused.models[number].outputs
 
     def _rows_first(self, name: str, array: Array) -> Array:
         """The rows along a leading axis; a model without a batch has one, the whole tensor."""
@@ -320,9 +338,12 @@ class ModelRunner:
             )
         return rows
 
-    def _make_places(self, outputs: Mapping[str, Array] | None, rows: int) -> dict[str, Place]:
+    def _make_places(
+        self, outputs: Mapping[str, Array] | None, rows: int, names: Collection[str]
+    ) -> dict[str, Place]:
+        """Where the results go; `names` are those that there are."""
         if outputs is None:
-            return {name: OutputSlot() for name in self._outputs}
+            return {name: OutputSlot() if name in names else None for name in self._outputs}
         if self._config.validate_io_params:
             _check_names("output", outputs, self._outputs)
         for name, array in outputs.items():
@@ -336,7 +357,9 @@ class ModelRunner:
                     f"{array.dtype.name} of shape {array.shape}"
                 )
         return {
-            name: self._rows_first(name, np.asarray(outputs[name])) if name in outputs else None
+            name: self._rows_first(name, np.asarray(outputs[name]))
+            if name in outputs and name in names
+            else None
             for name in self._outputs
         }
 

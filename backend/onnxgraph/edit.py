@@ -100,6 +100,13 @@ def set_attribute(node: onnx.NodeProto, name: str, value: Any) -> None:
         found.CopyFrom(made)
 
 
+def drop_attribute(node: onnx.NodeProto, name: str) -> None:
+    """Take an attribute off a node that may have it."""
+    for i in reversed(range(len(node.attribute))):
+        if node.attribute[i].name == name:
+            del node.attribute[i]
+
+
 def drop_functions(model: onnx.ModelProto) -> None:
     """Drop the functions and the training steps that a model brings."""
     del model.functions[:], model.training_info[:]

@@ -26,7 +26,7 @@ from poprt.calibration import read_calibration_data
 from poprt.capacity import check_weights
 from poprt.compiler import Compiler
 from poprt.compiling import cost_options
-from poprt.converter import Converter
+from poprt.converter import Converter, MFConverter, Sharder
 from poprt.executable import Executable
 from poprt.extensions import load_extensions
 from poprt.frontend import Frontend, get_frontend
@@ -41,7 +41,7 @@ from poprt.supervision import supervised
 from poprt.terminal import configure_logging, make_console
 from poprt.triton_model import ModelFolder, stage_executable
 from poprt.triton_version import NewVersion
-from poprt.yaml_file import read_arguments
+from poprt.yaml_file import read_arguments, read_sharding
 
 _TF2ONNX = "tf2onnx"
 """The real tool's sub-command, last on the line."""
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 fine, 1 bad input, 2 usage."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser()
-    parser.set_defaults(run=_begin, own_process=arguments is None, given=given, tf2onnx=None)
+    parser.set_defaults(run=_begin, own_process=arguments is None, given=given, tf2onnx=None, fused=[])
     if _TF2ONNX in given:
         place = given.index(_TF2ONNX)
         converting, given = given[place + 1 :], given[:place]
@@ -64,24 +64,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _begin(options: argparse.Namespace) -> int:
     """Settle what is asked for, and do it."""
     if options.config_yaml is not None:
-        words = read_arguments(options.config_yaml, options.parser)
-        guard, own_process = options.guard, options.own_process
-        options = options.parser.parse_args([*words, *options.given])
+        words, models = read_arguments(options.config_yaml, options.parser)
+        guard, own_process, given = options.guard, options.own_process, options.given
+        options = options.parser.parse_args([*words, *given])
         options.guard, options.own_process = guard, own_process
+        options.fused = [options.parser.parse_args([*words, *model, *given]) for model in models]
     configure_logging("poprt", options.logging_level)
-    _refuse(options)
+    for each in (options, *options.fused):
+        _refuse(each)
     if options.list_all_passes:
         _load_extensions(options)
         for name in sorted(get_registered_passes()):
             print_line(name)
         return 0
-    if options.input_model is None:
+    if options.input_model is None and not options.fused:
         raise UsageError("the following arguments are required: -i/--input_model")
+    if options.only_manual_sharding and options.manual_sharding_config is None:
+        raise UsageError("--only_manual_sharding needs --manual_sharding_config, a YAML file")
+    if options.fused:
+        _check_fused(options)
     if options.new_version and not options.triton_model_dir:
         raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
     options.made_compiler_options = _compiler_options(options)
-    options.source = _source(options)
+    for each in options.fused or [options]:
+        each.source = _source(each)
     return supervised(_run)(options)
+
+
+def _check_fused(options: argparse.Namespace) -> None:
+    """What models to fuse cannot be asked for."""
+    if not options.export_popef and not options.triton_model_dir:
+        raise UsageError("model_fusion needs export_popef: True: a fused model is run from its PopEF file")
+    if options.manual_sharding_config is not None:
+        raise UsageError(
+            "model_fusion and manual_sharding_config do not go together: shard the models before"
+        )
 
 
 def _refuse(options: argparse.Namespace) -> None:
@@ -112,7 +129,11 @@ def _load_extensions(options: argparse.Namespace) -> None:
 def _run(options: argparse.Namespace) -> int:
     _load_extensions(options)
     if options.show:
-        _show(options.source.open_model())
+        for each in options.fused or [options]:
+            _show(each.source.open_model())
+        return 0
+    if options.only_manual_sharding:
+        _write_model(_shard(options.source.open_model(), options), options)
         return 0
     model_dir = options.triton_model_dir
     kind = NewVersion if options.new_version else ModelFolder
@@ -124,32 +145,62 @@ def _run(options: argparse.Namespace) -> int:
 def _convert(
     options: argparse.Namespace, compiler_options: CompilerOptions, folder: ModelFolder | None
 ) -> None:
+    compiling = options.export_popef or options.run_model or folder is not None
+    given = options.fused or [options]
+    found = [_convert_model(each, compiler_options, compiling) for each in given]
+    converted, whole = found[0]
+    if options.fused:
+        converted, whole = _fuse(found)
+    compiled = _compile(converted, whole, options, compiler_options) if compiling else None
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    if options.output_model or not compiling:
+        _write_model(converted, options)
+    if compiled is not None:
+        _write(compiled, options, options.output_dir, folder)
+    for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
+        target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
+        profile = make_profile(
+            each.input_model.stem, each.precision, model, target, cost_options(compiler_options)
+        )
+        print_profile(profile, make_console())
+
+
+def _convert_model(
+    options: argparse.Namespace, compiler_options: CompilerOptions, compiling: bool
+) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    """The converted model, and what it was before its precision was converted where it was."""
     model = options.source.open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
     check_names(model, dict(options.input_shape))
-    output_dir = options.output_dir
-    compiling = options.export_popef or options.run_model or folder is not None
     target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(
             model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
         )
-    converter = _converter(options)
-    converted, whole = converter.convert_beside_float(model, beside=compiling)
-    compiled = _compile(converted, whole, options, compiler_options) if compiling else None
-    output_dir.mkdir(parents=True, exist_ok=True)
-    if options.output_model or not compiling:
-        path = output_dir / (options.output_model or f"{options.input_model.name}.optimized.onnx")
-        _save(converted, path)
-        print_line(f"wrote {path}")
-    if compiled is not None:
-        _write(compiled, options, output_dir, folder)
-    if options.show_profile:
-        profile = make_profile(
-            options.input_model.stem, options.precision, converted, target, cost_options(compiler_options)
-        )
-        print_profile(profile, make_console())
+    converted, whole = _converter(options).convert_beside_float(model, beside=compiling)
+    return _shard(converted, options) if options.manual_sharding_config else converted, whole
+
+
+def _fuse(
+    found: Sequence[tuple[onnx.ModelProto, onnx.ModelProto | None]],
+) -> tuple[onnx.ModelProto, onnx.ModelProto | None]:
+    fused = MFConverter().convert([converted for converted, _ in found])
+    if all(whole is None for _, whole in found):
+        return fused, None
+    return fused, MFConverter().convert([whole or converted for converted, whole in found])
+
+
+def _shard(model: onnx.ModelProto, options: argparse.Namespace) -> onnx.ModelProto:
+    return Sharder(*read_sharding(options.manual_sharding_config)).run(model)
+
+
+def _write_model(model: onnx.ModelProto, options: argparse.Namespace) -> None:
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    default = "model_fusion.onnx" if options.fused else f"{options.input_model.name}.optimized.onnx"
+    path = options.output_dir / (options.output_model or default)
+    _save(model, path)
+    print_line(f"wrote {path}")
 
 
 def _save(model: onnx.ModelProto, path: Path) -> None:
@@ -196,7 +247,7 @@ def _write(
     lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
     if compiled.findings.comparison is not None:
         lines.append(compiled.findings.comparison.describe())
-    if compiled.rows.dependence:
+    if compiled.rows.dependence and not options.fused:
         lines.append(
             f"the rows of a batch are not proven to be independent: {compiled.rows.dependence}. The "
             "compiled batch is always computed whole, for one request at a time; --batch_size 1 makes a "

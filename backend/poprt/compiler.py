@@ -25,6 +25,8 @@ from poprt.compiling import CalibrationRun, compile_model, cost_options
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
 from poprt.executable import Executable
 from poprt.frontend import Model, read_model
+from poprt.fused import check_fusion, compile_fused
+from poprt.fusion import is_fused, split_models
 from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.passes import PassManager
 from poprt.passes.floats import is_half
@@ -59,7 +61,8 @@ class Compiler:
         `outputs` names those to keep; None keeps all. `batch_axis` is the axis of the batch in all inputs. A
         model in half is computed once, with `calibration_data` (rows by input name) or made-up inputs, beside
         `float_model`, the same before its precision was converted (None: itself, rounded nowhere): nodes
-        whose results overflow, and outputs that part, are warned of. With `enable_engine_caching` what was
+        whose results overflow, and outputs that part, are warned of. A fused model (MFConverter) is compiled
+        model by model, with all their outputs, into one executable. With `enable_engine_caching` what was
         compiled before is read instead. Raises CompileError naming the node, its operator and why.
         """
         options = options or CompilerOptions()
@@ -79,10 +82,13 @@ class Compiler:
         if cache is not None and (found := cache.find()) is not None:
             found.appendOpaqueBlobs(options.opaque_blobs)
             return found
-        with remember_inferences(), _progress(options) as on_step:
+        parts = split_models(light)
+        check_fusion(parts, outputs, options)
+        with remember_inferences(), _progress(options, max(1, len(parts))) as on_step:
             passes = pipeline.preparation(pipeline.PreparationOptions(outputs, options.only_ipu_operators))
-            light = PassManager(passes).run(light, on_step)
-            compiled = compile_model(light, weights, target, options, batch_axis, calibration, on_step)
+            parts = [PassManager(passes).run(part, on_step) for part in parts or [light]]
+            how = (weights, target, options, batch_axis, calibration, on_step)
+            compiled = compile_fused(parts, *how) if is_fused(loaded) else compile_model(parts[0], *how)
         if cache is not None:
             cache.keep(compiled)
         return compiled
@@ -122,9 +128,10 @@ class Compiler:
 
 
 @contextmanager
-def _progress(options: CompilerOptions) -> Iterator[Callable[[str], None]]:
-    """What shows, on a terminal, and tells `compilation_progress_logger` how far the compiler is."""
-    steps = len(pipeline.PREPARATION) + len(pipeline.Step)
+def _progress(options: CompilerOptions, models: int) -> Iterator[Callable[[str], None]]:
+    """What shows, on a terminal, and tells `compilation_progress_logger` how far the compiler is with so many
+    models."""
+    steps = models * (len(pipeline.PREPARATION) + len(pipeline.Step))
     done = 0
     hidden = not options.show_compilation_progress_bar
     with show_progress("Graph compilation", steps, disabled=hidden) as show:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
 from poprt.passes.floats import FloatToHalf
+from poprt.passes.sharding import strip_places
 from poprt.pipeline import Step, estimate
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
 
@@ -83,6 +84,16 @@ class CalibrationRun:
         return self._split(FloatToHalf(types).run(model), half.numerics)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A model that is planned, and proven to run: what an executable is built of."""
+
+    main: Program
+    weights: Mapping[str, npt.NDArray[Any]]
+    cost: Estimate
+    findings: Findings
+
+
 def compile_model(
     model: onnx.ModelProto,
     given: Mapping[str, npt.NDArray[Any]],
@@ -94,6 +105,17 @@ def compile_model(
 ) -> Executable:
     """The executable of a graph that the passes of `pipeline.preparation` have been through; `given` has the
     values of the initializers that it holds without. Raises CompileError."""
+    cost = estimate_model(model, target, options, on_step)
+    check_memory(cost, options)
+    planned = plan_model(model, given, cost, options, batch_axis, calibration, on_step)
+    on_step(Step.BUILD.value)
+    return build(planned.main, planned.weights, target, options, planned.findings)
+
+
+def estimate_model(
+    model: onnx.ModelProto, target: Target, options: CompilerOptions, on_step: Callable[[str], None]
+) -> Estimate:
+    """What a prepared graph takes on the chip. Raises CompileError where options do not fit chip or graph."""
     if options.num_io_tiles >= target.tiles_per_ipu:
         raise CompileError(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
@@ -101,7 +123,26 @@ def compile_model(
         )
     on_step(Step.ESTIMATE.value)
     cost = estimate(model, target, cost_options(options))
-    _check_memory(cost, options)
+    if options.enable_pipelining and options.batches_per_step % cost.num_stages:
+        raise CompileError(
+            f"compiler option batches_per_step must be a multiple of the {cost.num_stages} stages of the "
+            f"pipeline, found {options.batches_per_step}"
+        )
+    return cost
+
+
+def plan_model(
+    model: onnx.ModelProto,
+    given: Mapping[str, npt.NDArray[Any]],
+    cost: Estimate,
+    options: CompilerOptions,
+    batch_axis: int,
+    calibration: CalibrationRun,
+    on_step: Callable[[str], None],
+) -> Planned:
+    """The MAIN program of a prepared graph that was estimated, which loses its IPUs and stages. Raises
+    CompileError."""
+    strip_places(model.graph)
     on_step(Step.ROWS.value)
     main, graph = make_main(
         MAIN_PROGRAM, model, make_streams(model.graph), cost, batch_axis=batch_axis, weights=given
@@ -113,18 +154,17 @@ def compile_model(
     findings = calibration.run(Side(model, given, options.numerics()), main)
     if findings.comparison is None:
         _check_ready(main, weights, options)
-    on_step(Step.BUILD.value)
-    return _build(main, weights, target, options, findings)
+    return Planned(main, weights, cost, findings)
 
 
-def _build(
+def build(
     main: Program,
-    weights: dict[str, npt.NDArray[Any]],
+    weights: Mapping[str, npt.NDArray[Any]],
     target: Target,
     options: CompilerOptions,
     findings: Findings,
 ) -> Executable:
-    """Weights are constants of the executable, or are streamed by its LOAD program."""
+    """The executable of a MAIN program. Weights are constants of it, or are streamed by its LOAD program."""
     streamed = {} if options.constant_weights else weights
     constants = {} if streamed else weights
     load = Program(
@@ -133,8 +173,9 @@ def _build(
         ProgramKind.LOAD,
         tuple(weight_stream(name, value) for name, value in streamed.items()),
     )
+    graphs = [branch.graph for branch in main.branches] or [main.graph]
     executable = simipu.SimulatedExecutable(
-        _hash_name(main.graph, weights, options),
+        _hash_name(graphs, weights, options),
         target,
         (load, main),
         compile_options=options.changed(),
@@ -168,7 +209,8 @@ def _not_ready(error: LoadTimeoutError) -> CompileError:
     )
 
 
-def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
+def check_memory(cost: Estimate, options: CompilerOptions) -> None:
+    """Raise OutOfMemoryError where a tile is too small, unless options allow that."""
     if cost.fits:
         return
     parts = ", ".join(f"{name} {size}" for name, size in cost.by_memory().items())
@@ -187,9 +229,13 @@ def _check_memory(cost: Estimate, options: CompilerOptions) -> None:
     _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
 
 
-def _hash_name(graph: bytes, weights: dict[str, npt.NDArray[Any]], options: CompilerOptions) -> str:
+def _hash_name(
+    graphs: Sequence[bytes], weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions
+) -> str:
     """PopART names an executable by its IR hash, in decimal; here it is a hash of all that goes in."""
-    digest = hashlib.sha256(graph)
+    digest = hashlib.sha256()
+    for graph in graphs:
+        digest.update(graph)
     for value in weights.values():
         digest.update(np.ascontiguousarray(value).data)
     digest.update(repr(options.changed()).encode())
@@ -201,4 +247,5 @@ def cost_options(options: CompilerOptions) -> CostOptions:
     shared = {entry.name for entry in dataclasses.fields(CostOptions)} & {
         entry.name for entry in dataclasses.fields(options)
     }
-    return CostOptions(**{name: getattr(options, name) for name in shared})
+    values = {name: getattr(options, name) for name in shared}
+    return CostOptions(**{**values, "virtual_graph_split_ratios": tuple(options.virtual_graph_split_ratios)})

@@ -14,12 +14,15 @@ from onnxgraph import remember_inferences
 from onnxgraph.weights import inline, is_lent, lend_weights
 
 from poprt import pipeline
-from poprt._later import later
+from poprt.fusion import MFConverter
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params
+from poprt.passes.sharding import Sharder
 from poprt.terminal import show_progress
+
+__all__ = ["Converter", "MFConverter", "Sharder"]
 
 Names = Collection[str] | str | None
 """Names as a text with commas between, or one by one."""
@@ -201,10 +204,6 @@ class _Steps:
             for listener in self.listeners:
                 listener(pipeline.STEPS[self.told][1])
             self.told += 1
-
-
-MFConverter = later("converter.MFConverter", "compile each model by itself")
-Sharder = later("converter.Sharder", "CompilerOptions.virtual_graph_mode='auto' cuts models for several IPUs")
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -13,6 +13,7 @@ from onnxgraph.weights import inline, is_outlined
 from simipu import CompileError
 
 from poprt.opening import open_model
+from poprt.passes.sharding import strip_places
 from poprt.tensorflow_frontend import TensorflowFrontend
 
 Frontend: TypeAlias = "OnnxFrontend | TensorflowFrontend"
@@ -52,9 +53,9 @@ class OnnxFrontend:
         try:
             model = open_model(file)
             # The checker writes and reads what it checks, and cannot with more than 2 GiB.
-            onnx.checker.check_model(
-                without_weights(model, {t.name for t in model.graph.initializer if is_outlined(t)})
-            )
+            light = without_weights(model, {t.name for t in model.graph.initializer if is_outlined(t)})
+            strip_places(light.graph)
+            onnx.checker.check_model(light)
         except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
             raise CompileError(f"{file} is not a valid ONNX model: {error}") from error
         return model

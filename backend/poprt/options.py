@@ -49,6 +49,8 @@ _UNRECORDED = frozenset(
     "serialize_ir serialized_ir_dest".split()
 )
 """Options that say nothing of the program: an executable does not record them."""
+_ROUNDING = 1e-3
+"""Of shares that are written in decimal."""
 _WARNED = ": a warning"
 """Behind the reason of an option that asks for something which there is not."""
 WITHOUT_EFFECT: Mapping[str, str] = {
@@ -71,7 +73,6 @@ WITHOUT_EFFECT: Mapping[str, str] = {
         "custom_patterns custom_transform_applier_settings".split(),
         "PopART's patterns and transforms are libraries of its own, which cannot be loaded here: a warning",
     ),
-    "virtual_graph_split_ratios": "the model's own cuts are taken: a warning",
 }
 """Options that are accepted and change nothing here, with the reason; the others do what their names say."""
 
@@ -213,12 +214,11 @@ class CompilerOptions:
         in place, and warn of those that ask for what there is not."""
         for name in _KINDS:
             setattr(self, name, getattr(self, name))
-        if self.enable_model_fusion:
-            raise CompileError("compiler option enable_model_fusion: models are not fused here")
-        if self.enable_pipelining and self.batches_per_step % self.num_ipus:
+        ratios = self.virtual_graph_split_ratios
+        if ratios and (len(ratios) != self.num_ipus or abs(sum(ratios) - 1) > _ROUNDING):
             raise CompileError(
-                f"compiler option batches_per_step must be a multiple of the {self.num_ipus} stages of the "
-                f"pipeline, found {self.batches_per_step}"
+                f"compiler option virtual_graph_split_ratios must be one share for each of the num_ipus="
+                f"{self.num_ipus}, 1 in all, found {_quote(ratios)}"
             )
         if self.enable_engine_caching and not self.cache_path:
             raise CompileError("compiler option enable_engine_caching needs cache_path, a folder")

@@ -36,9 +36,8 @@ REFUSED: Mapping[str, str] = {
     "calibration_with_data": f"calibration of fp8 {_LATER}; --fp8_params gives formats and scales",
     "num_of_layers_keep_fp16": f"calibration of fp8 {_LATER}; --fp8_skip_op_names names what stays fp16",
     "precision_compare": f"the comparison of fp8 layers {_LATER}; --passes layer_precision_compare is there",
-    "custom_library_so_paths": f"{_LIBRARY}; give shapes with --custom_shape_inference",
-    "manual_sharding_config": f"sharding by a file {_LATER}",
-    "only_manual_sharding": f"sharding by a file {_LATER}",
+    "custom_library_so_paths": f"{_LIBRARY}; say in Python what the operator computes (register_op_body) "
+    "in a file for --custom_shape_inference",
     "perf_tuner": "the real tool has not implemented it either",
     "enable_compress_pattern": "what it looks for is not public",
 }
@@ -118,7 +117,9 @@ def _add_model(parser: Parser) -> None:
     add = parser.add_argument
     model_help = "ONNX file, or a folder that holds one; of TensorFlow, a SavedModel or a frozen graph"
     parser.add_path("-i", "--input_model", type=Path, metavar="PATH", help=model_help)
-    yaml_help = "options by their long names; those on the command line win"
+    yaml_help = (
+        "options by their long names, which win on the command line; model_fusion lists models to fuse"
+    )
     parser.add_path("--config_yaml", type=Path, metavar="FILE", help=yaml_help)
     add(
         "--framework",
@@ -245,8 +246,11 @@ def _add_chip(parser: Parser) -> None:
         )
     exchange_help = "accepted; the chip's exchange code is not modelled"
     add("--optimize_internal_exchange_code", action="store_true", help=exchange_help)
-    parser.add_path("--manual_sharding_config", type=Path, metavar="FILE", help="refused")
-    add("--only_manual_sharding", action="store_true", help="refused")
+    sharding_help = "YAML list of node, device and stage: which IPU runs what (compile with num_ipus and "
+    sharding_help += "virtual_graph_mode=manual)"
+    parser.add_path("--manual_sharding_config", type=Path, metavar="FILE", help=sharding_help)
+    only_help = "shard the model as it is, and do nothing else"
+    add("--only_manual_sharding", action="store_true", help=only_help)
     add("--perf_tuner", action="store_true", help="refused")
 
 

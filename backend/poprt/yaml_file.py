@@ -1,8 +1,9 @@
-"""--config_yaml: the options of `poprt` in a file, by their long names."""
+"""YAML files of `poprt`: --config_yaml, its options by their long names, which may be of several models to
+fuse; --manual_sharding_config, IPUs and stages by the names of nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,90 @@ import yaml
 from popef.arguments import Parser
 from popef.console import UsageError
 from popef.text import escape
+from poprt.fusion import MOST_MODELS
 
 _MOST_BYTES = 1 << 20
 """Of a file of options."""
 _MOST_WORDS = 10_000
 _Scalar = (str, int, float, bool)
+_FUSION = "model_fusion"
+_OF_ONE_MODEL = frozenset(
+    "input_model framework input_shape batch_size batch_axis fix_input convert_version infer_shape_ahead "
+    "max_tensor_size checkpoints remove_outputs check precision fp16_skip_op_types fp16_skip_op_names "
+    "enable_avoid_overflow_patterns fp8_params fp8_skip_op_names enable_compress_pattern "
+    "merge_if_with_same_cond fold_periodic_initializer enable_insert_remap remap_mode eightbitsio "
+    "serialize_matmul serialize_matmul_add merge_matmul merge_matmul_add merge_moe apply_hcsr pack_args "
+    "passes skip_passes enable_erf_gelu disable_fast_norm show_io_stat".split()
+)
+"""Options that each of the models to fuse may have for itself; the others are of the one executable."""
 
 
-def read_arguments(file: Path, parser: Parser) -> list[str]:
-    """The words that the command line would have for the options of `file`. Raises UsageError that names the
-    file and the key."""
+def read_arguments(file: Path, parser: Parser) -> tuple[list[str], list[list[str]]]:
+    """The words that the command line would have for the options of `file`, and for those of each of the
+    models to fuse that it lists. Raises UsageError that names the file and the key."""
     found = _read(file)
-    known = parser.option_names()
-    if "model_fusion" in found:
-        raise UsageError(f"{file}: model_fusion is not there yet: models are not fused here")
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise UsageError(f"{file}: expected options by their names, found {type(found).__name__}")
+    options = {key: value for key, value in found.items() if key != _FUSION}
+    words = _list_words(file, options, parser.option_names() - {"--config_yaml"})
+    return words, _read_models(file, found[_FUSION]) if _FUSION in found else []
+
+
+def _read_models(file: Path, models: Any) -> list[list[str]]:
+    if not isinstance(models, list) or not 1 <= len(models) <= MOST_MODELS:
+        raise UsageError(f"{file}: {_FUSION}: expected a list of 1 to {MOST_MODELS} models")
+    found = []
+    for number, model in enumerate(models):
+        where = f"{file}: {_FUSION}: model {number}"
+        if not isinstance(model, dict) or not isinstance(model.get("input_model"), str):
+            raise UsageError(f"{where}: expected options by their names, input_model among them")
+        odd = next((key for key in model if key not in _OF_ONE_MODEL), None)
+        if odd is not None:
+            raise UsageError(
+                f"{where}: {escape(repr(odd), 100)} is no option that a model to fuse has for itself; give "
+                "what is of all models beside model_fusion"
+            )
+        found.append(_list_words(file, model, {f"--{name}" for name in _OF_ONE_MODEL}))
+    return found
+
+
+def _list_words(file: Path, options: Mapping[str, Any], known: Collection[str]) -> list[str]:
     words: list[str] = []
-    for key, value in found.items():
+    for key, value in options.items():
         option = f"--{key}"
-        if option not in known or key == "config_yaml":
+        if option not in known:
             raise UsageError(f"{file}: {escape(repr(key))} is no option of poprt; see poprt --help")
         words += _words(file, option, value)
     return words
 
 
-def _read(file: Path) -> Mapping[str, Any]:
+def read_sharding(file: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """The IPUs and the stages by the names of nodes, of a list of maps with node, and device or stage or
+    both. Raises UsageError that names the file and the entry; what is asked of nodes is for the pass to
+    judge."""
+    found = _read(file)
+    if not isinstance(found, list) or not 1 <= len(found) <= _MOST_WORDS:
+        raise UsageError(f"{file}: expected a list of 1 to {_MOST_WORDS} maps with node, device and stage")
+    devices: dict[str, int] = {}
+    stages: dict[str, int] = {}
+    for number, entry in enumerate(found):
+        node: Any = entry.get("node") if isinstance(entry, dict) else None
+        fits = isinstance(node, str) and set(entry) <= {"node", "device", "stage"} and len(entry) > 1
+        numbers = [value for key, value in entry.items() if key != "node"] if fits else [None]
+        if not all(isinstance(value, int) and not isinstance(value, bool) for value in numbers):
+            raise UsageError(
+                f"{file}: entry {number}: expected the name of a node and a whole number as device, as "
+                "stage, or as both"
+            )
+        if node in devices or node in stages:
+            raise UsageError(f"{file}: entry {number}: node {escape(repr(node), 100)} is there twice")
+        for key, where in (("device", devices), ("stage", stages)):
+            if key in entry:
+                where[node] = entry[key]
+    return devices, stages
+
+
+def _read(file: Path) -> Any:
     try:
         with file.open("rb") as stream:
             text = stream.read(_MOST_BYTES + 1)
@@ -46,8 +107,6 @@ def _read(file: Path) -> Mapping[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(escape(str(error)).split())
         raise UsageError(f"{file} is not valid YAML: {reason}") from error
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise UsageError(f"{file}: expected options by their names, found {type(found).__name__}")
     return found
 
 

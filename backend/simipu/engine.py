@@ -104,9 +104,12 @@ class Engine:
             constant.name: constant.array() for constant in self.executable.constants
         } | self._variables
         numerics = self.executable.numerics if self._graph_options.exact else None
-        timing = iteration_timing(program, self.device.target, self.replication_factor)
+        timings = [
+            iteration_timing(each, self.device.target, self.replication_factor)
+            for each in program.branches or [program]
+        ]
         graph = open_graph(program, weights, self._graph_options, numerics, isolated=self._isolated)
-        self._mains[index] = _LoadedMain(program, graph, timing)
+        self._mains[index] = _LoadedMain(program, graph, timings)
         if self._cancelled:
             self.cancel()
 
@@ -194,7 +197,8 @@ class Engine:
         """
         batch, clock = main.batch_size or 1, self._clock
         per_iteration = batch * self.replication_factor
-        latency, interval = main.timing.latency, main.timing.interval
+        timing = main.find_timing(values)
+        latency, interval = timing.latency, timing.interval
         if clock is not None:
             begun_ns = time.perf_counter_ns() if ready_ns is None else ready_ns
             clock.start(begun_ns, latency + interval * (self.device_iterations - 1))
@@ -256,8 +260,11 @@ class Timing:
 
 
 def iteration_timing(program: Program, target: Target, replication_factor: int) -> Timing:
-    """How long a device iteration of MAIN `program` takes. Replicas compute side by side and share the host's
-    link."""
+    """How long a device iteration of MAIN `program` takes, of a fused one with the branch that takes longest.
+    Replicas compute side by side and share the host's link."""
+    if program.branches:
+        timings = [iteration_timing(each, target, replication_factor) for each in program.branches]
+        return max(timings, key=lambda timing: timing.interval)
     num_bytes = sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in program.streams)
     transfers = transfer_seconds(num_bytes * replication_factor, target)
     between = target.seconds(program.interval_cycles or program.cycles)
@@ -266,15 +273,15 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
 
 
 class _LoadedMain:
-    """A MAIN program ready to run: its streams sorted out once, its graph built. `timing` is an
-    iteration's."""
+    """A MAIN program ready to run: its streams sorted out once, its graph built. `timings` are an
+    iteration's, of a fused program with each of its branches."""
 
-    def __init__(self, program: Program, graph: ComputedGraph, timing: Timing) -> None:
+    def __init__(self, program: Program, graph: ComputedGraph, timings: Sequence[Timing]) -> None:
         self.inputs = [s for s in program.streams if s.direction is Direction.HOST_TO_DEVICE]
         self.outputs = [s for s in program.streams if s.direction is Direction.DEVICE_TO_HOST]
         self.batch_size = program.batch_size
-        self.timing = timing
         self.graph = graph
+        self._program, self._timings = program, timings
         self._row_independent = program.row_independent
         self._name = program.name
         self._input_names = [stream.tensor for stream in self.inputs]
@@ -313,6 +320,21 @@ class _LoadedMain:
             if value.shape[1:] != row_shape or value.dtype != stream.dtype:
                 raise _mismatch(stream, value, (rows, *row_shape))
         return rows
+
+    def find_branches(self, values: Sequence[Array]) -> set[int]:
+        """The branches of a fused program that these rows ask for; else the only one, 0."""
+        if not self._program.branches:
+            return {0}
+        asked = values[self._input_names.index(self._program.selector)]
+        return {self._program.find_branch(row) for row in asked.reshape(len(asked), -1)}
+
+    def find_timing(self, values: Sequence[Array]) -> Timing:
+        """How long a device iteration takes of a run with these rows: where they are for several branches, as
+        long as the longest."""
+        if len(self._timings) == 1:
+            return self._timings[0]
+        asked = [self._timings[number] for number in self.find_branches(values)]
+        return max(asked, key=lambda timing: timing.interval)
 
     def compute(self, values: Sequence[Array], first: int, last: int) -> list[Array]:
         """The outputs of the rows from `first` to before `last`, at most a compiled batch, rows first."""

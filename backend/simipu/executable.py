@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -23,7 +24,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from simipu import executable_pb2 as pb
-from simipu.errors import ForeignExecutableError, LoadError
+from simipu.errors import ForeignExecutableError, LoadError, RunError
 from simipu.numerics import Numerics
 from simipu.streams import Direction, Stream
 from simipu.target import Target, find_target
@@ -93,6 +94,10 @@ class Program:
     naming the node. `cycles` is modelled, for the whole compiled batch, and so are `interval_cycles`, from
     batch to batch where a pipeline works on several at once (0: the same); `overlapped` says that I/O tiles
     transfer one batch while the others compute another.
+
+    A fused MAIN program has `branches`, one program for each of its models, and no graph of its own: a run is
+    one of the branch whose number is in the input tensor `selector`, and takes its time. Its streams are the
+    selector's and those of all branches.
     """
 
     index: int
@@ -105,11 +110,25 @@ class Program:
     interval_cycles: int = 0
     overlapped: bool = False
     row_dependence: str = ""
+    branches: tuple[Program, ...] = ()
+    selector: str = ""
+
+    def find_branch(self, value: npt.NDArray[Any]) -> int:
+        """The number of the branch that a value of the selector asks for; RunError where there is none."""
+        number = int(value.ravel()[0])
+        if not 0 <= number < len(self.branches):
+            raise RunError(
+                f"input {self.selector!r}: expected the number of a model, 0 to {len(self.branches) - 1}, "
+                f"found {number}"
+            )
+        return number
 
     @property
     def batch_size(self) -> int:
         """Rows of the compiled batch: what all streams have along their batch axes, or 0 where that is not
-        one number."""
+        one number, and of a fused program."""
+        if self.branches:
+            return 0
         sizes = {stream.shape[stream.batch_axis] if stream.shape else 0 for stream in self.streams}
         return sizes.pop() if len(sizes) == 1 else 0
 
@@ -301,12 +320,16 @@ def _encode_program(program: Program) -> pb.Program:
         interval_cycles=program.interval_cycles,
         overlapped=program.overlapped,
         row_dependence=program.row_dependence,
+        branches=[_encode_program(branch) for branch in program.branches],
+        selector=program.selector,
     )
 
 
-def _decode_program(message: pb.Program) -> Program:
+def _decode_program(message: pb.Program, is_branch: bool = False) -> Program:
     try:
-        return Program(
+        if is_branch and message.branches:
+            raise ValueError("a program that is fused is in one that is fused")
+        program = Program(
             index=message.index,
             name=message.name,
             kind=ProgramKind(message.kind),
@@ -317,11 +340,31 @@ def _decode_program(message: pb.Program) -> Program:
             interval_cycles=message.interval_cycles,
             overlapped=message.overlapped,
             row_dependence=message.row_dependence,
+            branches=tuple(_decode_program(branch, True) for branch in message.branches),
+            selector=message.selector,
         )
+        _check_branches(program)
     except (TypeError, ValueError) as error:
         raise LoadError(
             f"program {message.index} ({message.name!r}) of the executable is damaged: {error}"
         ) from error
+    return program
+
+
+def _check_branches(program: Program) -> None:
+    """A fused program selects by one number, and has the streams of its branches, each of one of them."""
+    if not program.branches:
+        return
+    expected = [stream for branch in program.branches for stream in branch.streams]
+    selectors = [stream for stream in program.streams if stream.tensor == program.selector]
+    others = [stream for stream in program.streams if stream.tensor != program.selector]
+    key = operator.attrgetter("handle")
+    if sorted(others, key=key) != sorted(expected, key=key):
+        raise ValueError("its streams are not those of its branches")
+    if len(selectors) != 1 or selectors[0].direction is not Direction.HOST_TO_DEVICE:
+        raise ValueError(f"it selects by {program.selector!r}, which is none of its inputs")
+    if math.prod(selectors[0].shape) != 1 or selectors[0].dtype.kind != "i":
+        raise ValueError(f"it selects by {program.selector!r}, which is not one whole number")
 
 
 def _decode_stream(message: pb.Stream) -> Stream:

@@ -37,7 +37,7 @@ class Stream(_message.Message):
     def __init__(self, handle: _Optional[str] = ..., tensor: _Optional[str] = ..., direction: _Optional[_Union[Stream.Direction, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., batch_axis: _Optional[int] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "row_dependence", "cycles", "interval_cycles", "overlapped")
+    __slots__ = ("index", "name", "kind", "streams", "graph", "row_independent", "row_dependence", "cycles", "interval_cycles", "overlapped", "branches", "selector")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         LOAD: _ClassVar[Program.Kind]
@@ -56,6 +56,8 @@ class Program(_message.Message):
     CYCLES_FIELD_NUMBER: _ClassVar[int]
     INTERVAL_CYCLES_FIELD_NUMBER: _ClassVar[int]
     OVERLAPPED_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    SELECTOR_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     kind: Program.Kind
@@ -66,7 +68,9 @@ class Program(_message.Message):
     cycles: int
     interval_cycles: int
     overlapped: bool
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., row_dependence: _Optional[str] = ..., cycles: _Optional[int] = ..., interval_cycles: _Optional[int] = ..., overlapped: bool = ...) -> None: ...
+    branches: _containers.RepeatedCompositeFieldContainer[Program]
+    selector: str
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[Program.Kind, str]] = ..., streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., graph: _Optional[bytes] = ..., row_independent: bool = ..., row_dependence: _Optional[str] = ..., cycles: _Optional[int] = ..., interval_cycles: _Optional[int] = ..., overlapped: bool = ..., branches: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., selector: _Optional[str] = ...) -> None: ...
 
 class Executable(_message.Message):
     __slots__ = ("package_hash", "name", "target", "programs", "compile_options", "constants", "numerics")

@@ -47,6 +47,7 @@ from simipu.errors import (
     SimIpuError,
 )
 from simipu.executable import Program
+from simipu.fused import FusedGraph
 from simipu.memory import limit_memory
 from simipu.numerics import Numerics
 from simipu.watchdog import WATCHDOG
@@ -70,11 +71,21 @@ def open_graph(
     isolated: bool = False,
 ) -> ComputedGraph:
     """The graph of a MAIN program with the device's weights, in this process, or in one of its own if
-    `isolated`.
+    `isolated`: a fused program's branches have one each.
 
     Raises LoadError when nothing here can compute it, LoadTimeoutError and LoadMemoryError for more than
     `options` allow.
     """
+    if program.branches:
+        graphs: list[ComputedGraph] = []
+        try:
+            for branch in program.branches:
+                graphs.append(open_graph(branch, weights, options, numerics, isolated=isolated))
+        except BaseException:
+            for graph in graphs:
+                graph.close()
+            raise
+        return FusedGraph(program, graphs)
     label = f"{program.index} ({program.name})"
     if isolated:
         return IsolatedGraph(label, program, weights, options, numerics)

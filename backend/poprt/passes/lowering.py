@@ -6,7 +6,7 @@ executable holds the graph from before these passes. Every shape is declared in 
 
 Layers follow one another on the IPUs in the order of the graph. `virtual_graph_mode` manual takes the nodes'
 attribute `__ipu_number`; auto cuts the graph into parts of equal weights, or where they are pipelined of
-equal time.
+equal time, or into those that virtual_graph_split_ratios says.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from onnxgraph import (
 from onnxgraph.edit import replace_nodes, set_attribute
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
-from simipu.cost.placed import IPU_ATTRIBUTE, find_ipus, place_inputs
+from simipu.cost.placed import IPU_ATTRIBUTE, STAGE_ATTRIBUTE, find_ipus, place_inputs
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import IPU_COPY, operator_of
 
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.sharding import check_stages
 
 _DOMAIN = "ai.graphcore"
 """Of the operators that PopART has besides the standard's."""
@@ -93,6 +94,8 @@ class PlaceNodes(Pass):
     def _place(self, model: onnx.ModelProto) -> list[int]:
         graph, options = model.graph, self._options
         if options.virtual_graph_mode == "manual":
+            if options.enable_pipelining:
+                check_stages(graph)
             return _place_manually(graph, options.num_ipus)
         values = graph_values(graph)
         if options.enable_pipelining:
@@ -100,7 +103,8 @@ class PlaceNodes(Pass):
         else:
             sizes = _weight_bytes(graph, values)
         slack = self._calibration.cut_slack
-        return _place_evenly(sizes, _crossing_bytes(graph, values), options.num_ipus, slack)
+        shares = options.virtual_graph_split_ratios or [1 / options.num_ipus] * options.num_ipus
+        return _place_by_share(sizes, _crossing_bytes(graph, values), shares, slack)
 
 
 @register(
@@ -135,7 +139,7 @@ class InsertCopies(Pass):
                     continue
                 if (name, ipu) not in copies:
                     copies[name, ipu] = fresh_name(f"{name}@{ipu}", taken)
-                    nodes.append(_make_copy(name, copies[name, ipu], ipu))
+                    nodes.append(_make_copy(name, copies[name, ipu], ipu, attribute(node, STAGE_ATTRIBUTE)))
                 node.input[:] = [copies[name, ipu] if each == name else each for each in node.input]
             nodes.append(node)
             made.update(dict.fromkeys(node.output, ipu))
@@ -155,9 +159,12 @@ def _declare_copies(graph: onnx.GraphProto, copies: dict[str, str]) -> None:
             graph.value_info[-1].name = copy
 
 
-def _make_copy(source: str, result: str, ipu: int) -> onnx.NodeProto:
+def _make_copy(source: str, result: str, ipu: int, stage: int | None) -> onnx.NodeProto:
+    """Of the stage that reads it first."""
     copy = helper.make_node(IPU_COPY, [source], [result], name=result, domain=_DOMAIN)
     set_attribute(copy, IPU_ATTRIBUTE, ipu)
+    if stage is not None:
+        set_attribute(copy, STAGE_ATTRIBUTE, stage)
     return copy
 
 
@@ -178,17 +185,19 @@ def _place_manually(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
     return places
 
 
-def _place_evenly(sizes: Sequence[int], crossing: Sequence[int], num_ipus: int, slack: float) -> list[int]:
-    """The IPU of each node, in order: every IPU gets about as much of `sizes`.
+def _place_by_share(
+    sizes: Sequence[int], crossing: Sequence[int], shares: Sequence[float], slack: float
+) -> list[int]:
+    """The IPU of each node, in order: every IPU gets about its share of `sizes`, of 1 for all of them.
 
     A cut before node i moves `crossing[i]` bytes: of the cuts within `slack` of an IPU's share the cheapest
     is taken.
     """
     before = list(itertools.accumulate(sizes, initial=0))
-    share, cuts = before[-1] / num_ipus, [0]
-    for ipu in range(1, num_ipus):
-        off = [abs(size - ipu * share) for size in before[:-1]]
-        within = max(slack * share, min(off, default=0))
+    cuts = [0]
+    for end, share in zip(itertools.accumulate(shares[:-1]), shares, strict=False):
+        off = [abs(size - end * before[-1]) for size in before[:-1]]
+        within = max(slack * share * before[-1], min(off, default=0))
         near = [i for i, distance in enumerate(off) if distance <= within and i >= cuts[-1]]
         cuts.append(min(near, key=lambda i: (crossing[i], off[i]), default=cuts[-1]))
     return [bisect.bisect_right(cuts, i) - 1 for i in range(len(sizes))]

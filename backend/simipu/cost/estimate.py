@@ -16,7 +16,7 @@ from onnxgraph import Value, graph_values, iter_reads
 
 from simipu.cost.host import batch_seconds, transfer_seconds
 from simipu.cost.options import CostOptions
-from simipu.cost.placed import find_ipus
+from simipu.cost.placed import find_ipus, find_stages
 from simipu.cost.walk import OperatorCost, Walk, code_bytes
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
@@ -67,6 +67,8 @@ class Estimate:
     assumptions: tuple[str, ...] = ()
     """What is not known before the run, and what is taken for it."""
     calibration: Calibration = CALIBRATION
+    stage_cycles: tuple[int, ...] = ()
+    """Of the stages of a pipeline, where nodes say theirs; else each IPU is a stage."""
     cycles: int = field(init=False)
     """Of one batch on the chip, from the first node to the last, without host transfers."""
 
@@ -91,9 +93,16 @@ class Estimate:
 
     @property
     def interval_cycles(self) -> int:
-        """Cycles from batch to batch: of the slowest stage of a pipeline, else of all IPUs one after the
-        other."""
-        return max(ipu.cycles for ipu in self.ipus) if self.options.enable_pipelining else self.cycles
+        """Cycles from batch to batch: of the slowest stage of a pipeline, or of the busiest IPU where it has
+        several stages; else of all IPUs one after the other."""
+        if not self.options.enable_pipelining:
+            return self.cycles
+        return max(*(ipu.cycles for ipu in self.ipus), *self.stage_cycles, 0)
+
+    @property
+    def num_stages(self) -> int:
+        """Of a pipeline."""
+        return len(self.stage_cycles) or self.target.num_ipus
 
     @property
     def compute_tiles(self) -> int:
@@ -205,18 +214,25 @@ def estimate(
     graph = placed.graph
     values, ipus = graph_values(graph), find_ipus(graph, options.num_ipus)
     walk = Walk(_take_ipu(target, options), options, values, calibration)
-    operators = tuple(walk.iter_operators(graph, ipus))
+    stages = find_stages(graph) if options.enable_pipelining else []
+    by_stage = dict.fromkeys(sorted(set(stages)), 0)
+    operators = []
+    for operator in walk.iter_operators(graph, ipus):
+        operators.append(operator)
+        if stages:
+            by_stage[stages[walk.position]] += operator.cycles
     streams = [values[info.name] for info in (*graph.input, *graph.output) if info.name in values]
     host_bytes = sum(stream.bytes for stream in streams)
     return Estimate(
         target.with_ipus(options.num_ipus),
         options,
-        operators,
+        tuple(operators),
         tuple(_ipu_cost(ipu, graph, ipus, operators, walk, host_bytes) for ipu in range(options.num_ipus)),
         host_bytes=host_bytes,
         batch_size=batch_size,
         assumptions=tuple(walk.assumptions),
         calibration=calibration,
+        stage_cycles=tuple(by_stage.values()),
     )
 
 

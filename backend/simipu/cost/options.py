@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -22,6 +23,8 @@ class CostOptions:
     """IPUs of a replica, over which the layers are spread."""
     virtual_graph_mode: str = "off"
     """manual: nodes are where their attribute `__ipu_number` says; else the model spreads them."""
+    virtual_graph_split_ratios: Sequence[float] = ()
+    """What each IPU gets where the model spreads the nodes, of 1 in all; none: all the same."""
     enable_pipelining: bool = False
     """The IPUs work on batches that follow one another; otherwise one IPU works at a time."""
     replication_factor: int = 1

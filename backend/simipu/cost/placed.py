@@ -10,6 +10,8 @@ from onnxgraph import attribute, iter_reads
 
 IPU_ATTRIBUTE = "__ipu_number"
 """The attribute of a node that says its IPU, as PopRT's manual sharding sets it."""
+STAGE_ATTRIBUTE = "__pipeline_stage"
+"""The same for the stage of a pipeline."""
 
 
 def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
@@ -17,6 +19,19 @@ def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:
     if num_ipus == 1:
         return [0] * len(graph.node)
     return [int(attribute(node, IPU_ATTRIBUTE, 0)) for node in graph.node]
+
+
+def find_stages(graph: onnx.GraphProto) -> list[int]:
+    """The stage of each node of a placed graph, where nodes say it: of one that does not, that of the node
+    before; none where none does."""
+    said = [attribute(node, STAGE_ATTRIBUTE) for node in graph.node]
+    if all(stage is None for stage in said):
+        return []
+    stage, stages = 0, []
+    for found in said:
+        stage = stage if found is None else int(found)
+        stages.append(stage)
+    return stages
 
 
 def place_inputs(graph: onnx.GraphProto, ipus: Sequence[int]) -> dict[str, int]:

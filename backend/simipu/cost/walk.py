@@ -54,6 +54,8 @@ class Walk:
         self.further_weight_bytes = Counter[int]()
         """By IPU: of the graphs inside nodes, and of what constants alone make, as far as it is more than
         they are."""
+        self.position = 0
+        """The node of the main graph that is costed."""
         self._plan_options = PlanOptions(
             options.available_memory_proportion, options.use_128bit_conv_unit_load
         )
@@ -73,6 +75,8 @@ class Walk:
         self._known.update(known_constants(graph))
         liveness = Liveness(graph, self.values, ipus)
         for i, node in enumerate(graph.node):
+            if not inside:
+                self.position = i
             live = around + math.ceil(
                 liveness.during(i, node) / self.target.num_tiles * self.calibration.imbalance
             )

@@ -1,0 +1,84 @@
+"""Requests to a fused model: they bring the inputs of one of its models, and get its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import popef
+from model_runtime.errors import ModelRuntimeError
+
+Array = npt.NDArray[Any]
+
+
+class FusedRequests:
+    """Completes requests to the fused model of `metadata`: `models` has what belongs to each."""
+
+    def __init__(self, metadata: popef.Metadata, models: Sequence[popef.FusedModel]) -> None:
+        self.models = tuple(models)
+        anchors = popef.user_anchors(metadata, popef.TensorType.INPUT)
+        self._owners = {name: number for number, model in enumerate(models) for name in model.inputs}
+        self._shapes = {anchor.name(): popef.replica_shape(metadata, anchor) for anchor in anchors}
+        types = {
+            anchor.name(): np.dtype(popef.popefTypeToNumpyDType(anchor.tensorInfo().dataType()))
+            for anchor in anchors
+        }
+        self._index_type = types[popef.INDEX]
+        # Of one element each, however large the tensors: nobody reads what another model is not asked for.
+        self._zeros = {
+            name: np.broadcast_to(np.zeros((), types[name]), self._shapes[name]) for name in self._owners
+        }
+
+    @staticmethod
+    def of(metadata: popef.Metadata) -> FusedRequests | None:
+        """None for a file that holds a single model."""
+        models = popef.fused_models(metadata)
+        return FusedRequests(metadata, models) if models else None
+
+    def complete(self, given: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
+        """The number of the model that a request is for, and its inputs with all that it does not bring:
+        `index`, where it is absent, by whose inputs are there; zeros for the inputs of other models.
+
+        Raises ModelRuntimeError for inputs of no model, of several without `index`, or not all of one.
+        """
+        unknown = next((name for name in given if name not in self._shapes), None)
+        if unknown is not None:
+            raise ModelRuntimeError(
+                f"input {unknown!r} is not known; the model takes {', '.join(self._shapes)}"
+            )
+        number = self._find_number(given)
+        missing = [name for name in self.models[number].inputs if name not in given]
+        if missing:
+            raise ModelRuntimeError(
+                f"input {missing[0]!r} is not given; model {number} of the fused one takes "
+                f"{', '.join(self.models[number].inputs)}"
+            )
+        index = np.full(self._shapes[popef.INDEX], number, self._index_type)
+        return number, {**self._zeros, **given, popef.INDEX: index}
+
+    def _find_number(self, given: Mapping[str, Array]) -> int:
+        if popef.INDEX in given:
+            value = np.asarray(given[popef.INDEX])
+            if value.size != 1 or value.dtype.kind not in "iu":
+                raise ModelRuntimeError(
+                    f"input {popef.INDEX!r}: expected one whole number, found {value.dtype.name} of shape "
+                    f"{value.shape}"
+                )
+            number = int(value.ravel()[0])
+            if not 0 <= number < len(self.models):
+                raise ModelRuntimeError(
+                    f"input {popef.INDEX!r}: expected the number of a model, 0 to {len(self.models) - 1}, "
+                    f"found {number}"
+                )
+            return number
+        asked = sorted({self._owners[name] for name in given})
+        if len(asked) != 1:
+            found = " and ".join(map(str, asked)) or "none"
+            raise ModelRuntimeError(
+                f"the inputs given are those of model {found}; give the inputs of one model of the "
+                f"{len(self.models)} fused ones, or its number as {popef.INDEX!r}"
+            )
+        return asked[0]

@@ -1,0 +1,120 @@
+"""Compiling a fused model: each of its models by itself, and all into one executable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from simipu import CompileError, Direction, Program, ProgramKind, Stream
+from simipu.cost.estimate import Estimate, IpuCost
+from simipu.target import Target
+
+import popef
+from poprt.calibration import Findings
+from poprt.compiling import CalibrationRun, build, check_memory, estimate_model, plan_model
+from poprt.executable import Executable
+from poprt.fusion import split_models
+from poprt.options import CompilerOptions
+from poprt.pipeline import Step
+
+
+def check_fusion(
+    models: Sequence[onnx.ModelProto], outputs: Collection[str] | None, options: CompilerOptions
+) -> None:
+    """Raise CompileError where options ask for a fused model and there is none, and where they ask for some
+    of the outputs of one."""
+    if options.enable_model_fusion and not models:
+        raise CompileError(
+            "compiler option enable_model_fusion: the model is no fused one; fuse models with "
+            "poprt.converter.MFConverter first"
+        )
+    if (
+        models
+        and outputs is not None
+        and set(outputs) != {value.name for model in models for value in model.graph.output}
+    ):
+        raise CompileError(
+            "a fused model is compiled with all its outputs: give None for outputs; drop those that nobody "
+            "needs from its models before they are fused"
+        )
+
+
+def compile_fused(
+    models: Sequence[onnx.ModelProto],
+    given: Mapping[str, npt.NDArray[Any]],
+    target: Target,
+    options: CompilerOptions,
+    batch_axis: int,
+    calibration: CalibrationRun,
+    on_step: Callable[[str], None],
+) -> Executable:
+    """The executable of the models of a fused one, each of which the passes of `pipeline.preparation` have
+    been through; otherwise as `compile_model`.
+
+    A tile holds the weights, the code and the streams of all of them, and what is alive in the one that runs.
+    """
+    costs = [estimate_model(model, target, options, on_step) for model in models]
+    check_memory(_fuse_costs(costs), options)
+    planned = [
+        plan_model(model, given, cost, options, batch_axis, run, on_step)
+        for model, cost, run in zip(models, costs, _split_run(calibration, models), strict=True)
+    ]
+    on_step(Step.BUILD.value)
+    weights = {name: value for each in planned for name, value in each.weights.items()}
+    return build(_fuse_programs([each.main for each in planned]), weights, target, options, Findings())
+
+
+def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -> list[CalibrationRun]:
+    """What the calibration run of each model needs. The model in float is fused as that in half is."""
+    whole = calibration.float_model
+    floats = split_models(whole) if whole is not None else [None] * len(models)
+    runs = []
+    for model, float_model in zip(models, floats, strict=True):
+        inputs = {value.name for value in model.graph.input}
+        data = {name: rows for name, rows in (calibration.data or {}).items() if name in inputs}
+        runs.append(CalibrationRun(float_model, None, data or None))
+    return runs
+
+
+def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
+    """The memory of all models, beside the operators of that which has most alive."""
+    fullest = max(costs, key=lambda cost: max(ipu.live_bytes for ipu in cost.ipus))
+    shared = fullest.target.reserved_bytes + fullest.calibration.program_code_bytes
+    ipus = []
+    for mine in zip(*(cost.ipus for cost in costs), strict=True):
+        ipus.append(
+            IpuCost(
+                cycles=max(ipu.cycles for ipu in mine),
+                weight_bytes=sum(ipu.weight_bytes for ipu in mine),
+                code_bytes=sum(ipu.code_bytes - shared for ipu in mine) + shared,
+                stream_bytes=sum(ipu.stream_bytes for ipu in mine),
+                live_bytes=max(ipu.live_bytes for ipu in mine),
+            )
+        )
+    return replace(fullest, ipus=tuple(ipus))
+
+
+def _fuse_programs(programs: Sequence[Program]) -> Program:
+    """The MAIN program of which a run is one of `programs`, MAIN programs each."""
+    selector = Stream(f"h2d_{popef.INDEX}", popef.INDEX, Direction.HOST_TO_DEVICE, np.dtype(np.int32), ())
+    dearest = max(programs, key=lambda program: program.cycles)
+    streams = [stream for program in programs for stream in program.streams]
+    return replace(
+        dearest,
+        name="main_program",
+        kind=ProgramKind.MAIN,
+        streams=(
+            selector,
+            *(stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE),
+            *(stream for stream in streams if stream.direction is Direction.DEVICE_TO_HOST),
+        ),
+        graph=b"",
+        row_independent=False,
+        row_dependence="each request is one of a single one of its models",
+        branches=tuple(programs),
+        selector=popef.INDEX,
+    )

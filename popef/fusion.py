@@ -1,0 +1,52 @@
+"""Fused models: several models in one executable, of which each run computes the one that the input `index`
+names.
+
+A file is known for one by its anchors alone, as PopRT names them: `index`, one whole number, and the inputs
+and outputs of model 0 as `graph0/NAME`, of model 1 as `graph1/NAME`, and so on.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .anchors import replica_shape, user_anchors
+from .enums import DataType, TensorType
+from .types import Metadata
+
+INDEX = "index"
+"""The input that says which model is to run, from 0."""
+_MEMBER = re.compile(r"graph(0|[1-9][0-9]{0,5})/.", re.DOTALL)
+_WHOLE = (DataType.S32, DataType.S64)
+
+
+@dataclass(frozen=True, slots=True)
+class FusedModel:
+    """One of the models: the anchors' names of its inputs and outputs."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def member_name(number: int, name: str) -> str:
+    """The name that a tensor of model `number` has in the fused model."""
+    return f"graph{number}/{name}"
+
+
+def fused_models(metadata: Metadata) -> tuple[FusedModel, ...]:
+    """The models of a fused model in order; none where the file holds a single model."""
+    inputs, outputs = (user_anchors(metadata, kind) for kind in (TensorType.INPUT, TensorType.OUTPUT))
+    selectors = [anchor for anchor in inputs if anchor.name() == INDEX]
+    fits = len(selectors) == 1 and selectors[0].tensorInfo().dataType() in _WHOLE
+    if not fits or replica_shape(metadata, selectors[0]) not in ((), (1,)):
+        return ()
+    found: dict[int, tuple[list[str], list[str]]] = {}
+    for place, anchors in enumerate((inputs, outputs)):
+        for name in (anchor.name() for anchor in anchors if anchor not in selectors):
+            member = _MEMBER.match(name)
+            if member is None:
+                return ()
+            found.setdefault(int(member[1]), ([], []))[place].append(name)
+    if sorted(found) != list(range(len(found))):
+        return ()
+    return tuple(FusedModel(tuple(found[i][0]), tuple(found[i][1])) for i in range(len(found)))
