@@ -81,6 +81,8 @@ def _begin(options: argparse.Namespace) -> int:
         raise UsageError("the following arguments are required: -i/--input_model")
     if options.only_manual_sharding and options.manual_sharding_config is None:
         raise UsageError("--only_manual_sharding needs --manual_sharding_config, a YAML file")
+    if options.manual_sharding_config is not None:
+        options.sharding = read_sharding(options.manual_sharding_config)
     if options.fused:
         _check_fused(options)
     if options.new_version and not options.triton_model_dir:
@@ -192,7 +194,7 @@ def _fuse(
 
 
 def _shard(model: onnx.ModelProto, options: argparse.Namespace) -> onnx.ModelProto:
-    return Sharder(*read_sharding(options.manual_sharding_config)).run(model)
+    return Sharder(*options.sharding).run(model)
 
 
 def _write_model(model: onnx.ModelProto, options: argparse.Namespace) -> None:

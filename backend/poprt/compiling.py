@@ -30,6 +30,7 @@ from simipu.executable import Constant
 from simipu.isolation import open_graph
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
+from simipu.places import strip_places
 from simipu.target import Target
 
 from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
@@ -38,7 +39,6 @@ from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
 from poprt.passes.floats import FloatToHalf
-from poprt.passes.sharding import strip_places
 from poprt.pipeline import Step, estimate
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
 

@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError
 from onnxgraph import without_weights
 from onnxgraph.weights import inline, is_outlined
 from simipu import CompileError
+from simipu.places import strip_places
 
 from poprt.opening import open_model
-from poprt.passes.sharding import strip_places
 from poprt.tensorflow_frontend import TensorflowFrontend
 
 Frontend: TypeAlias = "OnnxFrontend | TensorflowFrontend"

@@ -98,11 +98,19 @@ def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
     renames = {name: popef.member_name(number, name) for name in defined if name}
     inner = _name_results(graph, renames)
     made = {name for node in graph.node for name in node.output}
+    inputs = {value.name for value in find_inputs(model.graph)}
+    for name in inner.keys() - made:  # a weight is there under the output's name
+        if name in inputs:
+            raise CompileError(
+                f"model {number} to fuse: {name!r} is an input and an output, which one tensor of a fused model "
+                "cannot be; put an Identity between them"
+            )
+        renames[name] += "@weight"
     rename(graph, renames | {name: result for name, result in inner.items() if name in made})
     for node in iter_nodes(graph):
         node.name = popef.member_name(number, node.name or next(filter(None, node.output), node.op_type))
     for name, result in inner.items():
-        if name not in made:  # an input or a weight that is an output, too
+        if name not in made:
             graph.node.append(make_identity(renames[name], result, result))
     for value in find_inputs(model.graph):
         _check_static(value, number, "input")

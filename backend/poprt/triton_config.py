@@ -93,6 +93,7 @@ def _rows_per_run(compiled: Executable) -> int:
 def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, str], batch: int) -> None:
     """Inputs and outputs as the configuration's max_batch_size asks for them; with 0 dims hold the batch,
     which is `batch`."""
+    is_fused = bool(popef.fused_models(compiled.metadata))
     for anchor in user_anchors(compiled):
         field = next(field for field, kind in KINDS.items() if kind == anchor.type())
         info, name = anchor.tensorInfo(), anchor.name()
@@ -104,6 +105,8 @@ def _add_tensors(config: ModelConfig, compiled: Executable, names: Mapping[str, 
         entry = getattr(config, field).add(
             name=names.get(name, name), data_type=_triton_type(info), dims=dims or [1]
         )
+        if is_fused and field == "input":  # a request brings the inputs of one of the models
+            entry.optional = True
         # Triton has scalars in batches only; without a batch a scalar is a tensor of one element.
         if config.max_batch_size and not dims:
             entry.reshape.SetInParent()

@@ -42,6 +42,9 @@ def complete_config(config: Mapping[str, Any], version_folder: Path) -> dict[str
     for kind, tensors in (("input", state.inputs), ("output", state.outputs)):
         if not config.get(kind):
             added[kind] = [_describe(tensor, batch, bool(max_batch_size)) for tensor in tensors.values()]
+    if state.models:  # a request brings the inputs of one of them
+        for entry in added.get("input", []):
+            entry["optional"] = True
     return added
 
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import popef
 from triton_poplar.backend_state import BackendState
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import MOST_DELAY_SECONDS, Parameters, parse_parameters
 from triton_poplar.tensors import Tensor, check_config_tensors, make_tensor, read_name_map
+
+if TYPE_CHECKING:
+    from model_runtime.fusion import FusedRequests
 
 
 class ModelState:
@@ -44,6 +48,8 @@ class ModelState:
         self.max_batch_size = int(config.get("max_batch_size", 0))
         self._config = config
         self._instance_groups = list(config.get("instance_group", []))
+        self.models: tuple[popef.FusedModel, ...] = ()
+        """Those of a fused model, of which a request is for one."""
         self._read_tensors(self.load_model())
 
     def validate(self) -> None:
@@ -79,6 +85,15 @@ class ModelState:
         except (popef.PopefError, OSError) as error:
             named = " and ".join(str(file) for file in files)
             raise ModelConfigError(f"model {self.name!r}, {named}: {error}") from error
+
+    @cached_property
+    def fused_requests(self) -> FusedRequests | None:
+        """What completes requests to a fused model; None for another one."""
+        # Not at the top of the file: the process that completes configurations has to do without ONNX
+        # Runtime.
+        from model_runtime.fusion import FusedRequests
+
+        return FusedRequests.of(self._metadata)
 
     @property
     def num_threads(self) -> int:
@@ -127,7 +142,8 @@ class ModelState:
         return self.name if len(names) > 1 and self.name in names else None
 
     def _read_tensors(self, model: popef.Model) -> None:
-        metadata = model.metadata
+        metadata = self._metadata = model.metadata
+        self.models = popef.fused_models(metadata)
         inputs = model.user_anchors(popef.TensorType.INPUT)
         outputs = model.user_anchors(popef.TensorType.OUTPUT)
         if not inputs or not outputs:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from model_runtime import StoppedError
+from model_runtime import ModelRuntimeError, StoppedError
 from simipu import DeviceLostError, RunTimeoutError
 
 from triton_poplar.errors import RequestError
@@ -29,6 +29,7 @@ class Request:
 
     __slots__ = (
         "_outputs",
+        "_of_model",
         "_requested",
         "_state",
         "batch_size",
@@ -49,6 +50,7 @@ class Request:
         self.batch_size = 0
         self.inputs: dict[str, Array] = {}
         self._requested = requested
+        self._of_model: Collection[str] | None = None
         self._outputs: Mapping[str, Array] = {}
         self.started_ns = 0
         try:
@@ -74,7 +76,10 @@ class Request:
         )
 
     def wants(self, output: str) -> bool:
-        """Whether an output, by its friendly name, is asked for."""
+        """Whether an output, by its friendly name, is asked for; of a fused model those of the model that the
+        request is for are, and no others."""
+        if self._of_model is not None and output not in self._of_model:
+            return False
         return not self._requested or output in self._requested
 
     def finish(self, outputs: Mapping[str, Array]) -> None:
@@ -86,9 +91,9 @@ class Request:
         if self.error is not None:
             raise self.error
         answer = {}
-        state, requested = self._state, self._requested
+        state = self._state
         for name, tensor in state.outputs.items():
-            if not requested or name in requested:
+            if self.wants(name):
                 array = self._outputs.get(tensor.anchor)
                 if array is None:
                     raise RequestError(f"output {name!r} was not computed", "INTERNAL")
@@ -97,6 +102,8 @@ class Request:
 
     def _parse(self, inputs: Mapping[str, Array], requested: Collection[str]) -> None:
         state = self._state
+        if state.models and inputs.keys() <= state.inputs.keys():
+            inputs = self._complete(inputs)
         if inputs.keys() != state.inputs.keys():
             missing = sorted(state.inputs.keys() - inputs.keys())
             extra = sorted(inputs.keys() - state.inputs.keys())
@@ -121,6 +128,27 @@ class Request:
                 raise RequestError(
                     f"output {name!r} is not known; model {state.name!r} gives {', '.join(state.outputs)}"
                 )
+        if requested and not any(map(self.wants, requested)):
+            raise RequestError(
+                f"the request asks for outputs of other models than its inputs are of; it can have "
+                f"{', '.join(self._of_model or ())}"
+            )
+
+    def _complete(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All inputs of a fused model, of a request that brings those of one of its models."""
+        state = self._state
+        fused = state.fused_requests
+        assert fused is not None
+        try:
+            number, complete = fused.complete({state.inputs[name].anchor: a for name, a in inputs.items()})
+        except ModelRuntimeError as error:
+            raise RequestError(f"model {state.name!r}: {error}") from error
+        given = state.models[number].outputs
+        self._of_model = [name for name, tensor in state.outputs.items() if tensor.anchor in given]
+        return {
+            name: complete[tensor.anchor] if tensor.shape else complete[tensor.anchor].reshape(1)
+            for name, tensor in state.inputs.items()
+        }
 
 
 def _to_rows(array: Array, tensor: Tensor, state: ModelState) -> Array:

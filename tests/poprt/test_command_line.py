@@ -207,7 +207,10 @@ BOMB = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]
     [
         ("frobnicate: 1", "'frobnicate' is no option of poprt"),
         ("config_yaml: x", "'config_yaml' is no option of poprt"),
-        ("model_fusion: []", "model_fusion is not there yet"),
+        ("model_fusion: []", "model_fusion: expected a list of 1 to 1024 models"),
+        ("model_fusion: [{precision: fp16}]", "model 0: expected options by their names, input_model among"),
+        ("model_fusion: [{input_model: a, num_ipus: 2}]", "model 0: 'num_ipus' is no option that a model"),
+        ("model_fusion: [{input_model: a}]", "model_fusion needs export_popef: True"),
         ("[1, 2]", "expected options by their names, found list"),
         ("1: 2", "expected options by their names"),
         ("a: [", "is not valid YAML"),

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, graph_values, infer_shapes
 from poprt import Compiler, CompilerOptions, Converter
-from poprt.passes.lowering import _crossing_bytes, _place_evenly
+from poprt.passes.lowering import _crossing_bytes, _place_by_share
 from poprt.pipeline import estimate, place
 from sample_models import make_model
 from simipu import TARGETS, CompileError
@@ -158,16 +158,17 @@ def test_what_crosses_a_cut_is_what_is_made_before_it_and_read_behind():
 
 
 @pytest.mark.parametrize(
-    ("sizes", "crossing", "num_ipus", "slack", "expected"),
+    ("sizes", "crossing", "shares", "slack", "expected"),
     [
-        ([1, 1, 1, 1], [0, 9, 9, 9], 2, 0.1, [0, 0, 1, 1]),
-        ([10, 10, 10, 10], [0, 5, 9, 9], 2, 0.5, [0, 1, 1, 1]),
-        ([10, 10, 10, 10], [0, 5, 9, 9], 2, 0.4, [0, 0, 1, 1]),
-        ([10, 10, 10, 10], [0, 9, 9, 9], 2, 0.5, [0, 0, 1, 1]),
-        ([6, 1, 1, 1], [10, 9, 9, 9], 3, 0.1, [0, 2, 2, 2]),
-        ([5, 5], [0, 1], 1, 0.1, [0, 0]),
-        ([], [], 2, 0.1, []),
+        ([1, 1, 1, 1], [0, 9, 9, 9], [0.5, 0.5], 0.1, [0, 0, 1, 1]),
+        ([10, 10, 10, 10], [0, 5, 9, 9], [0.5, 0.5], 0.5, [0, 1, 1, 1]),
+        ([10, 10, 10, 10], [0, 5, 9, 9], [0.5, 0.5], 0.4, [0, 0, 1, 1]),
+        ([10, 10, 10, 10], [0, 9, 9, 9], [0.5, 0.5], 0.5, [0, 0, 1, 1]),
+        ([1, 1, 1, 1], [0, 9, 9, 9], [0.75, 0.25], 0.1, [0, 0, 0, 1]),
+        ([6, 1, 1, 1], [10, 9, 9, 9], [1 / 3] * 3, 0.1, [0, 2, 2, 2]),
+        ([5, 5], [0, 1], [1], 0.1, [0, 0]),
+        ([], [], [0.5, 0.5], 0.1, []),
     ],
 )
-def test_the_cheapest_cut_near_an_ipus_share_is_taken(sizes, crossing, num_ipus, slack, expected):
-    assert _place_evenly(sizes, crossing, num_ipus, slack) == expected
+def test_the_cheapest_cut_near_an_ipus_share_is_taken(sizes, crossing, shares, slack, expected):
+    assert _place_by_share(sizes, crossing, shares, slack) == expected

@@ -30,9 +30,10 @@ from onnxgraph import (
 from onnxgraph.edit import replace_nodes, set_attribute
 from simipu import CompileError, Target
 from simipu.cost import CALIBRATION, Calibration, CostOptions, node_cycles
-from simipu.cost.placed import IPU_ATTRIBUTE, STAGE_ATTRIBUTE, find_ipus, place_inputs
+from simipu.cost.placed import find_ipus, place_inputs
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import IPU_COPY, operator_of
+from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.sharding import check_stages

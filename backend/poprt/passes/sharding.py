@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import onnx
-from onnxgraph import find_makers, iter_nodes, iter_reads, sort_nodes
-from onnxgraph.edit import drop_attribute, set_attribute
+from onnxgraph import find_makers, iter_reads, sort_nodes
+from onnxgraph.edit import set_attribute
 from onnxgraph.errors import GraphError
 from simipu import CompileError
-from simipu.cost.placed import IPU_ATTRIBUTE, STAGE_ATTRIBUTE, find_stages
+from simipu.cost.placed import find_stages
+from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 from simipu.target import MOST_IPUS
 
 from poprt.passes.base_pass import Pass, Stage, register
@@ -130,10 +131,3 @@ def check_stages(graph: onnx.GraphProto) -> None:
                 f"{graph.node[later].name!r} makes in stage {stages[later]}: a stage cannot need a later "
                 "one; number the stages in the order of the graph"
             )
-
-
-def strip_places(graph: onnx.GraphProto) -> None:
-    """Take IPUs and stages off the nodes: neither onnx nor ONNX Runtime knows such attributes."""
-    for node in iter_nodes(graph):
-        for name in (IPU_ATTRIBUTE, STAGE_ATTRIBUTE):
-            drop_attribute(node, name)

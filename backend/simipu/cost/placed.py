@@ -8,10 +8,7 @@ from collections.abc import Sequence
 import onnx
 from onnxgraph import attribute, iter_reads
 
-IPU_ATTRIBUTE = "__ipu_number"
-"""The attribute of a node that says its IPU, as PopRT's manual sharding sets it."""
-STAGE_ATTRIBUTE = "__pipeline_stage"
-"""The same for the stage of a pipeline."""
+from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
 
 def find_ipus(graph: onnx.GraphProto, num_ipus: int) -> list[int]:

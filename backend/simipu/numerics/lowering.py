@@ -37,6 +37,7 @@ from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarte
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import Surroundings
+from simipu.places import has_places, strip_places
 
 OLDEST_OPSET = 11
 """The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
@@ -63,13 +64,14 @@ def lower(
 
     `inferred` is what `infer_shapes` says of the model, where that is known already.
 
-    Graph inputs and outputs keep their names and types. A model without such tensors and operators comes back
-    as it is. Narrow initializers without data (constants and device variables) become fp32 ones: whoever
+    Graph inputs and outputs keep their names and types. IPUs and stages that nodes say go. A model
+    without such tensors, operators and places comes back as it is. Narrow initializers without data (constants and device variables) become fp32 ones: whoever
     feeds them widens them. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
     has_bodies = any(operator_of(node).body for node in iter_nodes(model.graph))
-    if not lowering.is_narrow and not has_bodies:
+    is_placed = has_places(model.graph)
+    if not lowering.is_narrow and not has_bodies and not is_placed:
         return model
     version = find_opset(model, OLDEST_OPSET)
     if lowering.is_narrow and version < OLDEST_OPSET:
@@ -79,6 +81,8 @@ def lower(
     # The placed graph stays: it is what is costed, what files hold, and what the emulation is compared with.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
+    if is_placed:
+        strip_places(lowered.graph)
     lowering.lower_graph(lowered.graph, version)
     if any(node.domain == KERNEL_DOMAIN for node in iter_nodes(lowered.graph)):
         lowered.opset_import.append(helper.make_opsetid(KERNEL_DOMAIN, 1))

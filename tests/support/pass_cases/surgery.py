@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import iter_graphs, iter_nodes
+from onnxgraph import attribute, iter_graphs, iter_nodes
 from sample_models import make_model
 
 from pass_cases.case import Case, Feeds
@@ -29,6 +29,12 @@ def node(
 
 def chain() -> onnx.ModelProto:
     return make_model([node("Neg", ["x"], ["a"]), node("Abs", ["a"], ["y"])], X, Y, {})
+
+
+def sharded() -> onnx.ModelProto:
+    model = chain()
+    model.graph.name = "sharded"
+    return model
 
 
 def outputs(model: onnx.ModelProto) -> list[str]:
@@ -212,6 +218,13 @@ CASES: dict[str, Case] = {
         given_constant,
         gone=frozenset(["Constant"]),
         saves=True,
+    ),
+    "manual_sharding": Case(
+        sharded,
+        chain,
+        arguments=lambda model: {"sharding_info": {"a": 0}} if model.graph.name == "sharded" else {},
+        holds=lambda model: [attribute(each, "__ipu_number") for each in model.graph.node] == [0, 1],
+        main_only="points are nodes of the main graph",
     ),
     "unique_name_for_nodes": Case(
         lambda: named("", "a"), lambda: named("one", "other"), holds=names_are_unique
