@@ -8,6 +8,7 @@ the time of one model, and the memory holds the weights and the code of all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -97,39 +98,47 @@ def _add(fused: onnx.GraphProto, number: int, model: onnx.ModelProto) -> None:
     defined = [*iter_defined(graph), *(tensor.name for tensor in model.graph.initializer)]
     renames = {name: popef.member_name(number, name) for name in defined if name}
     inner = _name_results(graph, renames)
+    _rename_all(graph, renames, inner, number, {value.name for value in find_inputs(model.graph)})
+    for value in find_inputs(model.graph):
+        _check_static(value, number, "input")
+        _append(fused.input, value, renames[value.name])
+    for tensor in model.graph.initializer:
+        _append(fused.initializer, tensor, renames[tensor.name])
+    taken = helper.make_graph(graph.node, popef.member_name(number, "taken"), [], [])
+    for value in graph.value_info:
+        if value.name in renames and value.name not in inner:
+            _append(taken.value_info, value, renames[value.name])
+    for value in outputs:
+        _append(taken.output, value, inner[value.name])
+        _append(fused.output, value, popef.member_name(number, value.name))
+    _add_branches(fused, number, taken, outputs)
+
+
+def _append(field: Any, message: Any, name: str) -> None:
+    """A copy of a value or a weight, under another name."""
+    added = field.add()
+    added.CopyFrom(message)
+    added.name = name
+
+
+def _rename_all(
+    graph: onnx.GraphProto, renames: dict[str, str], inner: Mapping[str, str], number: int, inputs: set[str]
+) -> None:
+    """Give what the nodes of a branch read and make, and the nodes themselves, the names that they have in
+    the fused model."""
     made = {name for node in graph.node for name in node.output}
-    inputs = {value.name for value in find_inputs(model.graph)}
-    for name in inner.keys() - made:  # a weight is there under the output's name
+    unmade = [name for name in inner if name not in made]
+    for name in unmade:  # a weight is there under the output's name
         if name in inputs:
             raise CompileError(
-                f"model {number} to fuse: {name!r} is an input and an output, which one tensor of a fused model "
-                "cannot be; put an Identity between them"
+                f"model {number} to fuse: {name!r} is an input and an output, which no tensor of a fused "
+                "model can be; put an Identity between them"
             )
         renames[name] += "@weight"
     rename(graph, renames | {name: result for name, result in inner.items() if name in made})
     for node in iter_nodes(graph):
         node.name = popef.member_name(number, node.name or next(filter(None, node.output), node.op_type))
-    for name, result in inner.items():
-        if name not in made:
-            graph.node.append(make_identity(renames[name], result, result))
-    for value in find_inputs(model.graph):
-        _check_static(value, number, "input")
-        fused.input.add().CopyFrom(value)
-        fused.input[-1].name = renames[value.name]
-    for tensor in model.graph.initializer:
-        fused.initializer.add().CopyFrom(tensor)
-        fused.initializer[-1].name = renames[tensor.name]
-    taken = helper.make_graph(graph.node, popef.member_name(number, "taken"), [], [])
-    for value in graph.value_info:
-        if value.name in renames and value.name not in inner:
-            taken.value_info.add().CopyFrom(value)
-            taken.value_info[-1].name = renames[value.name]
-    for value in outputs:
-        taken.output.add().CopyFrom(value)
-        taken.output[-1].name = inner[value.name]
-        fused.output.add().CopyFrom(value)
-        fused.output[-1].name = popef.member_name(number, value.name)
-    _add_branches(fused, number, taken, outputs)
+    graph.node.extend(make_identity(renames[name], inner[name], inner[name]) for name in unmade)
 
 
 def _name_results(graph: onnx.GraphProto, renames: Mapping[str, str]) -> dict[str, str]:

@@ -28,8 +28,8 @@ class Request:
     """
 
     __slots__ = (
-        "_outputs",
         "_of_model",
+        "_outputs",
         "_requested",
         "_state",
         "batch_size",

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError
 from onnx import TensorProto, helper, numpy_helper
-from poprt import Compiler, CompilerOptions, Converter
+from poprt import Compiler, CompilerOptions
 from poprt.cli import main
 from poprt.converter import MFConverter
 from poprt.executable import Executable
@@ -131,8 +131,7 @@ def test_a_request_brings_the_inputs_of_one_model_and_gets_its_outputs(runner, i
 
 
 def test_the_index_decides_where_inputs_of_several_models_are_given(runner, models):
-    whole = {name: value for name, value in feed(models, 2, x=[-1, 2, 3], which=True).items()}
-    found = runner.execute(whole)
+    found = runner.execute(feed(models, 2, x=[-1, 2, 3], which=True))
     np.testing.assert_array_equal(found["graph2/y"], [1, -2, -3])
     np.testing.assert_array_equal(found["graph2/k"], [0, 1, 2])
 
@@ -228,7 +227,7 @@ def squeeze(opset):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (lambda: [], "expected 1 to 1024 models to fuse, found 0"),
+        (list, "expected 1 to 1024 models to fuse, found 0"),
         (lambda: [b"x"], "model 0 to fuse: expected an onnx.ModelProto, found bytes"),
         (
             lambda: [wide(1), linear_model()],

@@ -1,5 +1,5 @@
-"""Manual sharding and pipelining: from a few named nodes to the IPU and the stage of each, and what that makes
-of time and memory."""
+"""Manual sharding and pipelining: from a few named nodes to the IPU and the stage of each, and what that
+makes of time and memory."""
 
 import re
 
@@ -133,7 +133,7 @@ def test_an_ipu_or_stages_that_there_are_not_are_refused():
         Compiler.compile(model, None, options(num_ipus=4, enable_pipelining=True, batches_per_step=4))
     for node, stage in zip(model.graph.node, (0, 1, 0, 2), strict=True):
         next(each for each in node.attribute if each.name == STAGE).i = stage
-    with pytest.raises(CompileError, match="'n2' is of pipeline stage 0 and reads .* 'n1' makes in stage 1"):
+    with pytest.raises(CompileError, match=r"'n2' is of pipeline stage 0 and reads .* 'n1' makes in stage 1"):
         Compiler.compile(model, None, options(num_ipus=3, enable_pipelining=True, batches_per_step=3))
 
 

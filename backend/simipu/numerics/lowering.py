@@ -64,9 +64,10 @@ def lower(
 
     `inferred` is what `infer_shapes` says of the model, where that is known already.
 
-    Graph inputs and outputs keep their names and types. IPUs and stages that nodes say go. A model
-    without such tensors, operators and places comes back as it is. Narrow initializers without data (constants and device variables) become fp32 ones: whoever
-    feeds them widens them. Raises LoadError for a model older than opset 11.
+    Graph inputs and outputs keep their names and types. IPUs and stages that nodes say go. A model without
+    such tensors, operators and places comes back as it is. Narrow initializers without data (constants and
+    device variables) become fp32 ones: whoever feeds them widens them. Raises LoadError for a model older
+    than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
     has_bodies = any(operator_of(node).body for node in iter_nodes(model.graph))
