@@ -25,6 +25,7 @@ from poprt.passes.floats import is_half
 CONVERSION = (
     # Admission: is it a model that may be looked at.
     "check_opset",
+    "inline_custom_operators",
     "check_operators",
     "admit",
     # Interface: inputs and outputs, their shapes, the opset.
@@ -116,6 +117,7 @@ STEPS = (
 AHEAD = ("constant_folding", "shape_inference")
 """What `infer_shape_ahead` has run before all else that changes a model."""
 PREPARATION = (
+    "inline_custom_operators",
     "admit",
     "limit_ir_version",
     "keep_outputs",

@@ -10,6 +10,7 @@ from poprt.passes import (
     chip_operators,
     consecutive,
     contractions,
+    custom_operators,
     elimination,
     experts,
     floats,
@@ -53,6 +54,7 @@ from poprt.passes.base_pass import (
     override_register,
     register,
 )
+from poprt.passes.custom_operators import register_op_body, register_op_function
 from poprt.passes.manager import PassManager
 from poprt.passes.onnx_helper import get_dtype, get_shape
 from poprt.passes.pattern_helper import Found, PatternMatcher
@@ -76,6 +78,7 @@ __all__ = [
     "chip_operators",
     "consecutive",
     "contractions",
+    "custom_operators",
     "elimination",
     "experts",
     "find_pass",
@@ -106,6 +109,8 @@ __all__ = [
     "precision_compare",
     "refused",
     "register",
+    "register_op_body",
+    "register_op_function",
     "register_shape_func",
     "remove_duplicated_initializer",
     "replacements",

@@ -68,8 +68,8 @@ class CheckOperators(ImmutablePass):
                 operator = f"{node.domain or 'ai.onnx'}.{node.op_type}"
                 raise CompileError(
                     f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators "
-                    f"of the standard domain ai.onnx are, and of {CHIP_DOMAIN} "
-                    f"{', '.join(sorted(CHIP_OPERATORS))}"
+                    f"of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
+                    f"{', '.join(sorted(CHIP_OPERATORS))}, and those that poprt.passes.register_op_body says"
                 )
             forms.check(node)
         return model
