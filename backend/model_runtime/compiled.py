@@ -17,6 +17,7 @@ import popef
 from model_runtime.devices import model_target
 from model_runtime.errors import ModelRuntimeError
 
+_ROUNDING = 1e-9
 Plan = list[tuple[int, list[str], list[str]]]
 """Main programs, each with the anchors of its inputs and of its outputs in the order of its streams."""
 _MOST_AXES = 64
@@ -75,7 +76,7 @@ class CompiledModel:
         self.modelled_seconds = iterations * sum(timing.interval for timing in timings)
         """With the host's transfers: what a run takes when paced, while runs are queued."""
         overlap = sum(timing.latency - timing.interval for timing in timings)
-        self.overlapped_runs = 1 + math.ceil(overlap / self.modelled_seconds)
+        self.overlapped_runs = 1 + math.ceil(overlap / self.modelled_seconds - _ROUNDING)
         """Runs that the chip has begun when the first of them ends: I/O tiles and pipelines overlap them."""
 
     def getUserInputAnchors(self) -> list[popef.Anchor]:

@@ -27,7 +27,7 @@ from poprt.executable import Executable
 from poprt.frontend import Model, read_model
 from poprt.fused import check_fusion, compile_fused
 from poprt.fusion import is_fused, split_models
-from poprt.options import HARDWARE_VERSION, CompilerOptions
+from poprt.options import HARDWARE_VERSION, CompilerOptions, take_io_tiles
 from poprt.passes import PassManager
 from poprt.passes.floats import is_half
 from poprt.profiling.profile import make_profile
@@ -67,8 +67,9 @@ class Compiler:
         """
         options = options or CompilerOptions()
         options.check()
-        calibration = CalibrationRun(float_model, outputs, calibration_data)
         loaded = read_model(model)
+        options = take_io_tiles(loaded, options)
+        calibration = CalibrationRun(float_model, outputs, calibration_data)
         missing = next((tensor.name for tensor in loaded.graph.initializer if not has_data(tensor)), None)
         if missing is not None:
             raise CompileError(

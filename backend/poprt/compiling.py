@@ -39,6 +39,7 @@ from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
 from poprt.passes.floats import FloatToHalf
+from poprt.passes.overlap import LEAST_IO_TILES
 from poprt.pipeline import Step, estimate
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
 
@@ -120,6 +121,11 @@ def estimate_model(
         raise CompileError(
             f"compiler option num_io_tiles must be below the {target.tiles_per_ipu} tiles of {target.name}, "
             f"found {options.num_io_tiles}"
+        )
+    if options.num_io_tiles and (options.num_io_tiles < LEAST_IO_TILES or options.num_io_tiles % 2):
+        raise CompileError(
+            f"compiler option num_io_tiles must be 0, or even and at least {LEAST_IO_TILES} as PopART wants "
+            f"them, found {options.num_io_tiles}"
         )
     on_step(Step.ESTIMATE.value)
     cost = estimate(model, target, cost_options(options))

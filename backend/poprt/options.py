@@ -16,6 +16,7 @@ from simipu.numerics import Numerics
 from simipu.target import MOST_IPUS
 
 from popef.text import escape
+from poprt.passes.overlap import IO_TILES
 from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params
 
@@ -262,6 +263,21 @@ class CompilerOptions:
             for name in sorted(_KINDS.keys() - _UNRECORDED)
             if getattr(self, name) != getattr(defaults, name)
         )
+
+
+def take_io_tiles(model: onnx.ModelProto, options: CompilerOptions) -> CompilerOptions:
+    """The options with the I/O tiles that the pass overlap_io has written into the model, where they name
+    none. Raises CompileError for what is no number of tiles."""
+    written = next((entry.value for entry in model.metadata_props if entry.key == IO_TILES), None)
+    if written is None or options.num_io_tiles:
+        return options
+    least, most = _BOUNDS["num_io_tiles"]
+    if not written.isascii() or not written.isdecimal() or len(written) > len(str(most)):
+        raise CompileError(
+            f"the model's metadata {IO_TILES}: expected a number of I/O tiles, {least} to {most}, found "
+            f"{_quote(written)}"
+        )
+    return dataclasses.replace(options, num_io_tiles=int(written))
 
 
 def _find_kind(entry: dataclasses.Field[Any]) -> type:

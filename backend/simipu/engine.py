@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from simipu.clock import DeviceClock
 from simipu.computed import ComputedGraph, GraphOptions
-from simipu.cost.host import batch_seconds, transfer_seconds
+from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
 from simipu.executable import Program, ProgramKind, SimulatedExecutable
@@ -269,7 +269,8 @@ def iteration_timing(program: Program, target: Target, replication_factor: int) 
     transfers = transfer_seconds(num_bytes * replication_factor, target)
     between = target.seconds(program.interval_cycles or program.cycles)
     interval = batch_seconds(between, transfers, overlapped=program.overlapped)
-    return Timing(max(interval, target.seconds(program.cycles) + transfers), interval)
+    latency = pass_seconds(target.seconds(program.cycles), transfers, interval, overlapped=program.overlapped)
+    return Timing(latency, interval)
 
 
 class _LoadedMain:

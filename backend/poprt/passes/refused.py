@@ -15,6 +15,4 @@ for _name in (
     "trace_folding",
 ):
     refuse_pass(_name, _UNKNOWN)
-for _name in ("overlap_io",):
-    refuse_pass(_name, _LATER)
 refuse_pass("compress_pattern", _UNKNOWN, stage=Stage.CHIP, option="enable_compress_pattern")

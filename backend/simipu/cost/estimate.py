@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import onnx
 from onnxgraph import Value, graph_values, iter_reads
 
-from simipu.cost.host import batch_seconds, transfer_seconds
+from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
 from simipu.cost.options import CostOptions
 from simipu.cost.placed import find_ipus, find_stages
 from simipu.cost.walk import OperatorCost, Walk, code_bytes
@@ -133,7 +133,8 @@ class Estimate:
     def latency_seconds(self) -> float:
         """Modelled seconds of a call that waits for its one batch, nothing else being queued."""
         host = self.calibration.host_call_seconds + self.calibration.host_batch_seconds
-        return host + self.compute_seconds + self.host_seconds
+        step = max(self.target.seconds(self.interval_cycles), self.host_seconds) if self.overlapped else 0.0
+        return host + pass_seconds(self.compute_seconds, self.host_seconds, step, overlapped=self.overlapped)
 
     @property
     def samples_per_second(self) -> float:

@@ -6,6 +6,11 @@ from __future__ import annotations
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
 from simipu.target import Target
 
+OVERLAPPED_STEPS = 3
+"""Of a batch where I/O tiles overlap its transfers with computing: it is loaded, computed and stored, each
+while other batches have the other steps (PopART's OverlapInnerLoop). So many threads have to feed a runner
+for the chip to be busy."""
+
 
 def transfer_seconds(num_bytes: int, target: Target) -> float:
     """What moving so many bytes between host and chip takes, in both directions together."""
@@ -22,3 +27,10 @@ def batch_seconds(
     """
     device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
     return max(device, host_seconds + calibration.host_batch_seconds)
+
+
+def pass_seconds(compute_seconds: float, host_seconds: float, interval: float, *, overlapped: bool) -> float:
+    """From the beginning of a batch's transfers to the end of them, where a batch comes each `interval`: with
+    I/O tiles a step is as long as an interval, whichever of its parts is shorter."""
+    steps = OVERLAPPED_STEPS * interval if overlapped else interval
+    return max(steps, compute_seconds + host_seconds)

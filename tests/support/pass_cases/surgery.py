@@ -219,6 +219,13 @@ CASES: dict[str, Case] = {
         gone=frozenset(["Constant"]),
         saves=True,
     ),
+    "overlap_io": Case(
+        lambda: sized(1),
+        lambda: sized("n"),
+        holds=lambda model: [entry.value for entry in model.metadata_props] == ["32"],
+        feeds=feed_rows,
+        main_only=INPUTS_ONLY,
+    ),
     "manual_sharding": Case(
         sharded,
         chain,
