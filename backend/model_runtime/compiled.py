@@ -5,6 +5,7 @@ run of its programs takes, has place for and lasts. No device and no stream is t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,16 @@ DIRECTIONS = {
     popef.TensorType.OUTPUT: Direction.DEVICE_TO_HOST,
 }
 """Which way an anchor's stream goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCost:
+    """What a run of the main programs takes, modelled: cycles and seconds of the chip, and seconds with the
+    host's transfers while runs are queued."""
+
+    cycles: int
+    seconds: float
+    modelled_seconds: float
 
 
 class CompiledModel:
@@ -76,6 +87,15 @@ class CompiledModel:
         self.modelled_seconds = iterations * sum(timing.interval for timing in timings)
         """With the host's transfers: what a run takes when paced, while runs are queued."""
         overlap = sum(timing.latency - timing.interval for timing in timings)
+        self.run_cost = RunCost(self.cycles, self.seconds, self.modelled_seconds)
+        """What the last run took, and before the first what the dearest takes: those of a fused model
+        differ."""
+        self.branch_costs: list[RunCost] = []
+        """Of a run of each of the models, where the model is a fused one."""
+        for branch in mains[0].branches if len(mains) == 1 else ():
+            cycles = branch.cycles * iterations
+            interval = iteration_timing(branch, target, self.replicas).interval
+            self.branch_costs.append(RunCost(cycles, target.seconds(cycles), iterations * interval))
         self.overlapped_runs = 1 + math.ceil(overlap / self.modelled_seconds - _ROUNDING)
         """Runs that the chip has begun when the first of them ends: I/O tiles and pipelines overlap them."""
 

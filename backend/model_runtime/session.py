@@ -16,7 +16,7 @@ import numpy as np
 from simipu import DeviceLostError, Engine, GraphOptions, RunCancelledError, SimulatedExecutable
 
 import popef
-from model_runtime.compiled import CompiledModel, specialise
+from model_runtime.compiled import CompiledModel, RunCost, specialise
 from model_runtime.connections import Connections, Handler, deliver
 from model_runtime.devices import Device, DeviceManager, DeviceWaitConfig
 from model_runtime.environment import host_sync_timeout_seconds
@@ -298,6 +298,8 @@ class Session(CompiledModel):
         if self.lost is not None:
             self.check_device()
         engine = self._bound()
+        if self.branch_costs:
+            self.run_cost = self._find_cost(work[0])
         outputs: dict[str, Array] = {}
         start_ns, lateness_ns = time.perf_counter_ns(), 0
         try:
@@ -313,6 +315,14 @@ class Session(CompiledModel):
         if self.observer is not None:
             self.observer(start_ns, time.perf_counter_ns(), rows, lateness_ns)
         return outputs
+
+    def _find_cost(self, work: tuple[int, list[Array], list[str]]) -> RunCost:
+        """Of the dearest of the models that the rows of a run are for."""
+        index, arrays, _ = work
+        program = self.executable.program(index)
+        selector = next(arrays[i] for i, name in enumerate(self.plan[0][1]) if name == program.selector)
+        asked = {program.find_branch(row) for row in selector.reshape(len(selector), -1)}
+        return max((self.branch_costs[number] for number in asked), key=lambda cost: cost.modelled_seconds)
 
     def _bound(self) -> Engine:
         if self._engine is None:

@@ -93,6 +93,18 @@ def _begin(options: argparse.Namespace) -> int:
     return supervised(_run)(options)
 
 
+def _check(options: argparse.Namespace) -> None:
+    """What options need of each other."""
+    if options.input_model is None and not options.fused:
+        raise UsageError("the following arguments are required: -i/--input_model")
+    if options.only_manual_sharding and options.manual_sharding_config is None:
+        raise UsageError("--only_manual_sharding needs --manual_sharding_config, a YAML file")
+    if options.fused:
+        _check_fused(options)
+    if options.new_version and not options.triton_model_dir:
+        raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
+
+
 def _check_fused(options: argparse.Namespace) -> None:
     """What models to fuse cannot be asked for."""
     if not options.export_popef and not options.triton_model_dir:

@@ -49,7 +49,8 @@ class ModelInstanceState:
         self.statistics = Statistics(
             session.rows_per_run, session.cycles, session.seconds, session.modelled_seconds
         )
-        self.session.observer = self.statistics.add_run if self.trace is None else self._trace_run
+        self._observe = self.statistics.add_run if self.trace is None else self._trace_run
+        session.observer = self._count_fused if session.branch_costs else self._observe
         self._delay_seconds = model_state.execution_delay_seconds(self.instance_id)
         self._pipeline = RequestFlow(self.session, timeout_ns=model_state.parameters.timeout_ns)
         if respond is not None:
@@ -102,6 +103,13 @@ class ModelInstanceState:
         """Say where the rows of the last enqueued request go, by anchor; None drops an output. `callback` is
         called once: after the last row of the last output is written, or with the error that came instead."""
         self._pipeline.set_request_outputs(outputs, batch_size, callback, (request, callback))
+
+    def _count_fused(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
+        """A run of a fused model takes what the model takes that it was for."""
+        cost, statistics = self.session.run_cost, self.statistics
+        statistics.cycles, statistics.seconds = cost.cycles, cost.seconds
+        statistics.modelled_seconds = cost.modelled_seconds
+        self._observe(start_ns, end_ns, rows, lateness_ns)
 
     def execute(self, requests: Sequence[Request]) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.

@@ -16,7 +16,7 @@ waited. stopped: the model was unloaded first."""
 @dataclass(slots=True)
 class Statistics:
     """Sums since the instance was created. `capacity`, `cycles`, `seconds` and `modelled_seconds` are those
-    of one run of its session."""
+    of one run of its session: of the last one, where they differ."""
 
     capacity: int
     cycles: int
@@ -32,12 +32,18 @@ class Statistics:
     execution_ns: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     queue_depth: int = 0
+    ipu_cycles: int = 0
+    ipu_seconds: float = 0.0
+    ipu_modelled_seconds: float = 0.0
 
     def add_run(self, start_ns: int, end_ns: int, rows: int, lateness_ns: int) -> None:
         """Count a run of the main programs, late by so much where it is paced."""
         self.batches += 1
         self.rows += rows
         self.compute_ns += end_ns - start_ns
+        self.ipu_cycles += self.cycles
+        self.ipu_seconds += self.seconds
+        self.ipu_modelled_seconds += self.modelled_seconds
         if rows < self.capacity:
             self.flushes += 1
         if lateness_ns:
@@ -80,17 +86,17 @@ METRICS = (
     Metric(
         "poplar_ipu_cycles_total",
         "Modelled cycles that the IPU would have taken",
-        lambda s: s.batches * s.cycles,
+        lambda s: s.ipu_cycles,
     ),
     Metric(
         "poplar_ipu_seconds_total",
         "Modelled time that the IPU would have taken",
-        lambda s: s.batches * s.seconds,
+        lambda s: s.ipu_seconds,
     ),
     Metric(
         "poplar_modelled_seconds_total",
         "Modelled time that the IPU and the host's transfers would have taken, as `sim_timing` paced has it",
-        lambda s: s.batches * s.modelled_seconds,
+        lambda s: s.ipu_modelled_seconds,
     ),
     Metric(
         "poplar_late_batches_total",

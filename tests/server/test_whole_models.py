@@ -4,6 +4,7 @@ operator: each answers through a real server."""
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from poprt.passes import register_op_body
 from poprt.passes.custom_operators import _BODIES
 from poprt.triton_model import write_triton_model
 from sample_models import linear_model, make_model
+from triton_clients import read_metric
 from tritonclient.utils import InferenceServerException
 
 F = TensorProto.FLOAT
@@ -138,6 +140,21 @@ def test_several_chips_and_io_tiles_change_no_answer(whole, model):
 
 def test_a_users_operator_is_served_without_the_users_code(whole):
     np.testing.assert_array_equal(ask(whole, "custom", {"x": X})["y"], 3 * X)
+
+
+def test_each_request_to_a_fused_model_counts_the_cycles_of_its_own(whole):
+    def cycles():
+        return read_metric(whole.metrics_url, "poplar_ipu_cycles_total", model="fused", version="1")
+
+    taken = []
+    pair = {"graph1/a": np.ones(3, np.float16), "graph1/b": np.ones(3, np.float16)}
+    for inputs in ({"graph0/x": X}, pair):
+        time.sleep(1.5)  # housekeeping publishes each second
+        before = cycles()
+        ask(whole, "fused", inputs)
+        time.sleep(1.5)
+        taken.append(cycles() - before)
+    assert taken[0] > taken[1] > 0
 
 
 def test_the_server_asks_for_no_input_of_a_fused_model(whole):

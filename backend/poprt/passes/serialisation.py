@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
+from onnx import helper
 from simipu import CompileError
+from simipu.numerics.quarter import QUARTERS
 
 from poprt.passes.base_pass import Stage, register
 from poprt.passes.patterns import Making, PatternPass, Scope
@@ -96,6 +98,19 @@ class _Serialising(PatternPass):
         return size // order.factor
 
 
+def _slice(
+    made: Making, scope: Scope, node: onnx.NodeProto, operand: int, start: int, end: int, axis: int
+) -> str:
+    """A part of an operand of a product. Where both are widened from 8 bits it is cut before that: the
+    product of the part has 8-bit operands as the whole one had."""
+    casts = [scope.maker(name, "Cast") for name in node.input]
+    cast = casts[operand]
+    if cast is None or any(each is None or scope.type(each.input[0]) not in QUARTERS for each in casts):
+        return made.slice(node.input[operand], start, end, axis)
+    attributes = {each.name: helper.get_attribute_value(each) for each in cast.attribute}
+    return made.add("Cast", made.slice(cast.input[0], start, end, axis), **attributes)
+
+
 @register(
     "serialize_matmul",
     stage=Stage.CHIP,
@@ -121,7 +136,7 @@ class SerializeMatMul(_Serialising):
             return
         left, right = (shape or () for shape in shapes)
         made = scope.start(node, "serial")
-        parts = self._cut(node, order, left, right, made)
+        parts = self._cut(node, order, (left, right), made, scope)
         result = node.output[0]
         if order.mode == REDUCING_DIM:
             made.add_as(result, "Sum", *parts)
@@ -130,9 +145,12 @@ class SerializeMatMul(_Serialising):
             made.add_as(result, "Concat", *parts, axis=along)
         scope.rewrite(node, made.nodes, [node])
 
-    def _cut(self, node: onnx.NodeProto, order: _Order, left: Shape, right: Shape, made: Making) -> list[str]:
+    def _cut(
+        self, node: onnx.NodeProto, order: _Order, shapes: tuple[Shape, Shape], made: Making, scope: Scope
+    ) -> list[str]:
         """The products of the parts."""
         first, second = node.input
+        left, right = shapes
         parts = []
         if order.mode == OUTPUT_CHANNELS:
             step = self._measure(node, right[-1], order, "columns in its right operand")
@@ -143,12 +161,12 @@ class SerializeMatMul(_Serialising):
         for start in range(0, step * order.factor, step):
             taken, other = first, second
             if order.mode == INPUT_CHANNELS:
-                taken = made.slice(first, start, start + step, len(left) - 2)
+                taken = _slice(made, scope, node, 0, start, start + step, len(left) - 2)
             if order.mode == REDUCING_DIM:
-                taken = made.slice(first, start, start + step, len(left) - 1)
-                other = made.slice(second, start, start + step, len(right) - 2)
+                taken = _slice(made, scope, node, 0, start, start + step, len(left) - 1)
+                other = _slice(made, scope, node, 1, start, start + step, len(right) - 2)
             if order.mode == OUTPUT_CHANNELS:
-                other = made.slice(second, start, start + step, len(right) - 1)
+                other = _slice(made, scope, node, 1, start, start + step, len(right) - 1)
             parts.append(made.add("MatMul", taken, other))
         return parts
 
@@ -184,7 +202,7 @@ class SerializeMatMulAdd(_Serialising):
         made = scope.start(add, "serial")
         parts = []
         for start in range(0, right[-1], step):
-            weight = made.slice(node.input[1], start, start + step, len(right) - 1)
+            weight = _slice(made, scope, node, 1, start, start + step, len(right) - 1)
             product = made.add("MatMul", node.input[0], weight)
             parts.append(made.add("Add", product, made.slice(bias, start, start + step, 0)))
         made.add_as(add.output[0], "Concat", *parts, axis=len(shape) - 1)

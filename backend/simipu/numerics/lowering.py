@@ -102,6 +102,7 @@ class _Lowering:
     shapes: dict[str, Shape] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
+    """And parts of them: what is of 8 bits there are codes."""
     from_quarters: set[str] = field(default_factory=set)
     """Halves that are 8-bit values, widened: a product of two such is one of 8 bits."""
 
@@ -136,6 +137,8 @@ class _Lowering:
                     self.shapes[node.output[0]] = tuple(each.t.dims)
             if node.op_type == "Cast" and node.input[0] in self.quarters:
                 self.from_quarters.add(node.output[0])
+            if node.op_type == "Slice" and node.input[0] in self.weights:
+                self.weights.add(node.output[0])
             for subgraph in iter_bodies(node):
                 self._collect(subgraph)
 
