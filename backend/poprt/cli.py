@@ -77,16 +77,9 @@ def _begin(options: argparse.Namespace) -> int:
         for name in sorted(get_registered_passes()):
             print_line(name)
         return 0
-    if options.input_model is None and not options.fused:
-        raise UsageError("the following arguments are required: -i/--input_model")
-    if options.only_manual_sharding and options.manual_sharding_config is None:
-        raise UsageError("--only_manual_sharding needs --manual_sharding_config, a YAML file")
+    _check(options)
     if options.manual_sharding_config is not None:
         options.sharding = read_sharding(options.manual_sharding_config)
-    if options.fused:
-        _check_fused(options)
-    if options.new_version and not options.triton_model_dir:
-        raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
     options.made_compiler_options = _compiler_options(options)
     for each in options.fused or [options]:
         each.source = _source(each)
