@@ -291,3 +291,11 @@ def test_a_paced_device_takes_the_time_of_the_model_that_runs(compiled):
 def test_large_weights_stay_where_they_are(fused):
     stub = numpy_helper.to_array(next(t for t in fused.graph.initializer if t.name == "graph1/w"))
     assert stub.dtype == np.float16
+
+
+def test_a_wrong_type_that_is_declared_of_an_output_is_not_believed():
+    """As in the real tool's examples/poprt_run_popef.py."""
+    node = helper.make_node("Neg", ["x"], ["y"], name="neg")
+    model = make_model([node], {"x": (F, [2])}, {"y": (F16, [2, 1])}, {})
+    (anchor,) = (a for a in Compiler.compile(model).metadata.anchors() if a.name() == "y")
+    assert (anchor.tensorInfo().dataType().name, tuple(anchor.tensorInfo().shape())) == ("F32", (2,))

@@ -223,8 +223,8 @@ def _lacks_axes(node: onnx.NodeProto) -> bool:
 
 @register("forget_declared_shapes", stage=Stage.INTERFACE, is_ours=True)
 class ForgetDeclaredShapes(Pass):
-    """Forget the shapes that a model declares of what it computes, but where nothing can be inferred:
-    exporters and editors leave wrong ones behind."""
+    """Forget the shapes and types that a model declares of what it computes, but where nothing can be
+    inferred: exporters and editors leave wrong ones behind."""
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """What is inferred is not written down: see declare_outputs."""
@@ -236,8 +236,13 @@ class ForgetDeclaredShapes(Pass):
             for value in (*inferred.value_info, *inferred.output)
             if value.type.tensor_type.HasField("shape")
         }
+        types = {value.name: value.type.tensor_type.elem_type for value in inferred.output}
         outputs = {value.name: value for value in model.graph.output}
         for value in declared:
+            if value.name in outputs:
+                kind = types[value.name] or value.type.tensor_type.elem_type
+                outputs[value.name].type.tensor_type.elem_type = kind
+                value.type.tensor_type.elem_type = kind
             if value.name in known:
                 continue
             if value.name in outputs:
@@ -266,6 +271,7 @@ def _clear_shapes(graph: onnx.GraphProto) -> None:
             value.type.CopyFrom(given[value.name].type)
         else:
             value.type.tensor_type.ClearField("shape")
+            value.type.tensor_type.ClearField("elem_type")
 
 
 def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
