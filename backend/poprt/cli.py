@@ -33,9 +33,14 @@ from poprt.frontend import Frontend, get_frontend
 from poprt.options import HARDWARE_VERSION, CompilerOptions
 from poprt.parser import REFUSED, make_parser, make_tf2onnx_parser
 from poprt.passes import get_pass, get_registered_passes
+from poprt.passes.precision_compare import LOG_NAME as COMPARE_LOG
+from poprt.passes.precision_compare import layer_precision_compare
 from poprt.passes.shapes import check_names
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
+from poprt.quantizer import quantize
+from poprt.quantizer.quantizer import LOG_NAME as QUANTIZE_LOG
+from poprt.quantizer.quantizer import PRECISIONS as QUANTISED
 from poprt.running import time_runs
 from poprt.supervision import supervised
 from poprt.terminal import configure_logging, make_console
@@ -96,6 +101,7 @@ def _check(options: argparse.Namespace) -> None:
         _check_fused(options)
     if options.new_version and not options.triton_model_dir:
         raise UsageError("--new_version needs --triton_model_dir, the model folder that gets one")
+    _check_calibration(options)
 
 
 def _check_fused(options: argparse.Namespace) -> None:
@@ -126,6 +132,42 @@ def _source(options: argparse.Namespace) -> Frontend:
     # A folder can be nothing else, said or not.
     named["saved_model"] |= options.input_model.is_dir()
     return get_frontend(options.input_model, "tensorflow", input_shape=dict(options.input_shape), **named)
+
+
+def _check_calibration(options: argparse.Namespace) -> None:
+    """Refuse what only 8 bits have of other precisions, and calibration without data."""
+    asked = options.calibration_with_data, options.precision_compare
+    for name, given in zip(("calibration_with_data", "precision_compare"), asked, strict=True):
+        if given and options.precision not in QUANTISED:
+            raise UsageError(
+                f"--{name} needs --precision {' or '.join(QUANTISED)}, found {options.precision}"
+            )
+    if options.calibration_with_data and options.data_preprocess is None:
+        raise UsageError("--calibration_with_data needs --data_preprocess, samples of the model's inputs")
+    if options.num_of_layers_keep_fp16 and not options.calibration_with_data:
+        raise UsageError("--num_of_layers_keep_fp16 needs --calibration_with_data, which finds their losses")
+
+
+def _quantise(
+    converted: onnx.ModelProto, whole: onnx.ModelProto | None, options: argparse.Namespace
+) -> onnx.ModelProto:
+    """The converted model with its formats and scales, if they are to be looked for, and compared with the
+    model in float, if it is to be."""
+    if options.calibration_with_data:
+        converted = quantize(
+            converted,
+            options.input_model,
+            options.output_dir,
+            options.data_preprocess,
+            options.precision,
+            options.calibration_loss_type,
+            options.num_of_layers_keep_fp16,
+        )
+        print_line(f"wrote {options.output_dir / QUANTIZE_LOG}")
+    if options.precision_compare and whole is not None:
+        layer_precision_compare(whole, converted, options.data_preprocess, options.output_dir)
+        print_line(f"wrote {options.output_dir / COMPARE_LOG}")
+    return converted
 
 
 def _load_extensions(options: argparse.Namespace) -> None:
@@ -185,7 +227,9 @@ def _convert_model(
         check_weights(
             model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
         )
-    converted, whole = _converter(options).convert_beside_float(model, beside=compiling)
+    beside = compiling or options.precision_compare
+    converted, whole = _converter(options).convert_beside_float(model, beside=beside)
+    converted = _quantise(converted, whole, options)
     return _shard(converted, options) if options.manual_sharding_config else converted, whole
 
 
@@ -291,6 +335,7 @@ def _converter(options: argparse.Namespace) -> Converter:
         pack_args=dict(options.pack_args) or None,
         fp8_skip_op_names=split_names(options.fp8_skip_op_names),
         fp8_params=options.fp8_params,
+        quantize=options.calibration_with_data,
         enable_insert_remap=options.enable_insert_remap,
         enable_erf_gelu=options.enable_erf_gelu,
         serialize_matmul=dict(options.serialize_matmul) or None,

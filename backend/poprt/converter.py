@@ -20,6 +20,7 @@ from poprt.passes import Pass, PassManager, Stage, find_pass
 from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params
 from poprt.passes.sharding import Sharder
+from poprt.quantizer.notes import Notes
 from poprt.terminal import show_progress
 
 __all__ = ["Converter", "MFConverter", "Sharder"]
@@ -168,7 +169,10 @@ class Converter:
             converted = PassManager(before).run(own, steps.tell)
             narrows = beside and any(each.info.stage is Stage.PRECISION for each in after)
             whole = _end(_copy(converted)) if narrows else None
-            return _end(PassManager(after).run(converted, steps.tell)), whole
+            made = _end(PassManager(after).run(converted, steps.tell))
+        if self.options.quantize:
+            Notes.leave(made, self.options.fp8_params, self.options.fp8_skip_op_names)
+        return made, whole
 
 
 def _begin(model: onnx.ModelProto, passes: Sequence[Pass]) -> AbstractContextManager[onnx.ModelProto]:

@@ -125,13 +125,14 @@ class ConverterOptions:
     """What is converted, for passes that compare; the pipeline puts it in."""
 
     def __post_init__(self) -> None:
-        if self.quantize:
-            raise CompileError(
-                "quantize: poprt.quantizer is not there yet; precision='fp8' takes fixed fp8_params"
-            )
         if self.precision not in PRECISIONS:
             raise CompileError(
                 f"precision {self.precision!r} is not supported; choose {', '.join(PRECISIONS)}"
+            )
+        if self.quantize and not self.precision.startswith("fp8"):
+            raise CompileError(
+                f"quantize makes a model ready for 8 bits: expected precision fp8 or fp8_weight, found "
+                f"{self.precision!r}"
             )
 
     @property

@@ -30,12 +30,8 @@ _EXAMPLES = (
 )
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
-_LATER = "is not there yet"
 _LIBRARY = "libraries for PopART are code for the real compiler and cannot be loaded here"
 REFUSED: Mapping[str, str] = {
-    "calibration_with_data": f"calibration of fp8 {_LATER}; --fp8_params gives formats and scales",
-    "num_of_layers_keep_fp16": f"calibration of fp8 {_LATER}; --fp8_skip_op_names names what stays fp16",
-    "precision_compare": f"the comparison of fp8 layers {_LATER}; --passes layer_precision_compare is there",
     "custom_library_so_paths": f"{_LIBRARY}; say in Python what the operator computes (register_op_body) "
     "in a file for --custom_shape_inference",
     "perf_tuner": "the real tool has not implemented it either",
@@ -166,15 +162,19 @@ def _add_precision(parser: Parser) -> None:
     )
     add_names(parser, "--fp8_skip_op_names", "products that stay fp16 in an fp8 model", "NODE")
     data_help = (
-        "inputs by name to look for overflow with in a model in half: .npz, a folder of "
-        ".npy, or a pickled dict"
+        "samples by input name, along the first axis: .npz, a folder of .npy, or a pickled dict; for the "
+        "calibration of fp8, and to look for overflow with in a model in half"
     )
     parser.add_path("--data_preprocess", type=Path, metavar="PATH", help=data_help)
-    add("--calibration_with_data", action="store_true", help="refused")
+    calibration_help = "choose formats and scales of an fp8 model by what it loses on --data_preprocess"
+    add("--calibration_with_data", "--quantize", action="store_true", help=calibration_help)
+    loss_help = "what is lost: see docs/precision.md; gptq is for fp8_weight (default: %(default)s)"
     losses = ("mse", "mae", "snr", "kld", "cos_dist", "gptq")
-    add("--calibration_loss_type", choices=losses, default="kld", help="of calibration, which is refused")
-    add("--num_of_layers_keep_fp16", type=count, default=0, metavar="N", help="refused")
-    add("--precision_compare", action="store_true", help="refused")
+    add("--calibration_loss_type", "--quantize_loss_type", choices=losses, default="kld", help=loss_help)
+    keep_help = "so many products of largest loss stay fp16, with --calibration_with_data"
+    add("--num_of_layers_keep_fp16", type=count, default=0, metavar="N", help=keep_help)
+    compare_help = "compare what Conv, Gemm and MatMul of an fp8 model make with what they made, in a log"
+    add("--precision_compare", action="store_true", help=compare_help)
 
 
 def _add_graph(parser: Parser) -> None:

@@ -261,10 +261,12 @@ def _make(
 
 def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptions:
     """The options with what the model itself decides: one that is in half throughout stays so, and one in
-    half is of the oldest opset whose operators all have a half variant, or of a newer one."""
-    precision = "fp16" if options.precision == "fp32" and is_half(model) else options.precision
+    half is of the oldest opset whose operators all have a half variant, or of a newer one. What is quantised
+    afterwards is in half until then."""
+    stays_half = options.precision == "fp32" and is_half(model)
+    precision = "fp16" if stays_half or options.quantize else options.precision
     version = options.convert_version
     if version is None and precision != "fp32" and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
         version = OLDEST_OPSET
     origin = model if options.check else None
-    return replace(options, precision=precision, convert_version=version, origin_model=origin)
+    return replace(options, precision=precision, convert_version=version, origin_model=origin, quantize=False)

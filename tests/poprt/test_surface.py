@@ -78,14 +78,6 @@ def test_empty_values_as_scripts_write_them_ask_for_nothing():
     assert (made.options.precision, made.options.remap_mode) == ("fp32", ["a", "b"])
 
 
-def test_what_belongs_to_the_next_part_says_so_when_it_is_used():
-    for made in (poprt.quantizer.quantize,):
-        with pytest.raises(NotImplementedError, match=r"poprt\.\w+\.\w+ is not there yet; "):
-            made("x")
-    with pytest.raises(CompileError, match="quantizer is not there yet"):
-        poprt.Converter(quantize=True)
-
-
 def test_a_script_learns_the_chip_of_the_machine():
     manager = runtime.DeviceManager()
     assert manager.ipu_hardware_version() in ("ipu2", "ipu21")

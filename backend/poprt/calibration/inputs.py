@@ -46,8 +46,8 @@ def iter_given(
 
 
 def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Sequence[Stream]) -> Array:
-    """An input's data as rows along the leading axis: they may be given so, or as they are in the compiled
-    shape."""
+    """An input's data as rows along the leading axis: they may be given so, as they are in the compiled
+    shape, or as several of that."""
     row = stream.row_shape if batch_size else stream.shape
     found = None if given is None else np.shape(given)
     if found is not None and 0 not in found:
@@ -56,6 +56,8 @@ def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Seque
             return array
         if not batch_size and found == row:
             return array[None]
+        if batch_size and found[1:] == stream.shape:
+            return np.moveaxis(array, axis + 1, 1).reshape(-1, *row)
         if batch_size and len(found) == len(stream.shape) and (*found[:axis], *found[axis + 1 :]) == row:
             return np.moveaxis(array, axis, 0)
     raise CompileError(

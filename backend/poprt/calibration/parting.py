@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,7 +189,7 @@ def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]
 
     def look(names: Sequence[str]) -> dict[str, Tensor]:
         seen = {}
-        for chunk in _iter_chunks(names, values):
+        for chunk in iter_chunks(names, values):
             (ours,), (theirs,) = half.run([feeds], chunk), whole.run([feeds], chunk)
             seen.update({name: _compare(*pair) for name, *pair in zip(chunk, ours, theirs, strict=True)})
         return seen
@@ -216,8 +216,8 @@ def _iter_floats(model: onnx.ModelProto) -> Iterator[str]:
     return (name for name in _iter_made(model) if types.get(name) in (TensorProto.FLOAT, TensorProto.FLOAT16))
 
 
-def _iter_chunks(names: Sequence[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
-    """Tensors that fit into memory together."""
+def iter_chunks(names: Iterable[str], values: Mapping[str, Value]) -> Iterator[list[str]]:
+    """Tensors that fit into memory together, in float."""
     chunk: list[str] = []
     size = 0
     for name in names:

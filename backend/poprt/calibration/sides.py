@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -41,10 +41,11 @@ class Side:
 
     def run(
         self,
-        batches: Sequence[Feeds],
+        batches: Iterable[Feeds],
         names: Sequence[str] | None = None,
         *,
         change: Callable[[onnx.GraphProto], None] = lambda _graph: None,
+        enough_seconds: float = ENOUGH_SECONDS,
     ) -> Iterator[list[Array]]:
         """The values of `names` (default: the outputs) for each batch, until enough time has passed.
 
@@ -71,7 +72,7 @@ class Side:
             start = time.monotonic()
             for feeds in batches:
                 yield graph.run(wanted, self._cast(feeds))
-                if time.monotonic() - start > ENOUGH_SECONDS:
+                if time.monotonic() - start > enough_seconds:
                     return
 
     def _cast(self, feeds: Feeds) -> dict[str, Array]:

@@ -23,6 +23,7 @@ from simipu import CompileError, GraphOptions
 from simipu.demand import measure
 from simipu.errors import CompileMemoryError
 from simipu.numerics.lowering import OLDEST_OPSET
+from simipu.numerics.quarter import QUARTERS
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where, operator_of
 
 from poprt.branches import advise_to_fix, raise_for_branch
@@ -171,7 +172,8 @@ def _iter_unknown(graph: onnx.GraphProto) -> Iterator[str]:
             yield f"graph {graph.name}: tensor {name!r} has no known type or shape"
             continue
         shape = [dim.dim_value for dim in tensor.shape.dim]
-        valid = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
+        standard = TensorProto.FLOAT <= tensor.elem_type <= TensorProto.BFLOAT16
+        valid = standard or tensor.elem_type in QUARTERS
         if not valid or not tensor.HasField("shape") or 0 in shape:
             told = shape if tensor.HasField("shape") else "unknown"
             yield f"graph {graph.name}: tensor {name!r} has type {tensor.elem_type} and shape {told}"

@@ -38,7 +38,7 @@ from simipu.operators import CHIP_DOMAIN
 from simipu.operators.chip import TYPED
 
 from poprt.passes.base_pass import Pass, Stage, register
-from poprt.passes.initializers import read_constant
+from poprt.passes.initializers import hold_as_tensor
 from poprt.passes.overflowing import find_overflowing
 
 HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
@@ -292,10 +292,7 @@ class FloatToHalf(Pass):
 
     def _retype_attributes(self, node: onnx.NodeProto) -> None:
         """Bring the tensors that a node holds, and the type of what it makes, to half."""
-        constant = read_constant(node)
-        if constant is not None and node.attribute[0].type != AttributeProto.TENSOR:
-            del node.attribute[:]
-            set_attribute(node, "value", constant)
+        hold_as_tensor(node)
         for each in node.attribute:
             if each.type == AttributeProto.TENSOR and each.t.data_type == TensorProto.FLOAT:
                 self._narrow(each.t, node.output[0])

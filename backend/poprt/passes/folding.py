@@ -31,6 +31,7 @@ from onnxgraph.tensors import element_bytes
 from onnxgraph.weights import has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
+from simipu.numerics.quarter import QUARTERS
 from simipu.operators import find_operator, names_where
 
 from poprt.branches import raise_for_branch
@@ -236,7 +237,8 @@ class _Plan:
         place = _Place(scope, outer, given | {tensor.name for tensor in graph.initializer})
         self.places.append(place)
         for tensor in graph.initializer:
-            if tensor.name not in given and has_data(tensor):
+            # 8-bit weights stay so: what widens them would make them large again.
+            if tensor.name not in given and has_data(tensor) and tensor.data_type not in QUARTERS:
                 self.given[self._add(place, tensor.name)] = tensor
         for i, node in enumerate(graph.node):
             place.local.update(node.output)

@@ -10,6 +10,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnxgraph import fresh_name, iter_bodies, iter_defined, iter_graphs, rename, replace_nodes
 from onnxgraph.building import make_identity
+from onnxgraph.edit import set_attribute
 
 from poprt.passes.base_pass import Pass, Stage, register
 
@@ -31,6 +32,14 @@ def read_constant(node: onnx.NodeProto) -> TensorProto | None:
         return held.t if held.t.data_type not in (TensorProto.STRING, TensorProto.UNDEFINED) else None
     make = _HELD.get(held.name)
     return None if make is None else make(helper.get_attribute_value(held))
+
+
+def hold_as_tensor(node: onnx.NodeProto) -> None:
+    """Have a Constant hold its numbers, in whatever attribute they are, as `value`; other nodes stay."""
+    constant = read_constant(node)
+    if constant is not None and node.attribute[0].type != AttributeProto.TENSOR:
+        del node.attribute[:]
+        set_attribute(node, "value", constant)
 
 
 @register("extract_constant_to_initializer", stage=Stage.FOLDING, default=True)

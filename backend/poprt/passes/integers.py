@@ -26,12 +26,12 @@ from onnxgraph import (
     rename,
     replace_nodes,
 )
-from onnxgraph.edit import forget_values, set_attribute
+from onnxgraph.edit import forget_values
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import change_values, has_data, read_array, register_change
 
 from poprt.passes.base_pass import Pass, Stage, register
-from poprt.passes.initializers import read_constant
+from poprt.passes.initializers import hold_as_tensor
 
 _I32, _I64 = int(TensorProto.INT32), int(TensorProto.INT64)
 _WIDE, _NARROW = 1, 2
@@ -268,10 +268,7 @@ class _Narrowing:
 
     def _retype(self, node: onnx.NodeProto) -> None:
         """Have a node whose attributes say the type of its result say the narrow one."""
-        constant = read_constant(node)
-        if constant is not None and node.attribute[0].type != AttributeProto.TENSOR:
-            del node.attribute[:]
-            set_attribute(node, "value", constant)
+        hold_as_tensor(node)
         for each in node.attribute:
             if each.name in ("to", "dtype") and each.i == _I64:
                 each.i = _I32

@@ -23,6 +23,8 @@ from onnxgraph import (
     fresh_name,
     graph_values,
     iter_defined,
+    iter_graphs,
+    iter_nodes,
     iter_reads,
     like_first_input,
     register_stand_in,
@@ -54,21 +56,24 @@ class TakeQuarters(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Types have to be declared."""
-        graph = model.graph
-        narrow = {tensor.name for tensor in graph.initializer if tensor.data_type in QUARTERS}
-        narrow |= {info.name for info in graph.value_info if info.type.tensor_type.elem_type in QUARTERS}
-        all_casts = [node for node in graph.node if node.op_type == "Cast"]
+        graphs = list(iter_graphs(model.graph))
+        narrow = {t.name for graph in graphs for t in graph.initializer if t.data_type in QUARTERS}
+        narrow |= {
+            v.name for graph in graphs for v in graph.value_info if v.type.tensor_type.elem_type in QUARTERS
+        }
+        all_casts = [node for node in iter_nodes(model.graph) if node.op_type == "Cast"]
         casts = {node.output[0]: node for node in all_casts if node.input[0] in narrow}
         narrowed = {node.output[0]: node for node in all_casts if node.output[0] in narrow}
-        for node in graph.node:
+        for node in iter_nodes(model.graph):
             if operator_of(node).is_product and casts.keys() >= set(node.input[:2]):
                 operand, weights = (casts[name].input[0] for name in node.input[:2])
                 node.input[:2] = [narrowed[operand].input[0] if operand in narrowed else operand, weights]
         for unread in (casts.keys(), narrowed.keys()):
-            used = {name for node in graph.node for name in node.input}
-            used |= {info.name for info in graph.output}
+            used = {name for node in iter_nodes(model.graph) for name in node.input}
+            used |= {value.name for graph in graphs for value in graph.output}
             dropped = unread - used
-            replace_nodes(graph, [node for node in graph.node if node.output[0] not in dropped])
+            for graph in graphs:
+                replace_nodes(graph, [node for node in graph.node if not dropped.intersection(node.output)])
         return model
 
 

@@ -5,7 +5,8 @@ They convert a graph as the chip would compute it; what rounding does to its num
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from onnxgraph import (
     drop_weights,
     find_opset,
     fresh_name,
+    iter_bodies,
     iter_defined,
     iter_graphs,
     iter_nodes,
@@ -96,8 +98,8 @@ class FloatToFp8(Pass):
     results stay half.
 
     The weight becomes 8-bit, a Cast narrows the activation; where `convert_model` is fp8_weight the weight is
-    widened where it is used, and computed with in half. Products of two activations and those inside bodies
-    stay in half, and where `skip_op` so do nodes of `skip_op_names`; other operators may be among those.
+    widened where it is used, and computed with in half. Products of two activations stay in half, and where
+    `skip_op` so do nodes of `skip_op_names`; other operators may be among those.
     `fp8_input_dict` and `fp8_weight_dict` have (format, scale) by a node's name, which go before
     `fp8_params`. Weights without data stay so.
     """
@@ -124,24 +126,38 @@ class FloatToFp8(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError for a name that no node has."""
-        graph = model.graph
-        weights = {t.name: t for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
-        self._check_names({node.name for node in graph.node})
-        narrow = _Narrowing(set(iter_defined(graph)))
+        self._check_names({node.name for node in iter_nodes(model.graph)})
+        self._narrowing = _Narrowing(set(iter_defined(model.graph)))
+        self._convert_graph(model.graph, ChainMap(), _Casts())
+        return model
+
+    def _convert_graph(self, graph: onnx.GraphProto, around: _Scope, casts: _Casts) -> None:
+        """A graph, or one inside a node of it; `around` has the weights that can be seen there, `casts` what
+        has been narrowed and widened before."""
+        weights = _see(graph, around)
         nodes: list[onnx.NodeProto] = []
         for node in graph.node:
-            index = _weight_index(node, weights)
-            if index is not None and node.name not in self._skip_op_names:
-                params = self._params
-                of_weight = self._weights.get(node.name, (params.weight_format, params.weight_scale))
-                of_input = self._inputs.get(node.name, (params.input_format, params.input_scale))
-                nodes += narrow.weight(node, index, weights, of_weight)
-                nodes += [] if self._weights_only else narrow.activation(node, 1 - index, of_input)
+            for body in iter_bodies(node):
+                self._convert_graph(body, weights, casts.new_child())
+            place = _weight_index(node, weights)
+            if place is not None and node.name not in self._skip_op_names:
+                nodes += self._convert(node, place, weights, casts)
             nodes.append(node)
         replace_nodes(graph, nodes)
         drop_weights(graph, used_names(graph))
-        graph.initializer.extend(narrow.tensors)
-        return model
+        graph.initializer.extend(self._narrowing.take(graph))
+
+    def _convert(
+        self, node: onnx.NodeProto, place: int, weights: _Scope, casts: _Casts
+    ) -> list[onnx.NodeProto]:
+        """What goes before a product, which is changed in place."""
+        params = self._params
+        of_weight = self._weights.get(node.name, (params.weight_format, params.weight_scale))
+        of_input = self._inputs.get(node.name, (params.input_format, params.input_scale))
+        made = self._narrowing.weight(node, place, weights[node.input[place]], of_weight, casts)
+        if not self._weights_only:
+            made += self._narrowing.activation(node, 1 - place, of_input, casts)
+        return made
 
     def _check_names(self, known: Collection[str]) -> None:
         given = {
@@ -174,7 +190,57 @@ def _parse_pair(name: str, given: Sequence[Any]) -> _Quarter:
     return found
 
 
-def _weight_index(node: onnx.NodeProto, weights: Collection[str]) -> int | None:
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """A weight in half, and the graph that holds it."""
+
+    tensor: TensorProto
+    owner: onnx.GraphProto
+
+
+_Scope = ChainMap[str, _Weight]
+"""The weights that can be seen from a graph, by name."""
+_Casts = ChainMap[tuple[str, int, int], str]
+"""What has been narrowed, to which type and scale, and what it is called where it is widened again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product with a weight in half: its node, which operand the weight is, the weight, and whether it is
+    outside of all bodies, where what it computes with can be looked at."""
+
+    node: onnx.NodeProto
+    place: int
+    weight: TensorProto
+    is_outside: bool
+
+    @property
+    def activation(self) -> str:
+        """The other operand."""
+        return str(self.node.input[1 - self.place])
+
+
+def find_products(graph: onnx.GraphProto) -> list[Product]:
+    """What float_to_fp8 may convert, in bodies, too, in order."""
+    return list(_iter_products(graph, ChainMap(), is_outside=True))
+
+
+def _iter_products(graph: onnx.GraphProto, around: _Scope, *, is_outside: bool) -> Iterator[Product]:
+    weights = _see(graph, around)
+    for node in graph.node:
+        for body in iter_bodies(node):
+            yield from _iter_products(body, weights, is_outside=False)
+        place = _weight_index(node, weights)
+        if place is not None:
+            yield Product(node, place, weights[node.input[place]].tensor, is_outside)
+
+
+def _see(graph: onnx.GraphProto, around: _Scope) -> _Scope:
+    own = {t.name: _Weight(t, graph) for t in graph.initializer if t.data_type == TensorProto.FLOAT16}
+    return around.new_child(own)
+
+
+def _weight_index(node: onnx.NodeProto, weights: Mapping[str, Any]) -> int | None:
     """Which operand of a product is a weight, if one is; a convolution's is the second."""
     if not operator_of(node).is_product:
         return None
@@ -188,45 +254,54 @@ class _Narrowing:
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken
-        self._names: dict[tuple[str, int, int], tuple[str, str]] = {}
-        self.tensors: list[TensorProto] = []
+        self._weights: dict[tuple[str, int, int], str] = {}
+        self._made: list[_Weight] = []
+
+    def take(self, graph: onnx.GraphProto) -> list[TensorProto]:
+        """The 8-bit weights for a graph that have been made and not been taken."""
+        found = [each.tensor for each in self._made if each.owner is graph]
+        self._made = [each for each in self._made if each.owner is not graph]
+        return found
 
     def weight(
-        self, node: onnx.NodeProto, index: int, weights: Mapping[str, TensorProto], to: _Quarter
+        self, node: onnx.NodeProto, place: int, weight: _Weight, to: _Quarter, casts: _Casts
     ) -> list[onnx.NodeProto]:
         """The nodes that widen a weight of 8 bits again: the product takes the 8 bits, and its scale."""
-        name, (quarter, scale) = node.input[index], to
-        narrow, node.input[index], is_new = self._name(name, to)
-        if not is_new:
+        quarter, scale = to
+        key = (weight.tensor.name, quarter.data_type, scale)
+        if key not in self._weights:
+            tensor = TensorProto()
+            tensor.CopyFrom(weight.tensor)
+            tensor.name = self._weights[key] = self._name(f"{weight.tensor.name}/fp8")
+            change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
+            self._made.append(_Weight(tensor, weight.owner))
+        if key in casts:
+            node.input[place] = casts[key]
             return []
-        tensor = TensorProto()
-        tensor.CopyFrom(weights[name])
-        tensor.name = narrow
-        change_values(tensor, "quarter", quarter.data_type, quarter.data_type, scale)
-        self.tensors.append(tensor)
-        return [make_cast(tensor.name, node.input[index], TensorProto.FLOAT16, scale=scale)]
+        narrow = self._weights[key]
+        node.input[place] = casts[key] = self._name(f"{narrow}/half")
+        return [make_cast(narrow, casts[key], TensorProto.FLOAT16, scale=scale)]
 
-    def activation(self, node: onnx.NodeProto, index: int, to: _Quarter) -> list[onnx.NodeProto]:
+    def activation(
+        self, node: onnx.NodeProto, place: int, to: _Quarter, casts: _Casts
+    ) -> list[onnx.NodeProto]:
         """The nodes that narrow an activation."""
-        name, (quarter, scale) = node.input[index], to
-        narrow, node.input[index], is_new = self._name(name, to)
-        if not is_new:
+        name, (quarter, scale) = node.input[place], to
+        key = (name, quarter.data_type, scale)
+        if key in casts:
+            node.input[place] = casts[key]
             return []
+        narrow = self._name(f"{name}/fp8")
+        node.input[place] = casts[key] = self._name(f"{narrow}/half")
         return [
             make_cast(name, narrow, quarter.data_type, scale=scale),
-            make_cast(narrow, node.input[index], TensorProto.FLOAT16, scale=scale),
+            make_cast(narrow, casts[key], TensorProto.FLOAT16, scale=scale),
         ]
 
-    def _name(self, name: str, to: _Quarter) -> tuple[str, str, bool]:
-        """The names of an operand in 8 bits, and of what it is widened to, and whether they are new."""
-        key = (name, to[0].data_type, to[1])
-        if key in self._names:
-            return *self._names[key], False
-        narrow = fresh_name(f"{name}/fp8", self._taken)
-        wide = fresh_name(f"{narrow}/half", self._taken)
-        self._taken |= {narrow, wide}
-        self._names[key] = narrow, wide
-        return narrow, wide, True
+    def _name(self, wanted: str) -> str:
+        name = fresh_name(wanted, self._taken)
+        self._taken.add(name)
+        return name
 
 
 @register("float_to_int8", stage=Stage.PRECISION)

@@ -12,6 +12,7 @@ from onnx import TensorProto
 from onnxgraph import infer_shapes, iter_bodies
 from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError
+from simipu.numerics.quarter import QUARTERS
 
 from poprt.branches import raise_for_branch
 from poprt.passes.base_pass import Pass, Stage, register
@@ -88,7 +89,8 @@ def _iter_mismatches(node: onnx.NodeProto, scope: Scope) -> Iterator[str]:
     for place, name in enumerate(node.input):
         parameter = _find_parameter(schema.inputs, place)
         found = scope.type(name) if name else 0
-        if parameter is None or not found:
+        # A model that was converted before has 8-bit floats in an opset that knows none, between our Casts.
+        if parameter is None or not found or (node.op_type == "Cast" and found in QUARTERS):
             continue
         if f"tensor({_name(found)})" not in parameter.types:
             wanted = ", ".join(sorted(each.removeprefix("tensor(").rstrip(")") for each in parameter.types))

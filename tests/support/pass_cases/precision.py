@@ -144,7 +144,6 @@ CASES: dict[str, Case] = {
         activations,
         holds=casts,
         tolerance=QUARTER,
-        main_only="products in bodies stay in half",
         makes_own="its Casts have a scale",
     ),
 }

@@ -1,0 +1,66 @@
+"""The user's samples: read, checked, and cut into batches of a static model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from simipu import CompileError, Stream
+
+from poprt.calibration.inputs import iter_given
+from poprt.calibration.reading import read_calibration_data
+from poprt.calibration.sides import Feeds
+from poprt.programs import make_streams
+
+Array = npt.NDArray[Any]
+Data = Mapping[str, Any] | str | Path
+"""Samples by input name, along the first axis, or where they are: see `read_calibration_data`."""
+
+_NUMBERS = "biuf"
+
+
+def read_samples(data: Data) -> dict[str, Array]:
+    """The samples as arrays of finite numbers. Raises CompileError for anything else, and OSError for a file
+    that cannot be read."""
+    if isinstance(data, (str, Path)):
+        samples = read_calibration_data(data)
+    elif isinstance(data, Mapping):
+        samples = {str(name): np.asarray(values) for name, values in data.items()}
+    else:
+        raise CompileError(
+            "data_preprocess: expected a file, or arrays by input name, samples along the first axis; found "
+            f"{type(data).__name__}"
+        )
+    for name, values in samples.items():
+        if values.dtype.kind not in _NUMBERS:
+            raise CompileError(f"data_preprocess, input {name!r}: expected numbers, found {values.dtype}")
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise CompileError(
+                f"data_preprocess, input {name!r}: expected finite numbers, found NaN or infinity; leave "
+                "such samples out"
+            )
+    return samples
+
+
+def iter_batches(model: onnx.ModelProto, samples: Mapping[str, Array]) -> Iterator[Feeds]:
+    """The samples in batches of the size that the model has, the last filled up from the beginning. Raises
+    CompileError for samples that do not fit the inputs."""
+    streams = find_inputs(model)
+    sizes = {stream.shape[0] if stream.shape else 0 for stream in streams}
+    yield from iter_given(streams, samples, sizes.pop() if len(sizes) == 1 else 0) if streams else [{}]
+
+
+def find_inputs(model: onnx.ModelProto) -> tuple[Stream, ...]:
+    """The streams of the inputs. Raises CompileError for one whose shape is not static."""
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        if not tensor.HasField("shape") or any(dim.dim_value < 1 for dim in tensor.shape.dim):
+            raise CompileError(
+                f"input {value.name!r} has no static shape, so that no data fit it and none can be made up "
+                "for it; give it one with input_shape or batch_size"
+            )
+    return make_streams(model.graph)[: len(model.graph.input)]

@@ -1,0 +1,115 @@
+"""What values look like: their moments and a histogram. And the count of each half among them, which is all
+that there is to know of any number of halves when their order does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from simipu.numerics.half import narrow_to_half
+
+from poprt.calibration.errors import ERRORS
+
+Array = npt.NDArray[Any]
+
+BINS = 32
+"""Of a histogram in precision_compare.log, as in the real tool's."""
+_HALVES = 1 << 16
+"""Codes of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Mean, standard deviation, extremes, skewness, kurtosis (0: a normal distribution's) and a histogram of
+    32 equal bins from the smallest value to the largest. Of values that are all one, skewness and kurtosis
+    are 0."""
+
+    mean: float
+    std: float
+    least: float
+    most: float
+    skewness: float
+    kurtosis: float
+    histogram: tuple[int, ...]
+
+    @staticmethod
+    def of(values: Array, counts: Array | None = None) -> Moments:
+        """Of finite values, each as often as its count says; all zeros where there are none."""
+        flat = np.asarray(values, np.float64).ravel()
+        if not flat.size:
+            return Moments(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, (0,) * BINS)
+        weights = np.ones(flat.size) if counts is None else np.asarray(counts, np.float64)
+        total = weights.sum()
+        mean = float(flat @ weights / total)
+        apart = flat - mean
+        second, third, fourth = (float(apart**power @ weights / total) for power in (2, 3, 4))
+        # What rounding leaves of the variance of equal values is none.
+        varies = flat.min() < flat.max() and second > 0
+        found, _ = np.histogram(flat, BINS, weights=weights) if varies else (np.zeros(BINS), None)
+        if not varies:
+            found[BINS // 2] = total
+        return Moments(
+            mean,
+            second**0.5,
+            float(flat.min()),
+            float(flat.max()),
+            third / second**1.5 if varies else 0.0,
+            fourth / second**2 - 3 if varies else 0.0,
+            tuple(int(each) for each in np.rint(found)),
+        )
+
+    def describe(self) -> str:
+        """In one line, without the histogram."""
+        return (
+            f"mean {self.mean:.6g}, std {self.std:.6g}, min {self.least:.6g}, max {self.most:.6g}, "
+            f"skewness {self.skewness:.6g}, kurtosis {self.kurtosis:.6g}"
+        )
+
+
+@dataclass(slots=True)
+class HalfCounts:
+    """How often each half occurs in arrays that are shown one after the other and then forgotten: 512 KiB,
+    however many there are."""
+
+    _counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(_HALVES, np.int64))
+
+    def add(self, values: Array) -> None:
+        """Count floats, rounded to half first, what is too large to the largest; or halves."""
+        halves = values if values.dtype == np.float16 else narrow_to_half(values)
+        self._counts += np.bincount(np.ascontiguousarray(halves).view(np.uint16).ravel(), minlength=_HALVES)
+
+    @property
+    def lost(self) -> int:
+        """How many were NaN or infinite."""
+        return int(self._counts[~np.isfinite(_all_halves())].sum())
+
+    def distribution(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The finite values that occur, rising, and how often."""
+        values = _all_halves().astype(np.float64)
+        found = np.flatnonzero((self._counts > 0) & np.isfinite(values))
+        order = found[np.argsort(values[found], kind="stable")]
+        return values[order], self._counts[order].astype(np.float64)
+
+
+def _all_halves() -> npt.NDArray[np.float16]:
+    return np.arange(_HALVES, dtype=np.uint16).view(np.float16)
+
+
+def iter_comparison(original: Array, other: Array) -> Iterator[str]:
+    """The lines that compare values with those that they stand for: moments and histogram of both and of the
+    difference, then the errors of `calibration.errors`. Where one of a pair is not finite it is left out, and
+    counted."""
+    left, right = (np.asarray(each, np.float64).ravel() for each in (original, other))
+    known = np.isfinite(left) & np.isfinite(right)
+    if not known.all():
+        yield f"  left out: {int((~known).sum())} values that are not finite"
+        left, right = left[known], right[known]
+    for name, values in (("original", left), ("quantised", right), ("error", right - left)):
+        moments = Moments.of(values)
+        yield f"  {name}: {moments.describe()}"
+        yield f"  {name} histogram: {' '.join(map(str, moments.histogram))}"
+    yield f"  {', '.join(f'{name} {error(left, right):.6g}' for name, error in ERRORS.items())}"

@@ -1,0 +1,48 @@
+"""Computes a model on the user's samples and shows what its products are given, batch by batch: nothing is
+kept here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnxgraph import graph_values, infer_shapes
+from simipu import CompileError, LoadError, RunError
+from simipu.errors import DeviceLostError, LoadTimeoutError
+
+from poprt.calibration.parting import iter_chunks
+from poprt.calibration.samples import iter_batches
+from poprt.calibration.sides import Side
+from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+
+Array = npt.NDArray[Any]
+_FAILURES = (LoadError, RunError, DeviceLostError, LoadTimeoutError, ValueError)
+
+
+def iter_activations(
+    model: onnx.ModelProto, samples: Mapping[str, Array], names: Iterable[str]
+) -> Iterator[tuple[str, Array]]:
+    """The tensors of those names, of the main graph, as the model computes them in float, for all samples: in
+    parts of a few tensors that fit into memory together, each batch by batch.
+
+    Raises CompileError for a model that cannot be computed on them.
+    """
+    light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
+    inputs = {value.name for value in light.graph.input}
+    wanted = list(dict.fromkeys(names))
+    given = [name for name in wanted if name in inputs]
+    for feeds in iter_batches(light, samples) if given else ():
+        yield from ((name, np.asarray(feeds[name])) for name in given)
+    values = graph_values(infer_shapes(light).graph)
+    made = [name for name in wanted if name not in inputs]
+    side = Side(light, weights, None)
+    try:
+        for chunk in iter_chunks(made, values):
+            for found in side.run(iter_batches(light, samples), chunk, enough_seconds=math.inf):
+                yield from zip(chunk, found, strict=True)
+    except _FAILURES as error:
+        raise CompileError(f"the model cannot be computed on data_preprocess: {error}") from error

@@ -1,0 +1,201 @@
+"""Weights of 8 bits that answer more like those of half than the nearest do: what rounding one weight has
+made wrong, those after it make up for.
+
+After "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers" (Frantar et al.,
+2022), in the form of LDLQ ("QuIP", Chee et al., 2023, which proves the two equal): with the activations'
+Hessian H = X'X = (A + 1) D (A + 1)', A above the diagonal,
+
+    for each input channel i:   q_i = round(w_i + (w - q)_<i A_<i,i)
+
+which keeps (w - q) H (w - q)', the error of the answers, small. Format and scale of a weight stay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnxgraph import attribute
+from simipu.numerics.convolution import Convolution
+from simipu.numerics.rounding import HALF_MAX
+
+from poprt.quantizer.search import Candidate
+
+Array = npt.NDArray[Any]
+
+MOST_CHANNELS = 8192
+"""Of an output: the Hessian of more would take half a gigabyte; such weights are rounded to the nearest."""
+MOST_ROWS = 4096
+"""Of a batch that a layer's Hessian is made of; of more, as of large pictures, evenly spaced ones."""
+_DAMPING = 0.01
+"""Of the mean of the diagonal, added to it, as in the paper."""
+_BLOCK = 128
+"""Channels whose corrections are made one by one before they reach those behind."""
+_MATRIX = 2
+"""Axes of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a product's weight is one matrix [groups, outputs, channels], and its activation is rows of
+    channels [groups, rows, channels]."""
+
+    shape: tuple[int, ...]
+    to_matrix: Callable[[Array], Array]
+    from_matrix: Callable[[Array], Array]
+    to_rows: Callable[[Array], Array]
+
+    @staticmethod
+    def of(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout | None:
+        """Of a Conv, Gemm or MatMul whose operand `place` is a weight of that shape; None of a product of
+        stacks of matrices, and of one with more than `MOST_CHANNELS` channels."""
+        if node.op_type == "Conv":
+            found = _of_convolution(node, shape)
+        elif len(shape) == _MATRIX:
+            found = _of_matrix(node, place, shape)
+        else:
+            return None
+        return found if found.shape[-1] <= MOST_CHANNELS else None
+
+
+def _of_matrix(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> Layout:
+    """A right operand has its channels along the first axis, a left one along the last; Gemm may turn
+    both."""
+    turned = ("transA", "transB")
+    own, others = turned[place], turned[1 - place]
+    swaps = bool(attribute(node, own, 0)) != (place == 1)
+    swaps_other = bool(attribute(node, others, 0)) != (place == 0)
+    outputs, channels = shape[::-1] if swaps else shape
+
+    def to_rows(values: Array) -> Array:
+        if swaps_other and values.ndim > 1:
+            values = np.swapaxes(values, -1, -2)
+        return np.ascontiguousarray(values).reshape(1, -1, channels)
+
+    def turn(values: Array) -> Array:
+        return values.T if swaps else values
+
+    return Layout(
+        (1, outputs, channels), lambda values: turn(values)[None], lambda values: turn(values[0]), to_rows
+    )
+
+
+def _of_convolution(node: onnx.NodeProto, shape: tuple[int, ...]) -> Layout:
+    """Channels are those of a group at all kernel positions."""
+    geometry = Convolution.of(node, shape)
+    groups, rank = geometry.groups, len(geometry.kernel)
+    matrix = (groups, shape[0] // groups, math.prod(shape[1:]))
+
+    def to_rows(values: Array) -> Array:
+        begins, ends = geometry.padding(node, values.shape[2:])
+        padded = np.pad(values, [(0, 0), (0, 0), *zip(begins, ends, strict=True)])
+        kernel = zip(geometry.kernel, geometry.dilations, strict=True)
+        reach = tuple((taps - 1) * step + 1 for taps, step in kernel)
+        axes: Any = tuple(range(2, 2 + rank))  # its types know of one axis only
+        windows: Array = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
+        steps = (1, 1, *geometry.strides, *geometry.dilations)
+        seen = windows[tuple(slice(None, None, step) for step in steps)]
+        split = seen.reshape(seen.shape[0], groups, -1, *seen.shape[2:])
+        moved = np.moveaxis(split, (1, 2), (0, 2 + rank))  # [group, row, position ..., channel, tap ...]
+        positions = _thin(math.prod(moved.shape[1 : 2 + rank]))
+        chosen = np.unravel_index(positions, moved.shape[1 : 2 + rank])
+        places: Any = (slice(None), *chosen)
+        rows: Array = moved[places]
+        return rows.reshape(groups, len(positions), -1)
+
+    return Layout(
+        matrix, lambda values: values.reshape(matrix), lambda values: values.reshape(shape), to_rows
+    )
+
+
+def _thin(count: int) -> npt.NDArray[np.int64]:
+    """Which of so many rows are taken."""
+    return np.arange(count) if count <= MOST_ROWS else np.linspace(0, count - 1, MOST_ROWS).astype(np.int64)
+
+
+class Hessian:
+    """The sum of the products of all pairs of channels over the activations that were shown."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        groups, _, channels = layout.shape
+        self.sums = np.zeros((groups, channels, channels), np.float32)
+
+    @staticmethod
+    def size_bytes(layout: Layout) -> int:
+        """What one takes."""
+        groups, _, channels = layout.shape
+        return 4 * groups * channels**2
+
+    def add(self, values: Array) -> None:
+        """Take an activation; what is not finite counts as 0."""
+        rows = self._layout.to_rows(
+            np.nan_to_num(values.astype(np.float32), posinf=HALF_MAX, neginf=-HALF_MAX)
+        )
+        rows = rows[:, _thin(rows.shape[1])]
+        self.sums += rows.swapaxes(-1, -2) @ rows
+
+
+@dataclass(frozen=True, slots=True)
+class Adjusted:
+    """A weight, its values 8-bit ones already, and the errors of the answers, over all activations that were
+    shown: of these weights, and of the nearest."""
+
+    values: Array
+    loss: float
+    rounded_loss: float
+
+
+def adjust(weight: Array, layout: Layout, candidate: Candidate, hessian: Hessian) -> Adjusted:
+    """The 8-bit weights of a format and scale whose answers are nearest; no output is worse than with the
+    nearest weights, which are taken where they do better."""
+    matrix = layout.to_matrix(weight.astype(np.float32))
+    sums = hessian.sums
+    nearest = _round(matrix, candidate)
+    found = _feed_back(matrix, candidate, _factor(sums))
+    of_nearest, of_found = _losses(matrix, nearest, sums), _losses(matrix, found, sums)
+    better = of_found < of_nearest
+    values = np.where(better[..., None], found, nearest)
+    kept = np.where(better, of_found, of_nearest)
+    return Adjusted(layout.from_matrix(values), float(kept.sum()), float(of_nearest.sum()))
+
+
+def _losses(matrix: Array, rounded: Array, sums: Array) -> Array:
+    """The error of each output."""
+    apart = (rounded - matrix).astype(np.float64)
+    return np.asarray(((apart @ sums) * apart).sum(-1))
+
+
+def _round(values: Array, candidate: Candidate) -> Array:
+    """The nearest 8-bit values that a half can hold."""
+    within = np.clip(candidate.quantise(values), -HALF_MAX, HALF_MAX).astype(np.float16)
+    return candidate.quantise(within).astype(np.float32)
+
+
+def _factor(sums: Array) -> Array:
+    """A of the Hessians: how much of each earlier channel's error each channel makes up for."""
+    damped = sums.astype(np.float64)
+    diagonal = np.einsum("gii->gi", damped)
+    mean = diagonal.mean(-1, keepdims=True)
+    diagonal += np.where(mean > 0, _DAMPING * mean, 1.0)
+    # A Cholesky factor is below the diagonal; of the reversed matrix, reversed, it is above.
+    upper = np.linalg.cholesky(damped[:, ::-1, ::-1])[:, ::-1, ::-1]
+    return np.asarray(upper / np.einsum("gii->gi", upper)[:, None, :], np.float32)
+
+
+def _feed_back(matrix: Array, candidate: Candidate, factor: Array) -> Array:
+    channels = matrix.shape[-1]
+    made, apart = np.empty_like(matrix), np.zeros_like(matrix)
+    for start in range(0, channels, _BLOCK):
+        end = min(start + _BLOCK, channels)
+        wanted = matrix[..., start:end] + apart[..., :start] @ factor[:, :start, start:end]
+        for i in range(start, end):
+            corrections = apart[..., start:i] @ factor[:, start:i, i, None]
+            made[..., i] = _round(wanted[..., i - start] + corrections[..., 0], candidate)
+            apart[..., i] = matrix[..., i] - made[..., i]
+    return made

@@ -1,0 +1,283 @@
+"""The real tool's quantizer: searches or adjusts, converts, and says in quantize.log what it found."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from onnxgraph import iter_nodes
+from onnxgraph.weights import has_data, hold, read_array
+from simipu import CompileError
+
+from poprt.calibration.samples import Data, read_samples
+from poprt.calibration.statistics import HalfCounts, Moments
+from poprt.passes import PassManager, get_pass
+from poprt.passes.precision import Fp8Params, Product, find_products
+from poprt.quantizer.activations import iter_activations
+from poprt.quantizer.gptq import Adjusted, Hessian, Layout, adjust
+from poprt.quantizer.notes import Notes
+from poprt.quantizer.search import CANDIDATES, LOSSES, Candidate, Choice, Values, search
+from poprt.terminal import show_progress
+
+LOG_NAME = "quantize.log"
+LOSS_TYPES = (*LOSSES, "gptq")
+"""mse, mae, snr, cos_dist, kld, and gptq, which adjusts weights."""
+PRECISIONS = ("fp8", "fp8_weight")
+_HESSIAN_BYTES = 1 << 30
+"""Of the Hessians that are collected in one go; the samples are computed once for each go."""
+
+_log = logging.getLogger("poprt")
+
+
+def quantize(
+    onnx_model: onnx.ModelProto,
+    input_model: str | Path | None,
+    output_dir: str | Path,
+    data_preprocess: Data | None = None,
+    precision: str = "fp8",
+    quantize_loss_type: str = "kld",
+    num_of_layers_keep_fp16: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> onnx.ModelProto:
+    """The 8-bit model of one that `Converter(precision=..., quantize=True)` has made, which stays as it is:
+    the operands of every product with a weight get the format and scale of least loss.
+
+    `input_model` is the one that was converted; it is not needed, and not read. `data_preprocess` has samples
+    by input name, along the first axis: a pickled dict, an .npz file, a folder of .npy files, or a mapping;
+    fp8_weight needs them for gptq only. The rest: `FP8Quantizer`.
+
+    Raises CompileError naming what does not fit.
+    """
+    del input_model  # the converted model computes what it does
+    quantizer = FP8Quantizer(
+        output_dir, quantize_loss_type, data_preprocess, precision, num_of_layers_keep_fp16, options
+    )
+    return quantizer.quantize(onnx_model)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """A product, and what was found for its operands."""
+
+    product: Product
+    weight: Choice | None = None
+    activation: Choice | None = None
+    adjusted: Adjusted | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.product.node.name)
+
+    @property
+    def loss(self) -> float:
+        """By which the layers that stay in fp16 are chosen: the losses of its operands together, or of its
+        answers."""
+        if self.adjusted is not None:
+            return self.adjusted.loss
+        return sum(choice.loss for choice in (self.weight, self.activation) if choice is not None)
+
+
+class FP8Quantizer:
+    """Finds formats and scales, converts a model with them, and writes output_dir/quantize.log.
+
+    loss_type: mse, mae, snr (noise over signal), kld or cos_dist, the measure of an operand's values beside
+    what 8 bits make of them; or gptq, for fp8_weight: formats and scales are those of `fp8_params`, and
+    weights are adjusted so that the products' answers change least. num_of_layers_keep_fp16: so many products
+    of largest loss stay in half; ours is the sum over the operands. options: `fp8_params` and
+    `fp8_skip_op_names` as `Converter` takes them, which go before those that it was given.
+
+    What activations are inside the bodies of If, Loop and Scan is not looked at: they take `fp8_params`.
+    """
+
+    def __init__(
+        self,
+        output_dir: str | Path,
+        loss_type: str = "kld",
+        data_preprocess: Data | None = None,
+        precision: str = "fp8",
+        num_of_layers_keep_fp16: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if loss_type not in LOSS_TYPES:
+            raise CompileError(f"quantize_loss_type: expected {', '.join(LOSS_TYPES)}, found {loss_type!r}")
+        if precision not in PRECISIONS:
+            raise CompileError(f"precision: expected {' or '.join(PRECISIONS)}, found {precision!r}")
+        if loss_type == "gptq" and precision != "fp8_weight":
+            raise CompileError(f"gptq adjusts weights: it needs precision fp8_weight, found {precision!r}")
+        if data_preprocess is None and (precision == "fp8" or loss_type == "gptq"):
+            raise CompileError(
+                "data_preprocess: expected samples by input name, without which nothing is known of "
+                "activations; found none"
+            )
+        if not isinstance(num_of_layers_keep_fp16, int) or num_of_layers_keep_fp16 < 0:
+            raise CompileError(
+                f"num_of_layers_keep_fp16: expected 0 or more, found {num_of_layers_keep_fp16!r}"
+            )
+        self._folder, self._loss_type, self._precision = Path(output_dir), loss_type, precision
+        self._keep, self._data = num_of_layers_keep_fp16, data_preprocess
+        self._given = Notes.of_options(options or {})
+
+    def quantize(self, onnx_model: onnx.ModelProto) -> onnx.ModelProto:
+        """The 8-bit model; `onnx_model` stays as it is. Raises CompileError for one that is not in half, or
+        without weights, and for samples that do not fit."""
+        model = onnx.ModelProto()
+        model.CopyFrom(onnx_model)
+        notes = self._given.over(Notes.take(model))
+        model = get_pass("unique_name_for_nodes")(model)
+        layers = [
+            _Layer(product)
+            for product in find_products(model.graph)
+            if product.node.name not in notes.skip_op_names
+        ]
+        self._check(model, layers)
+        if self._loss_type == "gptq":
+            self._adjust(model, layers, notes.params)
+        else:
+            self._search(model, layers)
+        ranked = sorted(layers, key=lambda layer: layer.loss, reverse=True)
+        kept = [layer.name for layer in ranked[: self._keep]]
+        self._write_log(layers, kept)
+        for layer in layers:
+            if layer.adjusted is not None and layer.name not in kept:
+                hold(layer.product.weight, layer.adjusted.values.astype(np.float16), TensorProto.FLOAT16)
+        convert = get_pass(
+            "float_to_fp8",
+            notes.params,
+            {*notes.skip_op_names, *kept},
+            self._precision,
+            {layer.name: _pair(layer.activation) for layer in layers if layer.activation},
+            {layer.name: _pair(layer.weight) for layer in layers if layer.weight},
+        )
+        return PassManager([convert, "final_check"]).run(model)
+
+    def _check(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
+        has_products = bool(layers) or TensorProto.FLOAT16 in {t.data_type for t in model.graph.initializer}
+        if not has_products:
+            raise CompileError(
+                "the model has no products with weights in half to quantise; convert it with "
+                f"Converter(precision={self._precision!r}, quantize=True) first"
+            )
+        for tensor in (layer.product.weight for layer in layers):
+            if not has_data(tensor):
+                raise CompileError(
+                    f"weight {tensor.name!r} has no data, so that nothing is known of its loss"
+                )
+
+    def _search(self, model: onnx.ModelProto, layers: Sequence[_Layer]) -> None:
+        wanted = [layer for layer in layers if self._precision == "fp8" and layer.product.is_outside]
+        counts: dict[str, HalfCounts] = {layer.product.activation: HalfCounts() for layer in wanted}
+        samples = read_samples(self._data) if wanted and self._data is not None else {}
+        for name, values in iter_activations(model, samples, counts) if wanted else ():
+            counts[name].add(values)
+        found: dict[str, Choice] = {}
+        with show_progress("FP8 calibration", len(layers)) as show:
+            for layer in layers:
+                show(layer.name)
+                weight, activation = layer.product.weight, layer.product.activation
+                if weight.name not in found:
+                    of_weight = HalfCounts()
+                    of_weight.add(read_array(weight))
+                    found[weight.name] = self._find(f"weight {weight.name!r}", of_weight)
+                layer.weight = found[weight.name]
+                if activation in counts and activation not in found:
+                    found[activation] = self._find(f"activation {activation!r}", counts[activation])
+                layer.activation = found.get(activation) if layer in wanted else None
+
+    def _find(self, what: str, counts: HalfCounts) -> Choice:
+        if counts.lost:
+            _log.warning("%s: %d values that are not finite were left out of calibration", what, counts.lost)
+        values = Values.of(counts)
+        choice = search(values, self._loss_type)
+        return choice if self._loss_type == "kld" else replace(choice, remarks=_describe(values, choice.best))
+
+    def _adjust(self, model: onnx.ModelProto, layers: Sequence[_Layer], params: Fp8Params) -> None:
+        assert self._data is not None
+        samples = read_samples(self._data)
+        candidate = Candidate(params.weight_format, params.weight_scale)
+        users = Counter(name for node in iter_nodes(model.graph) for name in node.input)
+        # A weight that others read, too, would have to suit them all: it is rounded.
+        layouts = {
+            layer.name: layout
+            for layer in layers
+            if layer.product.is_outside
+            and users[layer.product.weight.name] == 1
+            and (layout := _layout(layer.product))
+        }
+        for group in _iter_groups([layer for layer in layers if layer.name in layouts], layouts):
+            hessians = {layer.name: Hessian(layouts[layer.name]) for layer in group}
+            readers: dict[str, list[str]] = {}
+            for layer in group:
+                readers.setdefault(layer.product.activation, []).append(layer.name)
+            for name, values in iter_activations(model, samples, readers):
+                for reader in readers[name]:
+                    hessians[reader].add(values)
+            for layer in group:
+                weight, hessian = read_array(layer.product.weight), hessians.pop(layer.name)
+                layer.adjusted = adjust(weight, layouts[layer.name], candidate, hessian)
+
+    def _write_log(self, layers: Sequence[_Layer], kept: Sequence[str]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / LOG_NAME).open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in self._iter_log(layers, kept))
+
+    def _iter_log(self, layers: Sequence[_Layer], kept: Sequence[str]) -> Iterator[str]:
+        yield f"precision {self._precision}, loss {self._loss_type}, {len(layers)} products"
+        for layer in layers:
+            yield f"{layer.product.node.op_type} {layer.name!r}"
+            if layer.adjusted is not None:
+                weight, found = layer.product.weight.name, layer.adjusted
+                yield f"  weight {weight!r}: loss {found.loss:.6g}, rounded {found.rounded_loss:.6g}"
+            for what, name, choice in (
+                ("weight", layer.product.weight.name, layer.weight),
+                ("activation", layer.product.activation, layer.activation),
+            ):
+                if choice is not None:
+                    yield f"  {what} {name!r}: {choice.best}, loss {choice.loss:.6g}"
+                    yield from _iter_losses(choice)
+                    yield from choice.remarks
+        if kept:
+            yield f"kept in fp16, of largest loss: {', '.join(map(repr, kept))}"
+
+
+def _layout(product: Product) -> Layout | None:
+    return Layout.of(product.node, product.place, tuple(product.weight.dims))
+
+
+def _iter_groups(layers: Iterable[_Layer], layouts: Mapping[str, Layout]) -> Iterator[list[_Layer]]:
+    """Layers whose Hessians fit into memory together."""
+    group: list[_Layer] = []
+    size = 0
+    for layer in layers:
+        needed = Hessian.size_bytes(layouts[layer.name])
+        if group and size + needed > _HESSIAN_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(layer)
+        size += needed
+    if group:
+        yield group
+
+
+def _pair(choice: Choice) -> tuple[str, int]:
+    return choice.best.quarter.name, choice.best.scale
+
+
+def _describe(values: Values, best: Candidate) -> tuple[str, ...]:
+    """Moments of the values, of what 8 bits make of them, and of the noise between."""
+    quantised = values.quantise(best)
+    pairs = {"original": values.values, "quantised": quantised, "noise": quantised - values.values}
+    return tuple(f"    {name}: {Moments.of(each, values.counts).describe()}" for name, each in pairs.items())
+
+
+def _iter_losses(choice: Choice) -> Iterator[str]:
+    """The losses of all candidates, a line for each format."""
+    for name in dict.fromkeys(candidate.quarter.name for candidate in CANDIDATES):
+        losses = {c.scale: loss for c, loss in choice.losses.items() if c.quarter.name == name}
+        yield f"    {name}: " + ", ".join(f"{scale}: {losses[scale]:.4g}" for scale in sorted(losses))
