@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+from onnxgraph import infer_shapes
+from onnxgraph.edit import forget_values
 from onnxgraph.nodes import find_inputs
 from onnxgraph.weights import inline
 from simipu import CompileError
@@ -32,7 +35,7 @@ class Session:
         path_or_bytes: str | Path | bytes,
         num_devices: int = 1,
         output_dir: str | Path = "./",
-        options: CompilerOptions | None = None,
+        options: CompilerOptions | Mapping[str, Any] | None = None,
         batches_per_step: int = 1,
         export_popef: bool = False,
         align_output_dtype: bool = False,
@@ -40,13 +43,14 @@ class Session:
         self._model = read_model(path_or_bytes)
         self._output_dir, self._export = Path(output_dir), export_popef
         self._align = align_output_dtype
-        self._options = options or CompilerOptions()
-        if options is None:
-            self._options.num_ipus, self._options.batches_per_step = num_devices, batches_per_step
+        counts = {"num_ipus": num_devices, "batches_per_step": batches_per_step}
+        self._options = CompilerOptions.from_dict(counts)
+        if options is not None:
+            self.set_options({**counts, **options} if isinstance(options, Mapping) else options)
 
-    def set_options(self, options: CompilerOptions) -> None:
-        """Compile with these."""
-        self._options = options
+    def set_options(self, options: CompilerOptions | Mapping[str, Any]) -> None:
+        """Compile with these; of a dict, with the others' defaults."""
+        self._options = CompilerOptions.from_dict(options) if isinstance(options, Mapping) else options
 
     def set_output_dir(self, output_dir: str | Path) -> None:
         """Write there what is exported."""
@@ -107,7 +111,13 @@ class _OrtSession(Session):
         return self
 
     def get_io_info(self) -> tuple[Info, Info]:
-        return _describe(find_inputs(self._model.graph)), _describe(self._model.graph.output)
+        # Scripts add inner tensors to the outputs by name alone: what those are is inferred, which takes that
+        # nothing is said of them elsewhere.
+        bare = onnx.ModelProto()
+        bare.CopyFrom(self._model)
+        forget_values(bare.graph)
+        outputs = infer_shapes(bare).graph.output
+        return _describe(find_inputs(self._model.graph)), _describe(outputs)
 
     def _run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
         if self._session is None:
@@ -149,7 +159,7 @@ def get_session(
     num_devices: int = 1,
     backend: str = "poprt",
     output_dir: str | Path = "./",
-    options: CompilerOptions | None = None,
+    options: CompilerOptions | Mapping[str, Any] | None = None,
     batches_per_step: int = 1,
     export_popef: bool = False,
     align_output_dtype: bool = False,

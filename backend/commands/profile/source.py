@@ -12,11 +12,11 @@ import onnx
 from google.protobuf.message import DecodeError
 from model_runtime.session import read_model
 from onnx import TensorProto
-from onnxgraph import attribute, without_weights
+from onnxgraph import attribute
 from onnxgraph.weights import has_data
 from poprt.compiling import cost_options
 from poprt.converter import Converter
-from poprt.frontend import OnnxFrontend
+from poprt.frontend import OnnxFrontend, check_standard
 from poprt.options import CompilerOptions
 from poprt.passes import get_pass
 from poprt.passes.shapes import check_names
@@ -114,7 +114,7 @@ class OnnxSource:
     def _check(self) -> None:
         empty = {tensor.name for tensor in self._model.graph.initializer if not has_data(tensor)}
         try:
-            onnx.checker.check_model(without_weights(self._model, empty))
+            check_standard(self._model, empty)
         except (onnx.checker.ValidationError, ValueError) as error:
             raise CompileError(
                 f"{self.path} is not a valid ONNX model: {' '.join(str(error).split())}"

@@ -1,0 +1,128 @@
+"""Keeps 8-bit weights as they lie: in the computed graph they stay codes, and are widened whenever a product
+takes them.
+
+ONNX Runtime's own Cast of 8-bit floats is no part of the opsets that models have, and takes three times as
+long. So two codes at a time are looked up in a table of pairs of halves:
+
+    codes (mapped)  -> Gather row 0 -> Cast to int32 -> Gather in a table -> Reshape -> Cast to float
+    [1, n / 2] of 16 bits     ^                         [65536, 2] halves
+                      0 * activation
+
+ONNX Runtime would widen all weights before it computes anything, and keep them: so the row's number waits for
+the activation that the product takes besides. The table is an input with a default: what is made of it cannot
+be computed once and kept. Gather is what takes a mapped initializer as it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import Chain, iter_bodies, replace_nodes
+
+from simipu.numerics.quarter import QuarterFormat, decode
+from simipu.operators import operator_of
+
+Array = npt.NDArray[Any]
+
+LEAST_BYTES = 1 << 16
+"""Smaller weights are widened when they are loaded."""
+_CODES = 256
+
+
+@cache
+def _pairs(quarter: QuarterFormat) -> npt.NDArray[np.float16]:
+    """The values of two codes that lie side by side, by the little-endian number that they make."""
+    values = decode(np.arange(_CODES, dtype=np.uint8), quarter).astype(np.float16)
+    low, high = np.meshgrid(values, values)
+    return np.stack([low.ravel(), high.ravel()], axis=1)
+
+
+def keep_codes(
+    given: onnx.GraphProto,
+    graph: onnx.GraphProto,
+    quarters: Mapping[str, QuarterFormat],
+    weights: Mapping[str, Array],
+) -> dict[str, Array]:
+    """Have the lowered graph of `given`, in place, widen those of its 8-bit weights that are large and of an
+    even number of codes; what it takes in their place, by name, which is `weights` as other types."""
+    found = {
+        name: np.ascontiguousarray(weights[name]).view(np.uint8).reshape(-1)
+        for name in quarters
+        if name in weights and weights[name].nbytes >= LEAST_BYTES and weights[name].nbytes % 2 == 0
+    }
+    if not found:
+        return {}
+    shapes = {tensor.name: list(tensor.dims) for tensor in graph.initializer if tensor.name in found}
+    kept = [tensor for tensor in graph.initializer if tensor.name not in found]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    for quarter in dict.fromkeys(quarters[name] for name in found):
+        tensor = numpy_helper.from_array(_pairs(quarter), _table_name(quarter))
+        graph.initializer.append(tensor)
+        graph.input.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT16, tensor.dims))
+    codes: dict[str, Array] = {}
+    for name, values in found.items():
+        codes[f"{name}/codes"] = values.view(np.dtype("<u2"))[None]
+        stub = TensorProto(name=f"{name}/codes", data_type=TensorProto.UINT16, dims=[1, values.size // 2])
+        stub.data_location = TensorProto.EXTERNAL
+        graph.initializer.append(stub)
+    activations = _find_activations(given, found)
+    first = {name: node for node in reversed(graph.node) for name in _iter_reads(node)}
+    before: dict[int, list[str]] = {}
+    for name in found:
+        before.setdefault(id(first[name]), []).append(name)
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        for name in before.get(id(node), ()):
+            table = _table_name(quarters[name])
+            nodes += _widen(name, shapes[name], table, activations.get(name))
+        nodes.append(node)
+    replace_nodes(graph, nodes)
+    return codes
+
+
+def _find_activations(graph: onnx.GraphProto, names: Collection[str]) -> dict[str, str]:
+    """By 8-bit weight what the first product of the main graph that takes it takes besides."""
+    wide = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if node.op_type == "Cast" and node.input[0] in names
+    }
+    found: dict[str, str] = {}
+    for node in graph.node:
+        if operator_of(node).is_product:
+            for name, other in (node.input[:2], node.input[1::-1]):
+                if name in wide:
+                    found.setdefault(wide[name], other)
+    return found
+
+
+def _iter_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """What a node takes, and its bodies."""
+    yield from node.input
+    for body in iter_bodies(node):
+        for each in body.node:
+            yield from _iter_reads(each)
+
+
+def _widen(name: str, shape: Sequence[int], table: str, activation: str | None) -> list[onnx.NodeProto]:
+    chain = Chain(f"{name}/widened")
+    zero = chain.shape([0])
+    if activation is not None:
+        first = chain.add("Slice", activation, zero, chain.shape([1]), zero)
+        first = chain.add("Slice", chain.add("Reshape", first, chain.shape([-1])), zero, chain.shape([1]))
+        zero = chain.add("Mul", chain.add("Cast", first, to=TensorProto.INT64), zero)
+    codes = chain.add("Cast", chain.add("Gather", f"{name}/codes", zero), to=TensorProto.INT32)
+    halves = chain.add("Reshape", chain.add("Gather", table, codes), chain.shape(shape))
+    chain.add_as(name, "Cast", halves, to=TensorProto.FLOAT)
+    return chain.nodes
+
+
+def _table_name(quarter: QuarterFormat) -> str:
+    return f"{quarter.name}/values"
