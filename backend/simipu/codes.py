@@ -23,9 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import Chain, iter_bodies, replace_nodes
+from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, replace_nodes
 
-from simipu.numerics.quarter import QuarterFormat, decode
+from simipu.numerics.lowering import Numerics
+from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.operators import operator_of
 
 Array = npt.NDArray[Any]
@@ -41,6 +42,15 @@ def _pairs(quarter: QuarterFormat) -> npt.NDArray[np.float16]:
     values = decode(np.arange(_CODES, dtype=np.uint8), quarter).astype(np.float16)
     low, high = np.meshgrid(values, values)
     return np.stack([low.ravel(), high.ravel()], axis=1)
+
+
+def multiplies_parts(model: onnx.ModelProto, numerics: Numerics | None) -> bool:
+    """Whether weights are multiplied part by part, as sums in half and operands of 8 bits are: then ONNX
+    Runtime has nothing to repack for speed, and what widening takes is little beside the product."""
+    if numerics is None:
+        return False
+    casts = (node for node in iter_nodes(model.graph) if node.op_type == "Cast")
+    return numerics.half_partials or any(attribute(cast, "to") in QUARTERS for cast in casts)
 
 
 def keep_codes(

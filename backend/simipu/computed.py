@@ -27,7 +27,7 @@ from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes,
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
-from simipu.codes import keep_codes
+from simipu.codes import keep_codes, multiplies_parts
 from simipu.demand import MOST_FOLDED_OPERATIONS, measure
 from simipu.errors import (
     LoadError,
@@ -331,7 +331,8 @@ def lower_program(
     try:
         inferred = infer_shapes(model)
         demand = measure(inferred)
-        lowered, values = lower_model(model, weights, numerics, inferred, keeps_codes=not options.prepack)
+        keeps = not options.prepack or multiplies_parts(model, numerics)
+        lowered, values = lower_model(model, weights, numerics, inferred, keeps_codes=keeps)
     except SimIpuError:
         raise
     except Exception as error:  # what three libraries say of damage is not theirs to choose
@@ -360,8 +361,8 @@ def lower_model(
     *,
     keeps_codes: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """The same for a model whose initializers without data are all among `weights`, with its inferred shapes
-    if known; with `keeps_codes` 8-bit weights stay a byte each."""
+    """The same for a model whose initializers without data are all among `weights`; `inferred` has its shapes
+    if they are known. With `keeps_codes` 8-bit weights stay a byte each."""
     lowered = lower(model, numerics, inferred)
     if lowered is model:
         lowered = onnx.ModelProto()
@@ -369,8 +370,7 @@ def lower_model(
     quarters = {t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS}
     if keeps_codes:
         weights = {**weights, **keep_codes(model.graph, lowered.graph, quarters, weights)}
-    mapped = _find_mappable(lowered.graph)
-    values = {}
+    mapped, values = _find_mappable(lowered.graph), dict[str, Array]()
     for tensor in lowered.graph.initializer:
         if not _is_variable(tensor):
             continue
