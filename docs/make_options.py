@@ -31,7 +31,6 @@ OURS = frozenset(
     "fp16_skip_op_names allow_out_of_memory only_ipu_operators".split()
 )
 _REFUSED_ARGUMENTS = {
-    "quantize": "poprt.quantizer is not there yet",
     "enable_compress_pattern": REFUSED["enable_compress_pattern"],
 }
 """Of Converter, refused when something is given."""
