@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poprt import Backend, CompilerOptions, Converter
+from poprt.backend import get_session
 from poprt.backends import ORTBackend
 from poprt.compiler import Executable
 from poprt.runtime import RuntimeConfig
@@ -68,3 +69,19 @@ def test_ort_backend_takes_the_arguments_of_onnx_runtime(converted):
     eager = ORTBackend(converted, align_output_dtype=True)
     for backend in (lazy, eager):
         np.testing.assert_array_equal(backend.run(["z"], {"x": X}, None)[0], 2 * X)
+
+
+def test_a_session_takes_options_as_a_dict_and_outputs_by_name_alone(converted):
+    """As published scripts give them: graphcore/PopRT, examples/resnet50 and tools/model_debugger.py."""
+    inner = converted.graph.node[0].output[0]
+    converted = onnx.ModelProto.FromString(converted.SerializeToString())
+    if inner not in {value.name for value in converted.graph.output}:
+        converted.graph.output.append(onnx.ValueInfoProto(name=inner))
+    session = get_session(converted.SerializeToString(), 1, "poprt", options={"num_io_tiles": 32})
+    (found,) = session.load().run([inner], {"x": X})
+    session.set_options({"partials_type": "half"})
+    for kind in ("poprt", "onnxruntime"):
+        info = get_session(converted.SerializeToString(), 1, kind).load().get_io_info()[1]
+        assert info[inner] == (list(found.shape), np.float32)
+    with pytest.raises(CompileError, match="compiler option 'num_iotiles' is not known"):
+        get_session(converted.SerializeToString(), options={"num_iotiles": 1})

@@ -417,3 +417,25 @@ def test_weights_shared_with_others_are_not_adjusted(tmp_path):
     kept = next(t for t in made.graph.initializer if t.name == "w")
     np.testing.assert_array_equal(onnx.numpy_helper.to_array(kept), tensors["w"].astype(np.float16))
     assert get_pass("float_to_fp8").name == "float_to_fp8"
+
+
+def test_samples_that_the_model_cannot_compute_are_refused(tmp_path):
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["g"], name="gather"),
+        helper.make_node("MatMul", ["g", "w"], ["y"], name="product"),
+    ]
+    tensors = {"table": np.ones((8, 4), np.float32), "w": np.ones((4, 4), np.float32)}
+    model = make_model(nodes, {"ids": (TensorProto.INT64, ["n"])}, {"y": (F, ["n", 4])}, tensors)
+    with pytest.raises(CompileError, match="the model cannot be computed on data_preprocess: "):
+        quantize(prepare("fp8", model), None, tmp_path, {"ids": np.array([9, 9])})
+
+
+def test_values_that_half_cannot_hold_are_left_out_of_the_search(tmp_path, caplog):
+    nodes = [
+        helper.make_node("Div", ["x", "zero"], ["infinite"], name="div"),
+        helper.make_node("MatMul", ["infinite", "w"], ["y"], name="product"),
+    ]
+    tensors = {"zero": np.array([1, 0, 1, 1], np.float32), "w": np.ones((4, 4), np.float32)}
+    model = make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 4])}, tensors)
+    quantize(prepare("fp8", model), None, tmp_path, {"x": np.ones((6, 4), np.float32)})
+    assert "activation 'infinite': 6 values that are not finite were left out" in caplog.text
