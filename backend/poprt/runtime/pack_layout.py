@@ -78,6 +78,7 @@ class PackLayout:
         self._by_sample = self._find_by_sample()
         self._algorithm = self._choose_algorithm(config)
         self._is_whole = {name: self._is_taken_whole(name) for name in self._outputs}
+        self._sizes = {name: math.prod(self._result_shape(name, 1)) for name in self._outputs}
         self._missing: set[str] = set()
         self._check_mask()
 
@@ -316,9 +317,10 @@ class PackLayout:
         shape, dtype = self._inputs[name]
         rest = self._rests[name]
         array = np.asarray(given)
-        if array.ndim == len(rest) + 2 and len(array) == 1:
-            array = array[0]
-        if array.dtype != dtype or array.shape[1:] != rest or array.ndim != len(rest) + 1:
+        found = array.shape
+        if len(found) == len(rest) + 2 and found[0] == 1:
+            array, found = array[0], found[1:]
+        if array.dtype != dtype or found[1:] != rest or not found:
             sizes = ", ".join(["length", *map(str, rest)])
             raise ModelRuntimeError(
                 f"input {name!r}: expected {dtype} of one sample, shape ({sizes}) for the compiled {shape}, "
@@ -356,7 +358,9 @@ class PackLayout:
         for name, array in outputs.items():
             if name not in self._outputs:
                 raise ModelRuntimeError(f"output {name!r} is not known; there are {', '.join(self._outputs)}")
-            dtype, size = self._outputs[name][1], math.prod(self._result_shape(name, length))
+            dtype, size = self._outputs[name][1], self._sizes[name]
+            if not self._is_whole[name]:
+                size *= length
             if array.dtype != dtype or array.size < size or not array.flags.writeable:
                 kind = "writable" if array.flags.writeable else "read-only"
                 raise ModelRuntimeError(
