@@ -230,6 +230,8 @@ class ForgetDeclaredShapes(Pass):
         """What is inferred is not written down: see declare_outputs."""
         declared = [*map(_copy, model.graph.value_info), *map(_copy, model.graph.output)]
         _clear_shapes(model.graph)
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("elem_type")
         inferred = infer_shapes(model).graph
         known = {
             value.name
@@ -271,7 +273,6 @@ def _clear_shapes(graph: onnx.GraphProto) -> None:
             value.type.CopyFrom(given[value.name].type)
         else:
             value.type.tensor_type.ClearField("shape")
-            value.type.tensor_type.ClearField("elem_type")
 
 
 def _copy(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
