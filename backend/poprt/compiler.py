@@ -112,19 +112,22 @@ class Compiler:
         reset_profile: bool = True,  # noqa: ARG004
     ) -> str:
         """Compile, and say what a batch takes of the chip in time and memory, by operator, cause and node:
-        all of it modelled, where the real one has Poplar's text.
+        all of it modelled, where the real one has Poplar's text. Of a fused model, each of its models.
 
         Each compilation is profiled anew, whatever `reset_profile` says.
         """
         options = options or CompilerOptions()
         compiled = Compiler.compile(model, outputs, options)
-        graph = read_static(compiled.executable.program(MAIN_PROGRAM))
-        precision = "fp16" if is_half(graph) else "fp32"
-        name = Path(model).stem if isinstance(model, (str, Path)) else graph.graph.name or "model"
+        main = compiled.executable.program(MAIN_PROGRAM)
         target = compiled.executable.target
         report = io.StringIO()
         console = Console(file=report, width=_REPORT_WIDTH, markup=False, emoji=False, highlight=False)
-        print_profile(make_profile(name, precision, graph, target, cost_options(options)), console)
+        for program in main.branches or [main]:
+            graph = read_static(program)
+            precision = "fp16" if is_half(graph) else "fp32"
+            stem = Path(model).stem if isinstance(model, (str, Path)) and not main.branches else ""
+            name = stem or graph.graph.name or "model"
+            print_profile(make_profile(name, precision, graph, target, cost_options(options)), console)
         return report.getvalue()
 
 

@@ -13,6 +13,7 @@ from poprt.cli import main
 from poprt.converter import MFConverter
 from poprt.executable import Executable
 from poprt.fusion import split_models
+from poprt.running import time_runs
 from poprt.runtime import Runner, RuntimeConfig
 from sample_models import linear_model, make_model
 from simipu import CompileError, LoadError, SimulatedExecutable
@@ -286,6 +287,12 @@ def test_a_paced_device_takes_the_time_of_the_model_that_runs(compiled):
         values = [np.full((1, *s.shape), number, s.dtype) for s in loaded.inputs]
         assert loaded.find_timing(values) == timings[number]
     assert iteration_timing(main, target, 1) == max(timings, key=lambda timing: timing.interval)
+
+
+def test_a_report_has_each_model_and_the_first_can_be_timed(fused, compiled):
+    report = Compiler.compile_and_get_summary_report(fused)
+    assert [f"graph{number}" in report for number in range(4)] == [True, True, True, False]
+    assert time_runs(compiled).batch_size == 1
 
 
 def test_large_weights_stay_where_they_are(fused):
