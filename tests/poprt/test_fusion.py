@@ -10,7 +10,7 @@ from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError
 from onnx import TensorProto, helper, numpy_helper
 from poprt import Compiler, CompilerOptions
 from poprt.cli import main
-from poprt.converter import MFConverter
+from poprt.converter import MFConverter, Sharder
 from poprt.executable import Executable
 from poprt.fusion import split_models
 from poprt.running import time_runs
@@ -306,3 +306,22 @@ def test_a_wrong_type_that_is_declared_of_an_output_is_not_believed():
     model = make_model([node], {"x": (F, [2])}, {"y": (F16, [2, 1])}, {})
     (anchor,) = (a for a in Compiler.compile(model).metadata.anchors() if a.name() == "y")
     assert (anchor.tensorInfo().dataType().name, tuple(anchor.tensorInfo().shape())) == ("F32", (2,))
+
+
+def test_models_that_are_sharded_stay_so_when_they_are_fused():
+    layers = [Sharder({"m0": 0}).run(wide(2)), Sharder({"m2": 0}).run(wide(4))]
+    options = CompilerOptions(num_ipus=2, virtual_graph_mode="manual")
+    compiled = Compiler.compile(MFConverter().convert(layers), None, options)
+    alone = [Compiler.compile(model, None, options).cycles for model in layers]
+    assert [branch.cycles for branch in compiled.executable.program(5).branches] == alone
+    with ModelRunner(compiled.getPopefModel(), ModelRunnerConfig(validate_io_params=False)) as made:
+        assert (made.execute({"graph1/x": X0})["graph1/y"] == 16).all()
+
+
+def test_a_fused_model_can_be_one_of_those_to_fuse(models):
+    inner = MFConverter().convert([wide(1), branchy()])
+    compiled = Compiler.compile(MFConverter().convert([inner, wide(2)]))
+    request = {f"graph0/{name}": value for name, value in feed([wide(1), branchy()], 0, x=X0).items()}
+    with ModelRunner(compiled.getPopefModel(), ModelRunnerConfig(validate_io_params=False)) as made:
+        assert (made.execute(request)["graph0/graph0/y"] == 2).all()
+        assert (made.execute({"graph1/x": X0})["graph1/y"] == 4).all()
