@@ -262,7 +262,7 @@ PARAMETERS = (
         True,
         parse_flag,
         "let ONNX Runtime repack weights for speed, in each instance's own memory; false: all instances "
-        "share the mapped file",
+        "share the mapped file, 8-bit weights stay a byte each",
     ),
     Parameter(
         "sim_numerics",

@@ -14,6 +14,7 @@ from sample_models import linear_model
 REAL = """--help --version --input_model --framework --input_shape --batch_size --batch_axis --precision
 --convert_version --infer_shape_ahead --max_tensor_size --fp16_skip_op_types --enable_avoid_overflow_patterns
 --fp8_params --fp8_skip_op_names --calibration_with_data --calibration_loss_type --num_of_layers_keep_fp16
+--quantize --quantize_loss_type
 --data_preprocess --precision_compare --check --checkpoints --remove_outputs --passes --skip_passes
 --custom_pass_config --custom_shape_inference --custom_library_so_paths --list_all_passes --show
 --show_io_stat --disable_fast_norm --enable_erf_gelu --enable_compress_pattern --merge_if_with_same_cond
