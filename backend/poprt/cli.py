@@ -35,7 +35,6 @@ from poprt.parser import REFUSED, make_parser, make_tf2onnx_parser
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.precision_compare import LOG_NAME as COMPARE_LOG
 from poprt.passes.precision_compare import layer_precision_compare
-from poprt.passes.shapes import check_names
 from poprt.profiling.profile import make_profile
 from poprt.profiling.table import print_profile
 from poprt.quantizer import quantize
@@ -221,7 +220,6 @@ def _convert_model(
     model = options.source.open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
-    check_names(model, dict(options.input_shape))
     target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(

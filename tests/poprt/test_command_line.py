@@ -86,9 +86,10 @@ def test_a_run_says_three_things_and_of_which_machine(model, capsys):
     assert "this machine's CPU" in note
 
 
-def test_names_of_inputs_that_the_model_lacks_are_refused(model, capsys):
-    assert poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1") == 1
-    assert "input_shape names 'q'; the model's inputs are x" in capsys.readouterr().err
+def test_names_of_inputs_that_the_model_lacks_are_warned_of(model, tmp_path, caplog):
+    """As packed_bert_example of the published scripts has them."""
+    assert poprt("-i", model, "--batch_size", 2, "--input_shape", "q=1", "--output_dir", tmp_path) == 0
+    assert "input_shape names 'q', which is ignored; the model's inputs are x" in caplog.text
 
 
 def test_without_a_model_there_is_nothing_to_do(capsys):

@@ -33,7 +33,8 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
-    """Refuse names of inputs that the model lacks, which passes only warn of: commands have them from hand.
+    """Refuse names of inputs that the model lacks, which const_input_shape only warns of, for published
+    scripts have them.
 
     Raises CompileError.
     """
