@@ -57,12 +57,45 @@ def assert_replaced(name, model, fed, gone, tolerance=1e-5):
     return changed
 
 
+SMALL = st.sampled_from([np.int8, np.uint8, np.int16, np.int32])
+
+
+@given(st.sampled_from(["Add", "Sub", "Mul", "Div", "Max", "Min", "Less", "Sum"]), SMALL, st.integers(0, 9))
+@settings(deadline=None, max_examples=60)
+def test_whole_numbers_of_an_operator_that_takes_them_later_are_computed_all_the_same(op_type, dtype, seed):
+    random = np.random.default_rng(seed)
+    info = np.iinfo(dtype)
+    x, y = (random.integers(max(info.min, -5000), min(info.max, 5000), 6).astype(dtype) for _ in "xy")
+    y[y == 0] = 1
+    fed = {"x": x, "y": y}
+    inputs = {name: (helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [6]) for name in fed}
+    made = B if op_type == "Less" else inputs["x"][0]
+    model = make_model([helper.make_node(op_type, ["x", "y"], ["y_"])], inputs, {"y_": (made, [6])}, {}, 11)
+    changed = get_pass("widen_integers")(model)
+    functions = {
+        "Sub": np.subtract,
+        "Mul": np.multiply,
+        "Max": np.maximum,
+        "Min": np.minimum,
+        "Less": np.less,
+    }
+    with np.errstate(all="ignore"):
+        quotient = np.trunc(x.astype(float) / y).astype(dtype)
+        expected = quotient if op_type == "Div" else functions.get(op_type, np.add)(x, y)
+    if op_type == "Sum":  # of floats: what leaves the range is not defined
+        expected, keep = x.astype(int) + y, (info.min <= x.astype(int) + y) & (x.astype(int) + y <= info.max)
+        np.testing.assert_array_equal(run(changed, fed)[keep], expected[keep])
+        return
+    np.testing.assert_array_equal(run(changed, fed), expected)
+    assert run(changed, fed).dtype == expected.dtype
+
+
 @pytest.mark.parametrize("bounds", [["low", "high"], ["low"], ["", "high"]])
 def test_a_clip_of_integers_that_pytorch_writes_at_opset_11_is_one_of_floats(bounds):
     fed = {"x": np.array([-5, 0, 3, 90], np.int64)}
     weights = {"low": np.int64(-2), "high": np.int64(7)}
     model = model_of("Clip", fed, weights, opset=11, reads=["x", *bounds])
-    changed = get_pass("replace_clip_empty_inputs")(model)
+    changed = get_pass("replace_clip_empty_inputs")(get_pass("widen_integers")(model))
     low, high = (weights[name] if name in bounds else None for name in ("low", "high"))
     assert run(changed, fed).dtype == np.int64
     np.testing.assert_array_equal(run(changed, fed), np.clip(fed["x"], low, high))

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
-from onnx import TensorProto
 from onnxgraph import attribute, iter_nodes
 from onnxgraph.weights import change_values, has_data, register_change
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.node_rules import WHOLE, NodeRule, Replacement, View
+from poprt.passes.node_rules import NodeRule, Replacement, View
 from poprt.passes.views import AXES_ARE_INPUTS, Array
 
 _HALF = np.finfo(np.float16)
@@ -22,7 +21,6 @@ _SIX = 6
 _NORMALIZES_PER_CHANNEL = 9
 """The opset from which BatchNormalization does nothing else when it does not train."""
 _CLIP_TAKES_TENSORS = 11
-_CLIP_TAKES_INTEGERS = 12
 _LARGEST_POWER = 4
 """Exponents up to which products are cheaper than a power: two products, after that more."""
 _HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
@@ -98,16 +96,13 @@ class ReplaceGatherWithReshape(NodeRule):
 @register("replace_clip_empty_inputs", stage=Stage.FOLDING, default=True)
 class ReplaceClipEmptyInputs(NodeRule):
     """A Clip without a lower bound gets that of its type, for which there is no other form; one without an
-    upper bound has none. Where Clip does not take integers yet, but an exporter has written one (PyTorch's at
-    opset 11), it is one of floats: the same as long as nothing has more than their 24 bits."""
+    upper bound has none."""
 
     op_types = frozenset(("Clip",))
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """An integer that nothing bounds stays what it is; of floats the infinities become the largest, as
         the standard has it."""
-        if view.opset < _CLIP_TAKES_INTEGERS and view.type(node.input[0]) in WHOLE:
-            return _clip_as_floats(node, view)
         given = [*node.input, "", ""][:3]
         has_lower, has_upper = bool(given[1]), bool(given[2])
         if len(node.input) == 1 + has_lower + has_upper and has_lower:
@@ -124,14 +119,6 @@ class ReplaceClipEmptyInputs(NodeRule):
             lower = chain.constant((np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)).min, dtype)
         chain.add_as(node.output[0], "Clip", *filter(None, (given[0], lower, given[2])))
         return chain.end(node)
-
-
-def _clip_as_floats(node: onnx.NodeProto, view: View) -> list[onnx.NodeProto]:
-    chain = view.start(node, "float")
-    given = [name and chain.add("Cast", name, to=TensorProto.FLOAT) for name in node.input]
-    clipped = chain.add("Clip", *given, **{each.name: each.f for each in node.attribute})
-    chain.add_as(node.output[0], "Cast", clipped, to=view.type(node.input[0]))
-    return chain.end(node)
 
 
 @register("replace_div_with_mul", stage=Stage.PATTERNS, default=True)

@@ -23,8 +23,57 @@ _SETTINGS = {"ReduceL1": 1, "ReduceL2": 1, "ReduceLogSum": 1, "ReduceLogSumExp":
 _SETTINGS |= {"ReduceSumSquare": 1, "Resize": 1}
 """How many inputs are data where those behind them are axes, scales and sizes."""
 
+_WIDENED = frozenset(
+    "Add Clip Div Greater Less Max Min Mul Neg ReduceMax ReduceMin ReduceProd ReduceSum Sub Sum".split()
+)
+"""Operators whose older versions take fewer types of whole numbers, or none, than their newest."""
+_COMPARING = frozenset(("Greater", "Less"))
+
 _INDICES = (TensorProto.INT32, TensorProto.INT64)
 _HOT = (TensorProto.FLOAT, TensorProto.FLOAT16)
+
+
+@register("widen_integers", stage=Stage.FOLDING, default=True, is_ours=True, before=("check_types",))
+class WidenIntegers(NodeRule):
+    """Whole numbers that an operator does not take in the model's opset are those of 32 bits in it, or, where
+    it takes floats only, floats: the same as long as nothing has more than their 24 bits.
+
+    PyTorch's exporter (a Clip of integers at opset 11) and published scripts (int8 at opset 11) write such
+    nodes, though the standard has them later only.
+    """
+
+    op_types = _WIDENED
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Casts around it."""
+        given = view.type(node.input[0])
+        wide = _find_wide(node.op_type, given, view.opset) if given in WHOLE else given
+        if wide == given:
+            return None
+        chain = view.start(node, "wide")
+        is_reduced = node.op_type.startswith("Reduce")  # its second input is axes
+        inputs = [
+            name if not name or (is_reduced and place) else chain.add("Cast", name, to=wide)
+            for place, name in enumerate(node.input)
+        ]
+        comparing = node.op_type in _COMPARING
+        made = node.output[0] if comparing else chain.new_name()
+        own = helper.make_node(node.op_type, inputs, [made], name=node.name)
+        own.attribute.extend(node.attribute)
+        chain.nodes.append(own)
+        if not comparing:
+            chain.add_as(node.output[0], "Cast", made, to=given)
+        return chain.nodes
+
+
+def _find_wide(op_type: str, given: int, opset: int) -> int:
+    """The type in which an operator of an opset is to compute whole numbers: their own, where it takes it,
+    or where it takes none that is wider."""
+    types = onnx.defs.get_schema(op_type, opset).inputs[0].types
+    for wide in (given, TensorProto.INT32, TensorProto.FLOAT):
+        if f"tensor({TensorProto.DataType.Name(wide).lower()})" in types:
+            return wide
+    return given
 
 
 @register("float_ops_workaround", stage=Stage.PATTERNS)
