@@ -7,10 +7,13 @@ import sys
 import numpy as np
 import onnx
 import pytest
+import tritonclient.http as httpclient
+from commands.serving.server import TritonServer
 from model_runtime import ModelRunner
 from poprt import frontend, tensorflow_frontend
 from poprt.cli import main
 from simipu import CompileError
+from triton_clients import infer
 
 MAKE = """
 import keras, numpy as np, tensorflow as tf
@@ -160,6 +163,20 @@ def test_a_keras_model_answers_as_tensorflow_does(made, tmp_path, capsys):
     ), capsys.readouterr().err
     fed, answers = np.load(made / "fed.npz"), np.load(made / "answers.npz")
     np.testing.assert_allclose(answer(tmp_path, inputs=fed["inputs"])["output_0"], answers["cnn"], atol=1e-6)
+
+
+@pytest.mark.tensorflow
+def test_a_keras_model_is_served(made, tmp_path, capsys):
+    folder = tmp_path / "repository" / "keras"
+    arguments = ["-i", made / "cnn", "--framework", "tensorflow", "--batch_size", 1]
+    assert poprt(*arguments, "--triton_model_dir", folder, "tf2onnx", "--saved_model") == 0
+    fed, answers = np.load(made / "fed.npz"), np.load(made / "answers.npz")
+    with (
+        TritonServer(folder.parent, log=tmp_path / "log") as server,
+        httpclient.InferenceServerClient(server.http_url) as client,
+    ):
+        found = infer(client, "keras", {"inputs": fed["inputs"]})
+    np.testing.assert_allclose(found["output_0"], answers["cnn"], atol=1e-6)
 
 
 @pytest.mark.tensorflow
