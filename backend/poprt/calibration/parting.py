@@ -26,6 +26,8 @@ MOST_TENSORS = 500
 """That are compared at once: ONNX Runtime takes a time for each output that grows with their number."""
 MOST_SECONDS_TO_MEND, MOST_SECONDS_TO_PRUNE = 30.0, 15.0
 _CHUNK_BYTES = 128 << 20
+_MOST_CHUNKS = 6
+"""Each takes two runs of the whole graph."""
 _HALF_MAX, _LEAST_HALF = 65_504.0, 2.0**-25
 """The largest half, and what rounds to 0."""
 _STEEP = frozenset("Div Log LogSoftmax Pow Reciprocal ReduceLogSum Sqrt".split())
@@ -194,7 +196,8 @@ def _compare_tensors(half: Side, whole: Side, feeds: Feeds) -> dict[str, Tensor]
             seen.update({name: _compare(*pair) for name, *pair in zip(chunk, ours, theirs, strict=True)})
         return seen
 
-    step = -(-len(names) // MOST_TENSORS)
+    size = sum(4 * values[name].size for name in names)
+    step = max(-(-len(names) // MOST_TENSORS), -(-size // (_MOST_CHUNKS * _CHUNK_BYTES)))
     if step <= 1:
         return look(names)
     # Of a large graph a sample first, then what lies between the last that is alike and the first that is
