@@ -74,6 +74,14 @@ def cancelling():
     return simple(nodes, {"much": np.full(8, 3000, np.float32)})
 
 
+def test_of_8_bits_the_command_is_named_that_looks_at_each_layer(caplog):
+    model = simple([node("MatMul", "x w", "y")], {"w": np.diag(np.linspace(1, 1.1, 8)).astype(np.float32)})
+    converted = Converter(precision="fp8", batch_size=4).convert(model)
+    compiled = Compiler.compile(converted, None, CompilerOptions(ipu_version="ipu21"))
+    assert compiled.findings.comparison.is_bad
+    assert "poprt --precision_compare says how far each layer of 8 bits is off" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("model", "first", "cause"),
     [

@@ -108,6 +108,17 @@ def test_of_a_large_graph_a_sample_is_looked_at_and_what_lies_before_the_first_t
     assert ours.asked == [["t0", "t4", "t8", "t12", "t16"], ["t9", "t10", "t11", "t12"]]
 
 
+def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeypatch):
+    monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
+    monkeypatch.setattr(parting, "_MOST_CHUNKS", 2)
+    model = chain(*["Neg"] * 20)
+    half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
+    ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
+    (found,) = find_partings(ours, theirs, {})
+    assert found.node.name == "n10"
+    assert ours.asked == [["t0", "t5"], ["t10", "t15"], ["t6", "t7"], ["t8", "t9"], ["t10"]]
+
+
 def test_tensors_are_looked_at_in_pieces_that_fit_into_memory(monkeypatch):
     monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
     model = chain("Neg", "Abs", "Relu")
