@@ -7,6 +7,7 @@ the time of one model, and the memory holds the weights and the code of all.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ from poprt.passes.shapes import describe_shape
 MOST_MODELS = 1024
 """Of one executable; no chip's memory holds the code of so many."""
 _MARK = "poprt.model_fusion"
+_NUMBER = re.compile("[0-9]{1,5}")
 """Of the metadata of a fused model; its value is the number of models."""
 _INDEX_TYPE = TensorProto.INT32
 
@@ -212,7 +214,7 @@ def _count_models(model: onnx.ModelProto) -> int:
     marks = [entry.value for entry in model.metadata_props if entry.key == _MARK]
     if not marks:
         return 0
-    count = int(marks[0]) if marks[0].isascii() and marks[0].isdecimal() and len(marks[0]) < 6 else 0  # noqa: PLR2004
+    count = int(marks[0]) if _NUMBER.fullmatch(marks[0]) else 0
     if len(marks) > 1 or not 1 <= count <= MOST_MODELS:
         raise CompileError(
             f"the model says in its metadata ({_MARK}) that {marks[0][:20]!r} models are fused in it; "

@@ -137,6 +137,12 @@ class Child:
         os.close(self.handle)
 
 
+def die_with(parent: int) -> bool:
+    """Have this process killed when its parent dies; whether that is alive still."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    return os.getppid() == parent
+
+
 def make_timeout(limit_seconds: int) -> CompileTimeoutError:
     """The error of work that took longer than its limit."""
     return CompileTimeoutError(
@@ -164,9 +170,9 @@ def _work(
     status = 1
     try:
         os.setpgid(0, 0)
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        is_wanted = die_with(parent)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if os.getppid() == parent:  # it has not died before
+        if is_wanted:
             limit_memory(limit_bytes)
             status = work()
         sys.stdout.flush()

@@ -7,19 +7,16 @@ up in the model first. What is wrong with a request is left in error.txt, one li
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 import runpy
-import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from poprt.supervision import die_with
+
 REQUEST, ERROR, MODEL, LARGE_MODEL = "request.json", "error.txt", "model.onnx", "model.zip"
-_DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
 _SEPARATORS = ",[]"
 """Of tf2onnx's lists of names."""
 _DEFAULT = "serving_default"
@@ -138,10 +135,9 @@ def _join(words: Iterable[str]) -> str:
 
 def main() -> int:
     """Do what the request says; 1 with error.txt when it cannot be done."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     request = json.loads(Path(REQUEST).read_text(encoding="utf-8"))
-    if os.getppid() != request["parent"]:
-        return 1  # it has died before
+    if not die_with(request["parent"]):
+        return 1
     try:
         sys.argv = ["tf2onnx", *make_arguments(request)]
     except RequestError as error:

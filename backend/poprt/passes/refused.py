@@ -3,7 +3,6 @@
 from poprt.passes.base_pass import Stage, refuse_pass
 
 _UNKNOWN = "what it looks for, or what it makes of it, is not public"
-_LATER = "the runtime that goes with it does not exist here"
 
 for _name in (
     "attention_padding",

@@ -3,6 +3,8 @@ computes in floats, negative axes and indices, indices of 64 bits."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
@@ -50,26 +52,35 @@ class WidenIntegers(NodeRule):
         wide = _find_wide(node.op_type, given, view.opset) if given in WHOLE else given
         if wide == given:
             return None
-        chain = view.start(node, "wide")
         is_reduced = node.op_type.startswith("Reduce")  # its second input is axes
-        inputs = [
-            name if not name or (is_reduced and place) else chain.add("Cast", name, to=wide)
-            for place, name in enumerate(node.input)
-        ]
-        comparing = node.op_type in _COMPARING
-        made = node.output[0] if comparing else chain.new_name()
-        own = helper.make_node(node.op_type, inputs, [made], name=node.name)
-        own.attribute.extend(node.attribute)
-        chain.nodes.append(own)
-        if not comparing:
-            chain.add_as(node.output[0], "Cast", made, to=given)
-        return chain.nodes
+        places = [0] if is_reduced else [place for place, name in enumerate(node.input) if name]
+        return _compute_in(wide, node, places, None if node.op_type in _COMPARING else given, view)
+
+
+def _compute_in(
+    wide: int, node: onnx.NodeProto, places: Iterable[int], back: int | None, view: View
+) -> list[onnx.NodeProto]:
+    """The node on those inputs in another type, and its result in the type `back`; None: as it is."""
+    chain = view.start(node, "wide")
+    inputs = list(node.input)
+    for place in places:
+        inputs[place] = chain.add("Cast", inputs[place], to=wide)
+    made = node.output[0] if back is None else chain.new_name()
+    own = helper.make_node(node.op_type, inputs, [made], name=node.name)
+    own.attribute.extend(node.attribute)
+    chain.nodes.append(own)
+    if back is not None:
+        chain.add_as(node.output[0], "Cast", made, to=back)
+    return chain.nodes
 
 
 def _find_wide(op_type: str, given: int, opset: int) -> int:
     """The type in which an operator of an opset is to compute whole numbers: their own, where it takes it,
     or where it takes none that is wider."""
-    types = onnx.defs.get_schema(op_type, opset).inputs[0].types
+    try:
+        types = onnx.defs.get_schema(op_type, opset).inputs[0].types
+    except onnx.defs.SchemaError:
+        return given  # of an opset that there is not: whoever checks that says so
     for wide in (given, TensorProto.INT32, TensorProto.FLOAT):
         if f"tensor({TensorProto.DataType.Name(wide).lower()})" in types:
             return wide
@@ -90,16 +101,7 @@ class FloatOpsWorkaround(NodeRule):
         wide = [place for place in range(count) if view.type(node.input[place]) in WHOLE]
         if not wide or 0 not in wide:
             return None
-        chain = view.start(node, "float")
-        inputs = list(node.input)
-        for place in wide:
-            inputs[place] = chain.add("Cast", inputs[place], to=TensorProto.FLOAT)
-        made = chain.new_name()
-        own = helper.make_node(node.op_type, inputs, [made], name=node.name)
-        own.attribute.extend(node.attribute)
-        chain.nodes.append(own)
-        chain.add_as(node.output[0], "Cast", made, to=result or view.type(node.input[0]))
-        return chain.nodes
+        return _compute_in(TensorProto.FLOAT, node, wide, result or view.type(node.input[0]), view)
 
 
 @register("indices_workaround", stage=Stage.PATTERNS)
