@@ -73,6 +73,11 @@ def made(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def data(made):
+    return np.load(made / "fed.npz"), np.load(made / "answers.npz")
+
+
 def load(path, **options):
     model = frontend.get_frontend(path, "tensorflow", **options).load_model()
     onnx.checker.check_model(model)
@@ -144,7 +149,7 @@ def test_what_is_not_there_is_refused_at_once(path, options, expected, tmp_path,
 
 
 @pytest.mark.tensorflow
-def test_a_keras_model_answers_as_tensorflow_does(made, tmp_path, capsys):
+def test_a_keras_model_answers_as_tensorflow_does(made, data, tmp_path, capsys):
     assert (
         poprt(
             "-i",
@@ -161,16 +166,16 @@ def test_a_keras_model_answers_as_tensorflow_does(made, tmp_path, capsys):
         )
         == 0
     ), capsys.readouterr().err
-    fed, answers = np.load(made / "fed.npz"), np.load(made / "answers.npz")
+    fed, answers = data
     np.testing.assert_allclose(answer(tmp_path, inputs=fed["inputs"])["output_0"], answers["cnn"], atol=1e-6)
 
 
 @pytest.mark.tensorflow
-def test_a_keras_model_is_served(made, tmp_path, capsys):
+def test_a_keras_model_is_served(made, data, tmp_path, capsys):
     folder = tmp_path / "repository" / "keras"
     arguments = ["-i", made / "cnn", "--framework", "tensorflow", "--batch_size", 1]
     assert poprt(*arguments, "--triton_model_dir", folder, "tf2onnx", "--saved_model") == 0
-    fed, answers = np.load(made / "fed.npz"), np.load(made / "answers.npz")
+    fed, answers = data
     with (
         TritonServer(folder.parent, log=tmp_path / "log") as server,
         httpclient.InferenceServerClient(server.http_url) as client,
@@ -180,7 +185,7 @@ def test_a_keras_model_is_served(made, tmp_path, capsys):
 
 
 @pytest.mark.tensorflow
-def test_images_may_come_and_go_with_their_channels_first(made, tmp_path, capsys):
+def test_images_may_come_and_go_with_their_channels_first(made, data, tmp_path, capsys):
     assert (
         poprt(
             "-i",
@@ -207,13 +212,13 @@ def test_images_may_come_and_go_with_their_channels_first(made, tmp_path, capsys
         )
         == 0
     ), capsys.readouterr().err
-    fed, answers = np.load(made / "fed.npz"), np.load(made / "answers.npz")
+    fed, answers = data
     found = answer(tmp_path, inputs=np.ascontiguousarray(fed["inputs"].transpose(0, 3, 1, 2)))
     np.testing.assert_allclose(found["Identity:0"].transpose(0, 2, 3, 1), answers["cnn"], atol=1e-6)
 
 
 @pytest.mark.tensorflow
-def test_a_module_of_two_inputs_answers_by_its_signature(made, tmp_path, capsys):
+def test_a_module_of_two_inputs_answers_by_its_signature(made, data, tmp_path, capsys):
     assert (
         poprt(
             "-i",
@@ -232,7 +237,7 @@ def test_a_module_of_two_inputs_answers_by_its_signature(made, tmp_path, capsys)
         )
         == 0
     )
-    fed, answers = np.load(made / "fed.npz"), np.load(made / "answers.npz")
+    fed, answers = data
     found = answer(tmp_path, ids=fed["ids"], scale=fed["scale"])
     for name in ("a_max", "b_sum"):
         np.testing.assert_allclose(found[name], answers[name], atol=1e-6)
