@@ -121,7 +121,11 @@ def _bert(row: dict[str, Any], calibration: Calibration) -> float:
     sequence, variant = row["seq_len"], row.get("variant", "")
     if row["group"] == "poprt/bert-base-128":
         model = networks.bert_base(row["batch_size"], sequence)
-        return _predict(row, model, calibration, fused_attention=True)
+        return _predict(
+            row,
+            model,
+            calibration,
+        )
     fused = "gelu" in variant or "Original" in variant
     model = networks.bert_base(row["batch_size"], sequence, fused_gelu=fused, fused_norm=False)
     return _predict(row, model, calibration)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
+from onnx import numpy_helper
 from onnxgraph import Value, graph_values, iter_reads
 from onnxgraph.inference import MOST_TRIPS
 
@@ -19,9 +20,10 @@ from simipu.errors import CompileError
 from simipu.operators import IPU_COPY, operator_of
 from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.elementwise import is_quarter_cast
+from simipu.operators.formulas.layout import Layout, follow, linear
 from simipu.operators.formulas.moving import control
 from simipu.operators.formulas.plan import PlanOptions
-from simipu.operators.formulas.work import Context, Work
+from simipu.operators.formulas.work import VIEW, Context, Work
 from simipu.target import Target
 
 
@@ -64,7 +66,7 @@ class Walk:
         self._grown: dict[str, int] = {}
         """Constants that nodes make of constants, and how many elements more they have than those that are
         weights."""
-        self._moved: set[str] = set()
+        self._layouts: dict[str, Layout] = {}
 
     def iter_operators(
         self, graph: onnx.GraphProto, ipus: Sequence[int], inside: str = "", around: int = 0
@@ -73,6 +75,9 @@ class Walk:
         meanwhile."""
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
+        for info in graph.input:
+            if info.name in self.values and info.name not in self._constants:
+                self._layouts.setdefault(info.name, linear(info.name, self.values[info.name]))
         liveness = Liveness(graph, self.values, ipus)
         for i, node in enumerate(graph.node):
             if not inside:
@@ -115,20 +120,45 @@ class Walk:
     def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
         target, is_link = self.target, node.op_type == IPU_COPY
         sync = target.external_sync_cycles if is_link else target.internal_sync_cycles
-        return OperatorCost(
-            inside + node.name, node.op_type, work, work.steps * sync, live + work.temporary_bytes, ipu
-        )
+        control = work.steps * sync + work.local_steps * self.calibration.local_step_cycles
+        return OperatorCost(inside + node.name, node.op_type, work, control, live + work.temporary_bytes, ipu)
 
     def _work(self, node: onnx.NodeProto) -> Work:
         work = operator_work(self._context(node))
         if node.op_type == IPU_COPY:
             return work
-        if node.op_type == "Transpose" or (work.kind == "view" and self._moved.intersection(node.input)):
-            self._moved.update(node.output)
+        self._place(node, work)
         if self._is_constant(node):
             self._constants.update(node.output)
             self._grow(node)
         return work
+
+    def _place(self, node: onnx.NodeProto, work: Work) -> None:
+        """The layouts of the node's results: a view's follows its source, others' is what their work says."""
+        if self._is_constant(node):
+            return
+        read = [name for name in node.input if name in self._layouts and name in self.values]
+        for name in node.output:
+            if name not in self.values:
+                continue
+            value = self.values[name]
+            if work.kind == VIEW and read:
+                self._layouts[name] = follow(
+                    node,
+                    [self._layouts[each] for each in read],
+                    [self.values[each] for each in read],
+                    value,
+                    strided=self._is_strided(node),
+                )
+            else:
+                self._layouts[name] = work.layout or linear(name, value)
+
+    def _is_strided(self, node: onnx.NodeProto) -> bool:
+        """Whether a Slice leaves elements out; where its step is not known, it does not."""
+        steps = 4
+        if node.op_type != "Slice" or len(node.input) <= steps or node.input[steps] not in self._known:
+            return False
+        return abs(int(numpy_helper.to_array(self._known[node.input[steps]]).ravel()[0])) != 1
 
     def _context(self, node: onnx.NodeProto) -> Context:
         inputs, outputs = _values(node, node.input, self.values), _values(node, node.output, self.values)
@@ -141,9 +171,16 @@ class Walk:
             self.calibration,
             self.options.partials_type == "half",
             frozenset(self._constants.intersection(node.input)),
-            frozenset(self._moved.intersection(node.input)),
-            self.options.fused_attention,
+            self._scalars(node) if node.op_type == "Pow" else {},
+            [self._layouts.get(name) for name in node.input],
         )
+
+    def _scalars(self, node: onnx.NodeProto) -> dict[str, float]:
+        return {
+            name: float(numpy_helper.to_array(self._known[name]).ravel()[0])
+            for name in node.input
+            if name in self._known
+        }
 
     def _iter_bodies(
         self, node: onnx.NodeProto, bodies: Bodies, ipu: int, inside: str, live: int
@@ -190,12 +227,16 @@ def operator_work(context: Context) -> Work:
     known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
     # A copy between IPUs is the placement's: the compiler does not undo it.
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
-    return Work("view") if cost is None or not context.outputs or folded else cost(context)
+    return Work(VIEW) if cost is None or not context.outputs or folded else cost(context)
 
 
 def code_bytes(operators: Iterable[OperatorCost]) -> int:
     """Of a tile. Equal operators share their code: it is outlined."""
-    distinct = {(operator.op_type, operator.work) for operator in operators if operator.work.steps}
+    distinct = {
+        (operator.op_type, operator.work)
+        for operator in operators
+        if operator.work.steps or operator.work.local_steps
+    }
     return sum(work.code_bytes for _, work in distinct)
 
 
@@ -206,6 +247,7 @@ def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:
         compute=work.compute * runs,
         exchange=work.exchange * runs,
         steps=work.steps * runs,
+        local_steps=work.local_steps * runs,
         macs=work.macs * runs,
     )
     return replace(operator, work=work, sync_cycles=operator.sync_cycles * runs)

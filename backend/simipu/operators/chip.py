@@ -200,7 +200,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         ),
         # That they take any rank spares views only; what else makes them fast is not public.
         "FastNorm": Operator(
-            rows=rows.inner_axes, cost=reducing.norm, body=_fast_norm, meaning=_OF_FAST_NORM
+            rows=rows.inner_axes, cost=reducing.fast_norm, body=_fast_norm, meaning=_OF_FAST_NORM
         ),
         "NormCE": Operator(
             rows=rows.inner_axes,

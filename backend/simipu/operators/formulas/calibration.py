@@ -42,6 +42,9 @@ class Calibration:
     """Of a normalisation, beside its elements. Assumed (section 5.3)."""
     norm_cycles_per_half: float = 3.5
     """Two reductions and four passes: added up from the vertices (section 5.3)."""
+    local_step_cycles: int = 60
+    """Of a compute set whose operands are on the tiles already: its launch from the supervisor, about five
+    instructions of 6 cycles by the bytes of control code of real profiles, and the workers' end. Assumed."""
     reduction_cycles: int = 1_250
     """Of each stage of a reduction, beside its elements. Fitted on poplibs' simulator: 1,466 to 1,882 for one
     stage, 2,446 to 3,357 for two (section 5.1)."""

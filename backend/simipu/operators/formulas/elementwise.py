@@ -3,11 +3,20 @@ is guessed of operators without a formula."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
-from simipu.operators.formulas.vertices import BINARY_START, BROADCAST_START, UNARY_START, InnerLoop
+from simipu.operators.formulas.layout import Layout
+from simipu.operators.formulas.vertices import (
+    BINARY_START,
+    BROADCAST_START,
+    INNER_VECTOR,
+    OUTER_VECTOR,
+    UNARY_START,
+    InnerLoop,
+)
 from simipu.operators.formulas.work import Context, Work, is_wide
 
 QUARTER_VECTOR = 8
@@ -21,30 +30,141 @@ class Elementwise:
     half: InnerLoop
     single: InnerLoop
     broadcasts: bool = False
-    """Whether popops has a faster vertex for an operand that is a vector or a scalar."""
+    """Whether popops has faster vertices for an operand that is a vector or a scalar."""
 
     def __call__(self, context: Context) -> Work:
         """The work of a node."""
-        if self.broadcasts and is_broadcast(context):
-            return BROADCAST.spread(context, BROADCAST_START)
-        return self.spread(context)
+        layout = result_layout(context)
+        elements = context.fullest(context.result.size, layout)
+        others = [i for i in range(len(context.inputs)) if context.inputs[i] is not None]
+        if len(others) <= 1:
+            cycles = context.loop_cycles(elements, self.loop(context.source), UNARY_START)
+            return context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)
+        others.remove(_base(context, layout))
+        compute = exchange = 0.0
+        for i in others:
+            cycles, received = self._second(context, i, elements, layout)
+            compute += cycles
+            exchange += context.exchange_cycles(received)
+        far = math.ceil(exchange) > 0
+        return context.spread(
+            "elementwise",
+            compute,
+            exchange,
+            steps=len(others) if far else 0,
+            local_steps=0 if far else len(others),
+            layout=layout,
+        )
+
+    def _second(self, context: Context, i: int, elements: int, layout: Layout | None) -> tuple[float, float]:
+        """Cycles of the pass that takes operand `i`, and the bytes of it that a tile receives."""
+        value, result = context.inputs[i], context.result
+        assert value is not None
+        loop = self.loop(context.source)
+        if value.size == 1:
+            fast = BROADCAST.loop(context.source) if self.broadcasts else loop
+            return context.loop_cycles(elements, fast, BROADCAST_START), 0.0
+        if value.size == result.size:
+            return context.loop_cycles(elements, loop, BINARY_START), _far_bytes(context, i, elements, layout)
+        return broadcast_cycles(context, value, elements, layout, loop if not self.broadcasts else None)
 
     def loop(self, value: Value) -> InnerLoop:
         """By the width of a tensor."""
         return self.single if is_wide(value) else self.half
 
-    def spread(self, context: Context, start: int = 0) -> Work:
-        """As many passes as there are operands after the first."""
-        start = start or (UNARY_START if len(context.node.input) == 1 else BINARY_START)
-        passes = max(1, sum(value is not None for value in context.inputs) - 1)
-        cycles = context.pass_over(context.result, self.loop(context.source), start)
-        return context.spread("elementwise", passes * cycles)
-
 
 BROADCAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
-"""Adding or multiplying a vector or a scalar."""
+"""Adding or multiplying a scalar."""
+_ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
 _DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
-_CAST = Elementwise(InnerLoop(4, 4), InnerLoop(4, 4))
+_CAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 4))
+
+
+def result_layout(context: Context) -> Layout | None:
+    """That of the operand of the result's size that is spread best (popops' createOutputForElementWiseOp);
+    none where every one is a weight."""
+    found = [
+        layout
+        for value, layout in zip(context.inputs, context.layouts, strict=False)
+        if value is not None and layout is not None and value.size == context.result.size
+    ]
+    return min(found, key=lambda layout: layout.imbalance, default=None)
+
+
+def _base(context: Context, layout: Layout | None) -> int:
+    """The operand that lies where the result does: the others come to it."""
+    for i, value in enumerate(context.inputs):
+        if value is not None and value.size == context.result.size and context.layout(i) == layout:
+            return i
+    return max((i for i, value in enumerate(context.inputs) if value), key=lambda i: context.inputs[i].size)  # type: ignore[union-attr]
+
+
+def _far_bytes(context: Context, i: int, elements: int, layout: Layout | None) -> float:
+    """Of an operand as large as the result: all of its elements where another operator put it elsewhere;
+    weights lie as their first reader wants them."""
+    value, own = context.inputs[i], context.layout(i)
+    assert value is not None
+    same = own is None or (layout is not None and own.origin == layout.origin)
+    return 0.0 if same else float(elements * value.bytes_per_element)
+
+
+def broadcast_cycles(
+    context: Context, value: Value, elements: int, layout: Layout | None, loop: InnerLoop | None = None
+) -> tuple[float, float]:
+    """Cycles of a pass over `elements` of a tile whose second operand is repeated, and the bytes of it that a
+    tile receives; `loop` is of an operator that popops has no broadcasting vertices for (section 4.1).
+
+    A value for each row goes through the outer vector's vertex, a row of values for all rows through the
+    inner vector's; floats have none of the latter, and nor has division of the former: then the operand is
+    copied out to the size of the result.
+    """
+    run, row_parts = _run(context.result, layout)
+    width = value.bytes_per_element
+    per_row = (
+        value.shape[-1:] in ((1,), ())
+        if layout is None
+        else _size_along(value, context.result, layout.axis) == 1
+    )
+    if per_row:
+        rows = math.ceil(elements / run)
+        received = min(rows, value.size) * width
+        if loop is None:
+            return OUTER_VECTOR.cycles(rows, run, width, context.target.workers_per_tile), received
+        return context.loop_cycles(elements, loop, BINARY_START) + _copied(context, elements, width), received
+    held = min(elements, math.ceil(value.size / row_parts))
+    repeats = elements / max(1, held)
+    received = held * width
+    general = context.loop_cycles(elements, loop or _ADDED.loop(context.result), BINARY_START)
+    general += _copied(context, elements, width) if repeats > 1 else 0
+    if loop is not None or is_wide(context.result) or run % INNER_VECTOR.grain:
+        return general, received
+    inner = INNER_VECTOR.cycles(held / run, run, repeats, context.target.workers_per_tile)
+    return min(inner, general), received
+
+
+def _run(result: Value, layout: Layout | None) -> tuple[int, int]:
+    """Elements of a row that follow one another on a tile, and tiles over which it is spread."""
+    if layout is None:
+        return max(1, result.shape[-1] if result.shape else 1), 1
+    return max(1, layout.piece), layout.row_parts
+
+
+def _size_along(value: Value, result: Value, axis: int) -> int:
+    """Of an operand that is broadcast, along an axis of the result."""
+    own = axis - (len(result.shape) - len(value.shape))
+    return value.shape[own] if own >= 0 else 1
+
+
+def _copied(context: Context, elements: int, width: int) -> float:
+    """Cycles of copying out what is repeated."""
+    return elements * width / context.target.copy_bytes_per_cycle
+
+
+def divide(context: Context) -> Work:
+    """PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul)."""
+    if is_broadcast(context) and context.is_constant(1):
+        return Elementwise(_ADDED.half, _ADDED.single, broadcasts=True)(context)
+    return _DIVISION(context)
 
 
 def is_broadcast(context: Context) -> bool:
@@ -52,15 +172,24 @@ def is_broadcast(context: Context) -> bool:
     return min(value.size for value in context.inputs if value) < context.result.size
 
 
-def divide(context: Context) -> Work:
-    """PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul)."""
-    if is_broadcast(context) and context.is_constant(1):
-        return BROADCAST.spread(context, BROADCAST_START)
-    return _DIVISION(context)
+_SQUARE = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
+_ROOT, _INVERSE_ROOT = (
+    Elementwise(InnerLoop(23, 4), InnerLoop(10, 2)),
+    Elementwise(InnerLoop(19, 4), InnerLoop(8, 2)),
+)
+_INVERSE = Elementwise(InnerLoop(15, 4), InnerLoop(6, 2))
+_BY_EXPONENT = {2.0: _SQUARE, 0.5: _ROOT, -0.5: _INVERSE_ROOT, -1.0: _INVERSE}
 
 
 def power(context: Context) -> Work:
-    """Any exponent: poplibs has no faster way for one that is known."""
+    """By its exponent, where that is known: a square, root, inverse or inverse root is its own vertex (popops
+    simplifies them, and PopRT's replace_pow writes them); any other takes the general one's."""
+    exponent = context.known_scalar(1)
+    if exponent == 1.0:
+        return Work("view")
+    if exponent in _BY_EXPONENT:
+        alone = replace(context, inputs=context.inputs[:1], layouts=context.layouts[:1])
+        return _BY_EXPONENT[exponent](alone)
     loop = InnerLoop(context.calibration.pow_cycles, 1)
     return Elementwise(loop, loop)(context)
 
@@ -74,13 +203,16 @@ def is_quarter_cast(context: Context) -> bool:
 def cast(context: Context) -> Work:
     """To or from 8 bits a vertex of its own."""
     if is_quarter_cast(context) or (context.result.bytes_per_element == 1 and not is_wide(context.source)):
-        return context.spread("elementwise", quarter_cast_cycles(context.result, context))
+        layout = result_layout(context)
+        cycles = quarter_cast_cycles(context.result, context, layout)
+        return context.spread("elementwise", cycles, steps=0, local_steps=1, layout=layout)
     return _CAST(context)
 
 
-def quarter_cast_cycles(value: Value, context: Context) -> float:
+def quarter_cast_cycles(value: Value, context: Context, layout: Layout | None = None) -> float:
     """Of narrowing halves to fp8, or widening them."""
-    return context.pass_over(value, InnerLoop(context.calibration.fp8_cast_cycles, QUARTER_VECTOR))
+    elements = context.fullest(value.size, layout)
+    return context.loop_cycles(elements, InnerLoop(context.calibration.fp8_cast_cycles, QUARTER_VECTOR))
 
 
 def guess(context: Context) -> Work:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from onnxgraph import Value
+
+from simipu.operators.formulas.layout import Layout, linear
 from simipu.operators.formulas.vertices import (
     GATHER_HIT,
     GATHER_INDEX,
@@ -13,8 +16,12 @@ from simipu.operators.formulas.vertices import (
     REARRANGE_CYCLES_PER_BYTE,
     REARRANGE_START,
 )
-from simipu.operators.formulas.work import Context, Work, is_wide
+from simipu.operators.formulas.work import Context, Work
+from simipu.target import HALF_BYTES
 
+_LOOKUP_IMBALANCE = 1.2
+"""Of rows that were looked up: they lie as the parts of the table do, never as evenly as a product's result.
+Assumed."""
 WHOLE_ATOM_BYTES = 8
 """What is moved in pieces of 64 bits is mostly moved in whole rows."""
 
@@ -23,9 +30,33 @@ def move(context: Context) -> Work:
     """An exchange, and a copy on the tile in pieces that stay together."""
     moved = context.bytes_per_tile(context.result)
     atom = _atom_bytes(context)
-    compute = REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom]
-    work = context.spread("data movement", compute, context.exchange_cycles(moved), temporary=moved)
+    work = context.spread(
+        "data movement",
+        rearrangement_cycles(moved, atom),
+        context.exchange_cycles(moved),
+        temporary=moved,
+    )
     return replace(work, code_bytes=work.code_bytes + exchange_code_bytes(context, moved, atom))
+
+
+def rearrangement_cycles(moved: float, atom_bytes: int) -> float:
+    """Of a tile that changes the layout of so many bytes, in pieces of that size."""
+    return REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom_bytes]
+
+
+def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
+    """Bytes that stay together where an operand is brought into rows along `axis`.
+
+    Pieces along another axis are turned in blocks on their tile first, if both sizes are multiples of a
+    vector (popops' regroupTensor): so only odd sizes are moved element by element.
+    """
+    if layout is None or not value.shape:
+        return WHOLE_ATOM_BYTES
+    width = value.bytes_per_element
+    axis %= len(value.shape)
+    grain = layout.piece if layout.axis == axis else math.gcd(layout.piece, value.shape[axis])
+    together = math.gcd(grain * width, WHOLE_ATOM_BYTES)
+    return max(HALF_BYTES, together) if together in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
 
 
 def exchange_code_bytes(context: Context, moved: int, atom_bytes: int) -> int:
@@ -37,15 +68,11 @@ def exchange_code_bytes(context: Context, moved: int, atom_bytes: int) -> int:
 
 
 def _atom_bytes(context: Context) -> int:
-    """Bytes that stay together: all of a row where the last dimension stays the last, else an element."""
-    value = context.result
-    if context.node.op_type != "Transpose":
-        inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
-        return next((atom for atom in REARRANGE_CYCLES_PER_BYTE if inner % atom == 0), 2)
-    if context.fused_attention:
-        return WHOLE_ATOM_BYTES
-    # Layouts of the chip keep blocks of channels together, which a Transpose breaks.
-    return value.bytes_per_element if is_wide(value) else context.calibration.broken_atom_bytes
+    """Bytes that stay together: as much of a row as both the source and the result have."""
+    value, layout = context.result, context.source_layout
+    inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
+    own = layout.piece * value.bytes_per_element if layout else inner
+    return next((atom for atom in REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0), HALF_BYTES)
 
 
 def gather(context: Context) -> Work:
@@ -70,7 +97,8 @@ def gather(context: Context) -> Work:
     received = context.bytes_per_tile(context.result) + indices.bytes / copies
     exchange = (copies - 1) * broadcast + context.exchange_cycles(received)
     temporary = math.ceil(copies * table.bytes / tiles)
-    return context.spread("gather", compute, exchange, steps=3, temporary=temporary)
+    layout = replace(linear(context.node.output[0], context.result), imbalance=_LOOKUP_IMBALANCE)
+    return context.spread("gather", compute, exchange, steps=3, temporary=temporary, layout=layout)
 
 
 def control(context: Context, runs: int) -> Work:

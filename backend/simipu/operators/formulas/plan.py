@@ -102,6 +102,10 @@ class Plan:
     messages: int
     """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial
     sums."""
+    result_elements: int
+    """Of the fullest tile."""
+    row_parts: int
+    """Tiles over which the output channels are spread."""
     splits: str
     """How it is split, in words."""
     kind: str
@@ -130,7 +134,10 @@ def plan_product(product: Product, target: Target, options: PlanOptions, calibra
         candidates = [product]
     elif 1 < product.n <= calibration.narrow_side:
         candidates = [swapped]
-    plans = [_plan(candidate, target, options, calibration) for candidate in candidates]
+    plans = [
+        _plan(candidate, target, options, calibration, swapped=candidate is swapped)
+        for candidate in candidates
+    ]
     return min(
         plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * target.internal_sync_cycles)
     )
@@ -152,6 +159,7 @@ class _Ways:
     row_split: Array
     k_split: Array
     n_split: Array
+    n_serial: Array
     serial: Array
     """Parts that follow one another, of k or of n."""
     rows: Array
@@ -192,6 +200,7 @@ class _Ways:
             row_split=row_split,
             k_split=k_split,
             n_split=n_split,
+            n_serial=n_serial,
             serial=n_serial * k_serial,
             rows=rows,
             in_blocks=in_blocks,
@@ -255,7 +264,9 @@ class _Ways:
         return found
 
 
-def _plan(product: Product, target: Target, options: PlanOptions, calibration: Calibration) -> Plan:
+def _plan(
+    product: Product, target: Target, options: PlanOptions, calibration: Calibration, *, swapped: bool
+) -> Plan:
     ways = _Ways.of(product, target)
     compute, is_other, other_kind = _compute(ways, options, calibration)
     exchange, steps, memory = ways.exchange_cycles(), ways.steps, ways.memory
@@ -278,6 +289,8 @@ def _plan(product: Product, target: Target, options: PlanOptions, calibration: C
         temporary_bytes=math.ceil(memory[best]),
         copied_bytes=int(ways.copied_bytes()[best]),
         messages=int(ways.messages()[best]),
+        result_elements=math.ceil((ways.groups * ways.rows * ways.n * ways.n_serial / ways.k_split)[best]),
+        row_parts=int((ways.row_split if swapped else ways.n_split)[best]),
         splits=" ".join(f"{name} {int(split[best])}" for name, split in splits.items() if split[best] > 1)
         or "one tile",
         kind=other_kind if is_other[best] else "",

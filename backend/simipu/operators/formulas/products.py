@@ -9,11 +9,16 @@ from dataclasses import replace
 from onnxgraph import Value
 
 from simipu.operators.formulas.elementwise import BROADCAST, quarter_cast_cycles
-from simipu.operators.formulas.moving import WHOLE_ATOM_BYTES, exchange_code_bytes
+from simipu.operators.formulas.layout import BLOCK, Layout
+from simipu.operators.formulas.moving import (
+    WHOLE_ATOM_BYTES,
+    exchange_code_bytes,
+    operand_atom,
+    rearrangement_cycles,
+)
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.vertices import (
     BINARY_START,
-    REARRANGE_CYCLES_PER_BYTE,
     SERIAL_SLICE,
     SLIC,
     VMAC,
@@ -59,19 +64,29 @@ def matmul(context: Context) -> Work:
     return with_dynamic_operands(context, work)
 
 
-def with_dynamic_operands(context: Context, work: Work) -> Work:
-    """What it takes to bring two activations into the layout of a plan; nothing where one is a weight."""
-    dynamic = [value for i, value in enumerate(context.operands) if not context.is_constant(i)]
-    if len(dynamic) < len(context.operands):
-        return work
-    broken = context.moved and not context.fused_attention
-    atom = context.calibration.broken_atom_bytes if broken else WHOLE_ATOM_BYTES
-    copied = sum(map(context.bytes_per_tile, dynamic))
+def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = (-1, -2)) -> Work:
+    """What it takes to bring activations into the layout of a plan; weights lie so.
+
+    Of two activations both are brought there by a copy of their own; one alone is received in place, unless
+    what is to be added up does not lie in whole blocks. `axes` are those of the sums.
+    """
+    found = [
+        (value, operand_atom(value, context.layout(i), axes[i]), context.layout(i))
+        for i, value in enumerate(context.operands)
+        if not context.is_constant(i)
+    ]
+    if len(found) < len(context.operands):
+        found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
+    sizes = [context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found]
+    copied = sum(sizes)
+    codes = [exchange_code_bytes(context, size, each[1]) for size, each in zip(sizes, found, strict=True)]
+    cycles = [rearrangement_cycles(size, each[1]) for size, each in zip(sizes, found, strict=True)]
     return replace(
         work,
-        compute=work.compute + math.ceil(copied * REARRANGE_CYCLES_PER_BYTE[atom]),
+        compute=work.compute + math.ceil(sum(cycles)),
+        exchange=work.exchange + math.ceil(context.exchange_cycles(copied)),
         temporary_bytes=work.temporary_bytes + copied,
-        code_bytes=work.code_bytes + exchange_code_bytes(context, copied, atom),
+        code_bytes=work.code_bytes + sum(codes),
     )
 
 
@@ -208,6 +223,21 @@ def planned(context: Context, product: Product) -> Work:
         code_bytes=_code_bytes(plan, context),
         macs=product.macs,
         plan=f"{plan.kind} {plan.splits}".strip(),
+        layout=_result_layout(plan, context),
+    )
+
+
+def _result_layout(plan: Plan, context: Context) -> Layout:
+    """Blocks of output channels, split as the plan says."""
+    value = context.result
+    axis = 1 if "Conv" in context.node.op_type and len(value.shape) > 1 else max(0, len(value.shape) - 1)
+    length = value.shape[axis] if value.shape else 1
+    return Layout(
+        context.node.output[0],
+        axis,
+        math.gcd(BLOCK, length),
+        max(1.0, plan.result_elements * context.target.num_tiles / max(1, value.size)),
+        max(1, min(plan.row_parts, length // math.gcd(BLOCK, length))),
     )
 
 

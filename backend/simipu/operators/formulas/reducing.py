@@ -3,48 +3,147 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from onnxgraph import Value
 
-from simipu.operators.formulas.vertices import POOL_POSITION, POOL_TAP
-from simipu.operators.formulas.work import Context, Work
+from simipu.operators.formulas.elementwise import broadcast_cycles
+from simipu.operators.formulas.layout import Layout, linear
+from simipu.operators.formulas.moving import rearrangement_cycles
+from simipu.operators.formulas.vertices import (
+    CONTINUOUS_REDUCE,
+    OUTER_VECTOR,
+    POOL_POSITION,
+    POOL_TAP,
+    InnerLoop,
+)
+from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
-_SOFTMAX_STEPS, _NORM_STEPS = 8, 6
-"""Compute sets, each with its sync (sections 5.2 and 5.3)."""
 _LOAD_BYTES = 8
 """That a tile reads in a cycle: a reduction does nothing else with its elements (section 5.1)."""
 _POOL_VECTOR = 4
 """Channels that a pool looks at together (section 5.4)."""
+_EXP_START = 55
+_EXP, _EXP_FLOAT = InnerLoop(4, 4), InnerLoop(6, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The rows of a tensor along one axis, as they lie on the fullest tile."""
+
+    elements: int
+    count: int
+    """Rows, or parts of rows, of which the tile has any."""
+    run: int
+    """Elements of a row that follow one another."""
+    parts: int
+    """Tiles over which a row is spread."""
+    element_bytes: int
+
+    @staticmethod
+    def of(context: Context, value: Value, layout: Layout | None, axis: int) -> _Rows:
+        """Rows along `axis` of a tensor that lies so; those of another axis are brought together first, by
+        who calls."""
+        length = max(1, value.shape[axis] if value.shape else 1)
+        lay = layout or linear("", value)
+        elements = context.fullest(value.size, lay)
+        along = lay.axis == axis % max(1, len(value.shape))
+        parts = lay.row_parts if along else 1
+        own = max(1, math.ceil(length / parts))
+        run = min(own, lay.piece) if along else own
+        return _Rows(elements, math.ceil(elements / own), run, parts, value.bytes_per_element)
+
+    @property
+    def pieces(self) -> int:
+        """Of a row, on the tile."""
+        return max(1, round(self.elements / max(1, self.count) / self.run))
+
+    def reduce_cycles(self, workers: int) -> float:
+        """Adding up each row, or finding its largest: pieces are copied together first."""
+        together = self.elements * self.element_bytes / _LOAD_BYTES + 60 if self.pieces > 1 else 0.0
+        own = self.run * self.pieces
+        return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers)
+
+    def broadcast_cycles(self, workers: int) -> float:
+        """A pass with a value for each row."""
+        return OUTER_VECTOR.cycles(self.count * self.pieces, self.run, self.element_bytes, workers)
 
 
 def softmax(context: Context) -> Work:
     """The stable form that PopART always takes: the largest, the differences, their exponentials, their sum,
     the quotients."""
-    return softmax_of(context, context.source)
+    return softmax_of(context, context.source, context.source_layout, context.attribute("axis", -1))
 
 
-def softmax_of(context: Context, value: Value) -> Work:
-    """The same of any tensor."""
-    fitted = context.calibration
-    start, per_half = fitted.softmax_cycles, fitted.softmax_cycles_per_half
-    return _passes(context, "softmax", value, start, per_half, _SOFTMAX_STEPS)
+def softmax_of(context: Context, value: Value, layout: Layout | None = None, axis: int = -1) -> Work:
+    """The same of any tensor: two reductions, three passes, and the inverses of the sums, which are floats
+    (popnn's NonLinearity.cpp; section 5.2)."""
+    rows = _Rows.of(context, value, layout, axis)
+    workers = context.target.workers_per_tile
+    exp = _EXP_FLOAT if is_wide(value) else _EXP
+    compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers)
+    compute += context.loop_cycles(rows.elements, exp, _EXP_START)
+    compute += 2 * context.loop_cycles(rows.count, InnerLoop(6, 2))
+    split = rows.parts > 1
+    compute += 2 * _across(context) if split else 0
+    exchange = 2 * context.exchange_cycles(rows.count * rows.parts * 4) if split else 0.0
+    return context.spread(
+        "softmax",
+        compute,
+        exchange,
+        steps=4 if split else 1,
+        local_steps=6,
+        temporary=context.bytes_per_tile(value),
+        layout=layout,
+    )
+
+
+def _across(context: Context) -> float:
+    """Of the second stage of a reduction whose rows several tiles have parts of."""
+    return context.calibration.reduction_cycles
+
+
+def fast_norm(context: Context) -> Work:
+    """PopRT's vertex for halves: a norm without regrouping. Its own cycles are not public; the passes of the
+    plain one are taken."""
+    return _normed(context, regroups=False)
 
 
 def norm(context: Context) -> Work:
     """Sums and sums of squares, the inverse deviation, and four passes: less the mean, times the inverse,
-    times gamma, plus beta."""
-    fitted = context.calibration
-    start, per_half = fitted.norm_cycles, fitted.norm_cycles_per_half
-    return _passes(context, "norm", context.source, start, per_half, _NORM_STEPS)
+    times gamma, plus beta. PopART's group norm wants groups of four channels, and gives the result back as
+    the source was: two regroupings, element by element (section 5.3)."""
+    return _normed(context, regroups=True)
 
 
-def _passes(context: Context, kind: str, value: Value, start: int, per_half: float, steps: int) -> Work:
-    """Floats take twice as long; the source is copied once and a result is made."""
-    width = value.bytes_per_element / HALF_BYTES
-    elements = context.per_tile(value.size)
-    temporary = 2 * context.bytes_per_tile(value)
-    return context.spread(kind, start + elements * per_half * width, steps=steps, temporary=temporary)
+def _normed(context: Context, *, regroups: bool) -> Work:
+    value, layout = context.source, context.source_layout
+    axis = len(value.shape) - 1
+    rows = _Rows.of(context, value, layout, axis)
+    workers = context.target.workers_per_tile
+    vector = Value((value.shape[-1] if value.shape else 1,), value.bytes_per_element)
+    scaled = sum(broadcast_cycles(context, vector, rows.elements, layout)[0] for _ in range(2))
+    compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers) + scaled
+    compute += context.loop_cycles(rows.count, InnerLoop(18, 2))
+    split = rows.parts > 1
+    compute += _across(context) if split else 0
+    received = 2 * rows.count * rows.parts * 4 if split else 0
+    steps = 3 if split else 1
+    if regroups:
+        moved = rows.elements * value.bytes_per_element
+        compute += 2 * rearrangement_cycles(moved, min(4, value.bytes_per_element))
+        received += 2 * moved
+        steps += 2
+    return context.spread(
+        "norm",
+        compute,
+        context.exchange_cycles(received),
+        steps=steps,
+        local_steps=6,
+        temporary=2 * context.bytes_per_tile(value),
+        layout=layout,
+    )
 
 
 def reduction(context: Context) -> Work:

@@ -215,6 +215,64 @@ class InnerLoop:
     vector: int
 
 
+@dataclass(frozen=True, slots=True)
+class InnerVector:
+    """Adding or multiplying a row of halves to many rows: for each piece of the row a worker takes a share
+    of the rows, 8 halves in 2 cycles (popopsCycleEstimators.cpp 697-1186; section 4.1)."""
+
+    worker: int = 22
+    piece: int = 12
+    vector: int = 15
+    """For each 8 halves of a piece, before and after the loop over rows."""
+    row: int = 2
+    grain: int = 4
+    """Halves of which a piece must be a multiple: else the operand is copied out."""
+
+    def cycles(self, pieces: float, run: int, repeats: float, workers: int) -> float:
+        """Of a tile with `pieces` of `run` halves, each of which goes to as many rows as it is repeated."""
+        rows = math.ceil(math.ceil(repeats) / workers)
+        each = self.piece + math.ceil(run / 8) * (self.vector + self.row * (rows - 1))
+        return SPREAD_START + workers * (self.worker + math.ceil(pieces) * each)
+
+
+@dataclass(frozen=True, slots=True)
+class OuterVector:
+    """A value for each row: rows are shared out among the workers or, where they are long, the columns of
+    each (popopsCycleEstimators.cpp 232-300; section 4.1)."""
+
+    worker: int = 15
+    row: int = 7
+    broken_row: int = 25
+    """Where the row does not end at 64 bits."""
+    vector: int = 2
+
+    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int) -> float:
+        """Of a tile with so many rows of `columns` elements that follow one another."""
+        width = 8 // min(8, max(2, element_bytes))
+        row = self.row if columns % width == 0 else self.broken_row
+        if columns < workers * width:
+            loops = math.ceil(rows / workers) * (row + self.vector * math.ceil(columns / width))
+        else:
+            loops = rows * (row + self.vector * math.ceil(math.ceil(columns / workers) / width))
+        return SPREAD_START + workers * (self.worker + loops)
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuousReduce:
+    """Adding up rows of elements that follow one another, each by one worker (CycleEstimationFunctions.cpp of
+    popops; section 5.1)."""
+
+    worker: int = 17
+    row: int = 12
+
+    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int) -> float:
+        """Of a tile with so many rows of `columns` elements."""
+        each = self.row + math.ceil(columns * min(4, element_bytes) / 8)
+        return SPREAD_START + workers * (self.worker + math.ceil(rows / workers) * each)
+
+
+CONTINUOUS_REDUCE = ContinuousReduce()
+INNER_VECTOR, OUTER_VECTOR = InnerVector(), OuterVector()
 SPREAD_START, UNARY_START, BINARY_START, BROADCAST_START = 11, 17, 28, 20
 """Of a vertex over a tile's elements: of the supervisor, and of each worker, by its operands (section 4)."""
 GATHER_WORKER, GATHER_INDEX, GATHER_HIT = 30, 8, 19

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
@@ -12,9 +12,13 @@ from onnxgraph import Value, attribute
 
 from simipu.errors import CompileError
 from simipu.operators.formulas.calibration import Calibration
+from simipu.operators.formulas.layout import Layout
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, InnerLoop
 from simipu.target import HALF_BYTES, Target
+
+VIEW = "view"
+"""The kind of what moves and computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,17 @@ class Work:
     compute: int = 0
     exchange: int = 0
     steps: int = 0
+    """Supersteps: what is exchanged, and what is computed of it."""
+    local_steps: int = 0
+    """Further compute sets, whose operands are where they are needed: tiles need not wait for each other."""
     tiles: int = 0
     temporary_bytes: int = 0
     code_bytes: int = 0
     macs: int = 0
     plan: str = ""
     fallback: bool = False
+    layout: Layout | None = field(default=None, compare=False)
+    """Of the results, where it is not row after row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +56,10 @@ class Context:
     half_partials: bool
     constants: frozenset[str]
     """Names of the tensors that are known at compile time, weights above all."""
-    moved: frozenset[str]
-    """Names of the tensors whose layout a Transpose has just changed."""
-    fused_attention: bool = False
+    scalars: Mapping[str, float] = field(default_factory=dict)
+    """Constants of one element by name, as far as formulas depend on their values: exponents."""
+    layouts: Sequence[Layout | None] = ()
+    """Of the inputs; None of those without data, and of weights, which lie as their first reader wants."""
 
     @property
     def result(self) -> Value:
@@ -99,18 +109,56 @@ class Context:
         """Cycles in which a tile receives so many bytes."""
         return num_bytes / self.target.exchange_bytes_per_cycle
 
+    def known_scalar(self, index: int) -> float | None:
+        """The value of that input, where it is a constant of one element."""
+        return self.scalars.get(self.node.input[index])
+
+    def layout(self, index: int) -> Layout | None:
+        """Of that input, if it is an activation."""
+        return self.layouts[index] if index < len(self.layouts) else None
+
+    @property
+    def source_layout(self) -> Layout | None:
+        """Of the largest input that is an activation."""
+        sizes = [value.size if value else 0 for value in self.inputs]
+        found = [(size, layout) for size, layout in zip(sizes, self.layouts, strict=False) if layout]
+        return max(found, key=lambda each: each[0], default=(0, None))[1]
+
+    def fullest(self, size: int, layout: Layout | None = None) -> int:
+        """Of so many elements those of the fullest tile: where they lie as `layout` says, or evenly."""
+        return self.per_tile(math.ceil(size * (layout.imbalance if layout else 1.0)))
+
     def pass_over(self, value: Value, loop: InnerLoop, start: int = UNARY_START) -> float:
         """Cycles of a vertex over the elements of a tile: a start of each worker, then its loop."""
-        loops = math.ceil(self.per_tile(value.size) / self.target.workers_per_tile / loop.vector)
+        return self.loop_cycles(self.per_tile(value.size), loop, start)
+
+    def loop_cycles(self, elements: int, loop: InnerLoop, start: int = UNARY_START) -> float:
+        """The same of so many elements of a tile."""
+        loops = math.ceil(elements / self.target.workers_per_tile / loop.vector)
         return SPREAD_START + self.target.workers_per_tile * (start + loops * loop.cycles)
 
     def spread(
-        self, kind: str, compute: float, exchange: float = 0, steps: int = 1, temporary: int = 0
+        self,
+        kind: str,
+        compute: float,
+        exchange: float = 0,
+        steps: int = 1,
+        temporary: int = 0,
+        local_steps: int = 0,
+        layout: Layout | None = None,
     ) -> Work:
         """Work of which every tile that has an element takes its share."""
-        tiles = min(self.target.num_tiles, max(1, self.result.size))
-        code = self.calibration.step_code_bytes
-        return Work(kind, math.ceil(compute), math.ceil(exchange), steps, tiles, temporary, code)
+        return Work(
+            kind,
+            compute=math.ceil(compute),
+            exchange=math.ceil(exchange),
+            steps=steps,
+            local_steps=local_steps,
+            tiles=min(self.target.num_tiles, max(1, self.result.size)),
+            temporary_bytes=temporary,
+            code_bytes=self.calibration.step_code_bytes,
+            layout=layout,
+        )
 
 
 def is_wide(value: Value) -> bool:

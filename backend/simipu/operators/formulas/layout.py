@@ -1,0 +1,137 @@
+"""How tensors lie on the tiles: who put them there, which elements stay together, what views make of that.
+
+PopART moves nothing for a Transpose, Reshape, Slice, Split, Concat or Expand: each is another way to look at
+the same bytes (docs/ipu-performance.md, section 6.4). What a view costs is paid by whoever reads it and wants
+another layout, at most once an operand, in pieces as long as the layout keeps together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import onnx
+from onnxgraph import Value, attribute
+
+BLOCK = 16
+"""Output channels that the AMP units make together: results of products lie in pieces of so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies."""
+
+    origin: str
+    """The tensor whose layout it has: elements of two operands of one origin are on the same tiles."""
+    axis: int
+    """The dimension whose elements follow one another in memory."""
+    piece: int
+    """How many of them do before those of another row follow."""
+    imbalance: float = 1.0
+    """Elements of the fullest tile over those of an even spread, at least 1."""
+    row_parts: int = 1
+    """Tiles over which a row along `axis` is spread."""
+
+    def grain(self, axis: int) -> int:
+        """Elements that stay together along that dimension."""
+        return self.piece if axis == self.axis else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A node that moves nothing, and what it looks at."""
+
+    node: onnx.NodeProto
+    layouts: Sequence[Layout]
+    inputs: Sequence[Value]
+    result: Value
+
+    @property
+    def source(self) -> Layout:
+        return self.layouts[0]
+
+    @property
+    def value(self) -> Value:
+        return self.inputs[0]
+
+
+def linear(name: str, value: Value) -> Layout:
+    """Row after row, in equal parts: inputs from the host, and what no product made."""
+    return Layout(name, len(value.shape) - 1, value.shape[-1] if value.shape else 1)
+
+
+def follow(
+    node: onnx.NodeProto, layouts: Sequence[Layout], inputs: Sequence[Value], result: Value, *, strided: bool
+) -> Layout:
+    """The layout of a view: that of its source, as far as what it keeps together stays so.
+
+    `layouts` and `inputs` are those of the inputs with data, the source first; `strided` is a slice that
+    leaves elements out.
+    """
+    source, value = layouts[0], inputs[0]
+    rule = _VIEWS.get(node.op_type)
+    if rule is None or not value.shape or not result.shape:
+        return source if value.shape == result.shape else linear(source.origin, result)
+    if strided:
+        source = replace(source, piece=1)
+        layouts = [source, *layouts[1:]]
+    found = rule(_View(node, layouts, inputs, result))
+    parts = min(found.row_parts, max(1, result.shape[found.axis]))
+    return replace(
+        found, origin=found.origin if value.shape == result.shape else node.output[0], row_parts=parts
+    )
+
+
+def _transposed(view: _View) -> Layout:
+    order = list(attribute(view.node, "perm", list(reversed(range(len(view.result.shape))))))
+    return replace(view.source, axis=order.index(view.source.axis))
+
+
+def _reshaped(view: _View) -> Layout:
+    """The dimension with the same stride has the pieces, as far as whole ones fit into it."""
+    source, value, result = view.source, view.value, view.result
+    stride = math.prod(value.shape[source.axis + 1 :])
+    inner = 1
+    for axis in reversed(range(len(result.shape))):
+        size = result.shape[axis]
+        if inner == stride and size > 1:
+            parts = max(1, source.row_parts * size // max(1, value.shape[source.axis]))
+            return replace(source, axis=axis, piece=math.gcd(source.piece, size), row_parts=parts)
+        inner *= size
+    return replace(source, axis=len(result.shape) - 1, piece=1, row_parts=1)
+
+
+def _cut(view: _View) -> Layout:
+    """A part along the pieces' dimension keeps what divides it; other parts keep whole pieces."""
+    source, value = view.source, view.value
+    size = view.result.shape[source.axis]
+    if size == value.shape[source.axis]:
+        return source
+    parts = max(1, source.row_parts * size // max(1, value.shape[source.axis]))
+    return replace(source, piece=math.gcd(source.piece, size), row_parts=parts)
+
+
+def _joined(view: _View) -> Layout:
+    source = max(zip(view.layouts, view.inputs, strict=True), key=lambda each: each[1].size)[0]
+    axis = attribute(view.node, "axis", 0) % len(view.result.shape)
+    if source.axis != axis:
+        return source
+    piece = math.gcd(source.piece, *(value.shape[axis] for value in view.inputs if len(value.shape) > axis))
+    return replace(source, piece=piece)
+
+
+def _spread_out(view: _View) -> Layout:
+    source, value, result = view.source, view.value, view.result
+    axis = source.axis + len(result.shape) - len(value.shape)
+    kept = axis >= 0 and result.shape[axis] == value.shape[source.axis]
+    return replace(source, axis=max(axis, 0), piece=source.piece if kept else 1)
+
+
+_VIEWS = {
+    "Transpose": _transposed,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshaped),
+    **dict.fromkeys(("Slice", "Split"), _cut),
+    "Concat": _joined,
+    **dict.fromkeys(("Expand", "Tile"), _spread_out),
+}
