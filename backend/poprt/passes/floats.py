@@ -45,6 +45,8 @@ HALF_PRECISIONS = ("fp16", "fp8", "fp8_weight")
 HALF_LIMIT = 65500.0
 """To which finite constants are clipped, as in the real tool's log; the largest half is 65504, and to it this
 is rounded."""
+_EXPORTED = {"GroupNormalization": "LayerNormalization"}
+"""What operators were called in the model that was given: people know them by these names."""
 LEAST_CONSTANT = 1e-7
 """To which tiny constants are raised, as in the real tool's log; halves below 3e-8 are zeros."""
 
@@ -180,10 +182,10 @@ def _retype_chip(graph: onnx.GraphProto, before: int, after: int) -> bool:
 class FloatToHalf(Pass):
     """Turn inputs, outputs, weights and operators of a model to half.
 
-    Operators of `skip_op_types` (fp16_skip_op_types, by their names after conversion), nodes of
-    `skip_op_names` and operators that have no half variant stay in float, between casts; what one of them
-    hands to another stays in float on the way. So do, with `enable_avoid_overflow_patterns`, the patterns of
-    `overflowing`.
+    Operators of `skip_op_types` (fp16_skip_op_types, by their names after conversion; LayerNormalization is
+    GroupNormalization then, and may be said all the same), nodes of `skip_op_names` and operators that have
+    no half variant stay in float, between casts; what one of them hands to another stays in float on the
+    way. So do, with `enable_avoid_overflow_patterns`, the patterns of `overflowing`.
 
     Constants are clipped to +-65500 where they are finite, so that a mask of -FLT_MAX does not become -inf,
     and those of one element other than 0 are raised to +-1e-7, so that an epsilon does not become 0; each is
@@ -357,6 +359,7 @@ class _Conversion:
         """Whether a node stays in float."""
         return (
             node.op_type in self.skip_op_types
+            or _EXPORTED.get(node.op_type) in self.skip_op_types
             or node.name in self.skip_op_names
             or any(name in self.overflowing for name in node.output)
             or not self._has_half(node)

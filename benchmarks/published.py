@@ -1,0 +1,34 @@
+"""Published runs name their options in words of their own; here they are the arguments of poprt.Converter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_REMAP = "remap"
+_SAME = ("disable_fast_norm",)
+"""Called alike here and there."""
+
+
+def converter_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `poprt.converter.Converter` of a published run, `precision` and shapes aside.
+
+    `custom_ops` are the passes that it has listed, or `remap` for Remap behind products; `fp32_ops` the
+    operators that it left in float. `fuse_gelu` says whether GELUs were fused, in whichever form the model
+    has; without it, those in the tanh form are, as by default. Options of the compiler are left out.
+    """
+    found: dict[str, Any] = {name: options[name] for name in _SAME if name in options}
+    passes = [str(name).lower() for name in options.get("custom_ops", ())]
+    listed = [name for name in passes if name != _REMAP]
+    if listed:
+        found["used_passes"] = listed
+    if len(listed) < len(passes):
+        found["enable_insert_remap"] = True
+    if options.get("fp32_ops"):
+        found["fp16_skip_op_types"] = list(options["fp32_ops"])
+    fuses = options.get("fuse_gelu")
+    if fuses:
+        found["enable_erf_gelu"] = True
+    elif fuses is not None:
+        found["skip_passes"] = ["gelu_pattern"]
+    return found
