@@ -19,7 +19,7 @@ def branch(kind, nodes, held, output):
 def branches(yes, no):
     node = helper.make_node("If", ["which"], ["y"], name="if", then_branch=yes, else_branch=no)
     inputs = {"x": (F, [2]), "which": (B, [])}
-    return make_model([node], inputs, {"y": (F, [2])}, {"w": np.float32([9, 9])})
+    return make_model([node], inputs, {"y": (F, [2])}, {"w": np.float32([9, 8])})
 
 
 def answers(model):
@@ -73,12 +73,22 @@ def test_equal_constants_of_bodies_are_those_around_them():
         branch(
             kind, [helper.make_node("Add", ["x", f"{kind}v"], [f"{kind}y"])], {f"{kind}v": value}, f"{kind}y"
         )
-        for kind, value in (("yes", [9, 9]), ("no", [3, 4]))
+        for kind, value in (("yes", [9, 8]), ("no", [3, 4]))
     )
     changed = get_pass("remove_duplicated_initializer")(branches(yes, no))
     graphs = [each.g for each in changed.graph.node[0].attribute]
     assert sorted(t.name for graph in graphs for t in graph.initializer) == ["nov"]
-    assert answers(changed) == [[10, 11], [4, 6]]
+    assert answers(changed) == [[10, 10], [4, 6]]
+
+
+def test_weights_that_are_not_trained_yet_stay_apart():
+    weights = {"v": np.float32([0, 0]), "u": np.float32([0, 0])}
+    nodes = [helper.make_node("Add", ["x", "v"], ["a"]), helper.make_node("Add", ["a", "u"], ["y"])]
+    model = make_model(nodes, {"x": (F, [2])}, {"y": (F, [2])}, weights)
+    for name in ("remove_duplicated_initializer", "eliminate_nop_arithmetic"):
+        model = get_pass(name)(model)
+    assert {tensor.name for tensor in model.graph.initializer} == {"v", "u"}
+    assert [list(node.input) for node in model.graph.node] == [["x", "v"], ["a", "u"]]
 
 
 @pytest.mark.parametrize(

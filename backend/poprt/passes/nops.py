@@ -10,6 +10,7 @@ from onnxgraph import attribute
 
 from poprt.passes.base_pass import Stage, register
 from poprt.passes.scopes import NodeBypass, Scope
+from poprt.passes.views import is_untrained
 
 _RATIO_IS_INPUT = 12
 """The opset from which Dropout takes its ratio, and whether it trains, as inputs; from 7 to 11 it never
@@ -60,7 +61,8 @@ class EliminateNopCast(NodeBypass):
 
 @register("eliminate_nop_arithmetic", stage=Stage.FOLDING, default=True)
 class EliminateNopArithmetic(NodeBypass):
-    """Drop x + 0, x - 0, x * 1 and x / 1, where the shape stays. (Of -0 + 0 the sign is lost.)"""
+    """Drop x + 0, x - 0, x * 1 and x / 1, where the shape stays. (Of -0 + 0 the sign is lost.) A bias or a
+    scale that is not trained yet stays."""
 
     op_types = frozenset(_NEUTRAL)
 
@@ -76,7 +78,9 @@ class EliminateNopArithmetic(NodeBypass):
 
 def _is_full(scope: Scope, name: str, number: int) -> bool:
     found = scope.value(name)
-    return found is not None and found.dtype.kind in "fiu" and bool(np.all(found == number))
+    if found is None or found.dtype.kind not in "fiu" or is_untrained(found):
+        return False
+    return bool(np.all(found == number))
 
 
 def keeps_shape(node: onnx.NodeProto, source: str, scope: Scope) -> bool:

@@ -11,6 +11,7 @@ from onnxgraph import iter_bodies, rename
 from onnxgraph.weights import describe_place, has_data, is_outlined, read_array
 
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.views import is_untrained
 
 _SAMPLE_BYTES = 256
 """Of a tensor, spread over it, by which most that are not equal are told apart."""
@@ -25,7 +26,7 @@ class RemoveDuplicatedInitializer(Pass):
     around them.
 
     Outputs and inputs keep their own. Outlined weights are equal where they lie in one place, and what they
-    hold is not read; weights without data are equal to none.
+    hold is not read; weights without data are equal to none, nor are those that are not trained yet.
     """
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -84,7 +85,9 @@ def _find_doubles(
 
 
 def _can_be_equal(tensor: TensorProto) -> bool:
-    return has_data(tensor) and tensor.data_type != TensorProto.STRING
+    if not has_data(tensor) or tensor.data_type == TensorProto.STRING:
+        return False
+    return is_outlined(tensor) or not is_untrained(read_array(tensor))
 
 
 def _data(tensor: TensorProto) -> bytes | tuple[str, ...]:

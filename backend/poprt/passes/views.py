@@ -46,6 +46,13 @@ def tensor_of(node: onnx.NodeProto) -> TensorProto | None:
     return node.attribute[0].t if is_held else None
 
 
+def is_untrained(value: Array) -> bool:
+    """Whether a weight may be what training starts from: several floats, all alike. Models are written before
+    they are trained, or for their shapes; what is done for such a weight's values, as to drop a bias of
+    zeros, is not done for the trained model, whose graph it is."""
+    return value.size > 1 and value.dtype.kind == "f" and bool((value == value.flat[0]).all())
+
+
 def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
     """What a graph says of its tensors."""
     return {each.name: each.type.tensor_type for each in (*graph.value_info, *graph.output, *graph.input)}
