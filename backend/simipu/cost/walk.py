@@ -75,9 +75,6 @@ class Walk:
         meanwhile."""
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
-        for info in graph.input:
-            if info.name in self.values and info.name not in self._constants:
-                self._layouts.setdefault(info.name, linear(info.name, self.values[info.name]))
         liveness = Liveness(graph, self.values, ipus)
         for i, node in enumerate(graph.node):
             if not inside:
@@ -120,6 +117,7 @@ class Walk:
     def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
         target, is_link = self.target, node.op_type == IPU_COPY
         sync = target.external_sync_cycles if is_link else target.internal_sync_cycles
+        sync += 0 if is_link else self.calibration.phase_cycles
         control = work.steps * sync + work.local_steps * self.calibration.local_step_cycles
         return OperatorCost(inside + node.name, node.op_type, work, control, live + work.temporary_bytes, ipu)
 
@@ -138,11 +136,14 @@ class Walk:
         if self._is_constant(node):
             return
         read = [name for name in node.input if name in self._layouts and name in self.values]
+        sizes = {name: self.values[name].size for name in node.input if name in self.values}
         for name in node.output:
             if name not in self.values:
                 continue
             value = self.values[name]
-            if work.kind == VIEW and read:
+            if work.kind == VIEW:
+                if not read or max(sizes, key=sizes.__getitem__) not in read:
+                    continue
                 self._layouts[name] = follow(
                     node,
                     [self._layouts[each] for each in read],

@@ -42,6 +42,9 @@ class Calibration:
     """Of a normalisation, beside its elements. Assumed (section 5.3)."""
     norm_cycles_per_half: float = 3.5
     """Two reductions and four passes: added up from the vertices (section 5.3)."""
+    phase_cycles: int = 300
+    """Of each exchange, beside its sync and its bytes: the way over the chip, and tiles that are not ready at
+    the same time. Fitted."""
     local_step_cycles: int = 60
     """Of a compute set whose operands are on the tiles already: its launch from the supervisor, about five
     instructions of 6 cycles by the bytes of control code of real profiles, and the workers' end. Assumed."""

@@ -113,4 +113,5 @@ def copy_between_ipus(context: Context) -> Work:
     """One tensor over the links between two IPUs (section 1.3)."""
     target = context.target
     cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
-    return Work("link", 0, cycles, 1, target.num_tiles, code_bytes=context.calibration.step_code_bytes)
+    code = context.calibration.step_code_bytes
+    return Work("link", exchange=cycles, steps=1, tiles=target.num_tiles, code_bytes=code)

@@ -139,7 +139,7 @@ def plan_product(product: Product, target: Target, options: PlanOptions, calibra
         for candidate in candidates
     ]
     return min(
-        plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * target.internal_sync_cycles)
+        plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * (target.internal_sync_cycles + calibration.phase_cycles))
     )
 
 
@@ -222,7 +222,7 @@ class _Ways:
     @property
     def steps(self) -> Array:
         """Each serial part is exchanged and computed; then partial sums are exchanged and added up."""
-        found: Array = self.serial * 2 + np.where(self.k_split > 1, 2, 0)
+        found: Array = self.serial + np.where(self.k_split > 1, 1, 0)
         return found
 
     def exchange_cycles(self) -> Array:
@@ -273,7 +273,7 @@ def _plan(
     # As poplin: the fastest that fits or, where none does, the smallest. Poplin's objective leaves syncs out;
     # here they count, since they are a part of what is estimated.
     fits = memory <= options.available_memory_proportion * target.bytes_per_tile
-    total = compute + exchange + steps * target.internal_sync_cycles
+    total = compute + exchange + steps * (target.internal_sync_cycles + calibration.phase_cycles)
     best = int(np.argmin(np.where(fits, total, np.inf) if fits.any() else memory))
     streamed = float(ways.groups * (ways.input_bytes + ways.partial_bytes)[best])
     layout = (

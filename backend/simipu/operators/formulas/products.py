@@ -14,11 +14,11 @@ from simipu.operators.formulas.moving import (
     WHOLE_ATOM_BYTES,
     exchange_code_bytes,
     operand_atom,
-    rearrangement_cycles,
 )
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.vertices import (
     BINARY_START,
+    REARRANGE_CYCLES_PER_BYTE,
     SERIAL_SLICE,
     SLIC,
     VMAC,
@@ -27,6 +27,9 @@ from simipu.operators.formulas.vertices import (
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
 
+MOST_RECEIVERS = 7
+"""Tiles that an operand goes to as it is; for more it is copied into the plan's layout first, once
+(Convolution.cpp, convolutionPreprocess; section 3.6)."""
 FEW_CHANNELS, PACKED_ROWS = 16, (4, 2, 1)
 """Input channels of a block of halves; where there are fewer, poplin packs as many kernel rows into them as
 fit, of these (ConvPlan.cpp; section 3.2)."""
@@ -73,18 +76,19 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
     found = [
         (value, operand_atom(value, context.layout(i), axes[i]), context.layout(i))
         for i, value in enumerate(context.operands)
-        if not context.is_constant(i)
+        if context.layout(i) is not None and not context.is_constant(i)
     ]
-    if len(found) < len(context.operands):
+    if any(context.is_constant(i) for i in range(len(context.operands))) and work.broadcasts <= MOST_RECEIVERS:
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
     sizes = [context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found]
     copied = sum(sizes)
     codes = [exchange_code_bytes(context, size, each[1]) for size, each in zip(sizes, found, strict=True)]
-    cycles = [rearrangement_cycles(size, each[1]) for size, each in zip(sizes, found, strict=True)]
+    cycles = [size * REARRANGE_CYCLES_PER_BYTE[each[1]] for size, each in zip(sizes, found, strict=True)]
     return replace(
         work,
         compute=work.compute + math.ceil(sum(cycles)),
         exchange=work.exchange + math.ceil(context.exchange_cycles(copied)),
+        steps=work.steps + len(found),
         temporary_bytes=work.temporary_bytes + copied,
         code_bytes=work.code_bytes + sum(codes),
     )
@@ -224,6 +228,7 @@ def planned(context: Context, product: Product) -> Work:
         macs=product.macs,
         plan=f"{plan.kind} {plan.splits}".strip(),
         layout=_result_layout(plan, context),
+        broadcasts=plan.row_parts,
     )
 
 

@@ -9,12 +9,12 @@ from onnxgraph import Value
 
 from simipu.operators.formulas.elementwise import broadcast_cycles
 from simipu.operators.formulas.layout import Layout, linear
-from simipu.operators.formulas.moving import rearrangement_cycles
 from simipu.operators.formulas.vertices import (
     CONTINUOUS_REDUCE,
     OUTER_VECTOR,
     POOL_POSITION,
     POOL_TAP,
+    REARRANGE_CYCLES_PER_BYTE,
     InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
@@ -65,6 +65,12 @@ class _Rows:
         own = self.run * self.pieces
         return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers)
 
+    def across_cycles(self, workers: int) -> float:
+        """Adding up the parts of rows that several tiles have."""
+        if self.parts == 1:
+            return 0.0
+        return CONTINUOUS_REDUCE.cycles(math.ceil(self.count / self.parts), self.parts, 4, workers)
+
     def broadcast_cycles(self, workers: int) -> float:
         """A pass with a value for each row."""
         return OUTER_VECTOR.cycles(self.count * self.pieces, self.run, self.element_bytes, workers)
@@ -86,7 +92,7 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
     compute += context.loop_cycles(rows.elements, exp, _EXP_START)
     compute += 2 * context.loop_cycles(rows.count, InnerLoop(6, 2))
     split = rows.parts > 1
-    compute += 2 * _across(context) if split else 0
+    compute += 2 * rows.across_cycles(workers)
     exchange = 2 * context.exchange_cycles(rows.count * rows.parts * 4) if split else 0.0
     return context.spread(
         "softmax",
@@ -97,11 +103,6 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
         temporary=context.bytes_per_tile(value),
         layout=layout,
     )
-
-
-def _across(context: Context) -> float:
-    """Of the second stage of a reduction whose rows several tiles have parts of."""
-    return context.calibration.reduction_cycles
 
 
 def fast_norm(context: Context) -> Work:
@@ -127,12 +128,12 @@ def _normed(context: Context, *, regroups: bool) -> Work:
     compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers) + scaled
     compute += context.loop_cycles(rows.count, InnerLoop(18, 2))
     split = rows.parts > 1
-    compute += _across(context) if split else 0
+    compute += rows.across_cycles(workers)
     received = 2 * rows.count * rows.parts * 4 if split else 0
     steps = 3 if split else 1
     if regroups:
         moved = rows.elements * value.bytes_per_element
-        compute += 2 * rearrangement_cycles(moved, min(4, value.bytes_per_element))
+        compute += 2 * moved * REARRANGE_CYCLES_PER_BYTE[min(4, value.bytes_per_element)]
         received += 2 * moved
         steps += 2
     return context.spread(

@@ -41,6 +41,8 @@ class Work:
     fallback: bool = False
     layout: Layout | None = field(default=None, compare=False)
     """Of the results, where it is not row after row."""
+    broadcasts: int = 1
+    """Of a product: tiles that receive the same part of its activations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,378 @@
+"""Published figures of real IPUs and of Graphcore's own simulator, each beside what the model says.
+
+`benchmarks/data` has the figures with their sources, and `published_models.py`, which builds networks as
+their exporters wrote them: they go through the converter as any user's model does.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import networks
+import numpy as np
+import onnx
+from commands.profile.source import OnnxSource
+from onnx import TensorProto
+from poprt.passes.precision import FloatToFp8, Fp8Params
+from poprt.pipeline import estimate
+from published import converter_options
+from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
+from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
+from simipu.target import TARGETS, Target
+
+_BLOCK = 16
+"""Input channels of halves that an AMP unit takes at a time."""
+DATA = Path(__file__).with_name("data")
+MK1, MK2, BOW, C600 = (TARGETS[name] for name in ("ipu1", "ipu2", "bow", "ipu21"))
+sys.path.insert(0, str(DATA))
+import published_models  # noqa: E402
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One published figure and what the model says."""
+
+    network: str
+    """What is left out together: figures of one network in several precisions know each other."""
+    family: str
+    name: str
+    predicted: float
+    measured: float
+    modelled: Estimate | None = None
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured."""
+        return self.predicted / self.measured
+
+    @property
+    def error(self) -> float:
+        """Its distance from 1."""
+        return abs(self.ratio - 1)
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether Graphcore's simulator said it, no chip."""
+        return self.network.startswith("simulator")
+
+
+Answer = tuple[float, Estimate | None]
+"""Modelled seconds, and the estimate that they are of."""
+Predict = Callable[[dict[str, Any], Calibration], Answer]
+
+
+def iter_points(
+    calibration: Calibration = CALIBRATION, networks_wanted: Callable[[str], bool] = lambda _network: True
+) -> Iterator[Point]:
+    """All figures that the model can be asked for, of the networks that are wanted."""
+    yield from _iter_simulator_points(calibration, networks_wanted)
+    for row in json.loads((DATA / "ipu-measured-calibration.json").read_text()):
+        network, family, predict = _find_predictor(row)
+        if predict is None or not networks_wanted(network):
+            continue
+        measured = _measured_seconds(row)
+        if measured is not None:
+            seconds, found = predict(row, calibration)
+            yield Point(network, family, _name(row), seconds, measured, found)
+
+
+def _find_predictor(row: dict[str, Any]) -> tuple[str, str, Predict | None]:
+    metric = "latency" if row["group"] == "poprt/null-model" else "throughput"
+    if row["metric"] != metric:
+        return "", "", None
+    return _PREDICTORS.get(row["group"], ("", "", None))
+
+
+def _measured_seconds(row: dict[str, Any]) -> float | None:
+    derived = row.get("derived", {})
+    if "time_us" in derived:
+        return float(derived["time_us"]) * 1e-6
+    if "tile_cycles" in derived:
+        return BOW.seconds(derived["tile_cycles"])
+    if row["unit"] == "tokens/s":
+        return float(row["batch_size"] / row["value"])
+    if row["metric"] == "latency":
+        return float(row["value"]) * 1e-3
+    interval = row.get("batch_interval_ms") or row.get("derived", {}).get("batch_interval_ms")
+    return None if interval is None else float(interval) * 1e-3
+
+
+def _name(row: dict[str, Any]) -> str:
+    parts = [
+        str(row.get("variant") or row.get("shape") or row["model"])[:48],
+        f"batch {row.get('batch_size', '-')}",
+    ]
+    return " ".join([*parts, "synthetic" if "synthetic" in row.get("io_mode", "") else ""]).strip()
+
+
+_COMPILER_OPTIONS = (
+    "partials_type",
+    "num_io_tiles",
+    "batches_per_step",
+    "stream_buffering_depth",
+    "available_memory_proportion",
+    "use_128bit_conv_unit_load",
+)
+
+
+def _predict(
+    row: Mapping[str, Any], model: onnx.ModelProto, calibration: Calibration, **options: Any
+) -> Answer:
+    found = dict(row.get("compile_options") or {})
+    found["num_io_tiles"] = found.get("num_io_tiles", found.get("num_iotiles", 0))
+    found.setdefault("batches_per_step", 64)
+    found["partials_type"] = found.get("partials_type", "half").split()[0]
+    options = {name: found[name] for name in _COMPILER_OPTIONS if name in found} | options
+    result = estimate(model, C600, CostOptions(**options), calibration=calibration)
+    if "synthetic" in row.get("io_mode", ""):
+        return result.compute_seconds, result
+    return result.seconds_per_batch, result
+
+
+@lru_cache(maxsize=64)
+def _converted(record: str) -> onnx.ModelProto:
+    """The converted graph of a published run."""
+    case = CASES[record]
+    with tempfile.TemporaryDirectory() as folder:
+        source = OnnxSource(Path(published_models.build(case, folder)["onnx"]), {})
+        return source.convert(
+            None, case["precision"], lambda _step: None, **converter_options(case["options"])
+        )
+
+
+def _published(row: dict[str, Any], calibration: Calibration) -> Answer:
+    options = CASES[row["id"]]["options"]
+    return _predict({"compile_options": options}, _converted(row["id"]), calibration)
+
+
+def _iter_cases() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The published runs by their record: those that `published_models` has, and those of the same networks
+    with other sizes and options."""
+    for case in published_models.cases():
+        yield case["record"], case
+    half, squad = published_models.HALF, published_models.SQUAD
+    for row in json.loads((DATA / "ipu-measured-calibration.json").read_text()):
+        if row["metric"] != "throughput":
+            continue
+        sizes, options = {"S": row.get("seq_len")}, dict(half)
+        if row["group"] == "poprt/bert-base-256/FP16":
+            sizes["act"] = "gelu_tanh"
+            options |= {**squad, "fuse_gelu": "gelu" in row["variant"]}
+        elif row["group"] == "poprt/bert-base-128":
+            options |= {**row["compile_options"], "fuse_gelu": True}
+            options["custom_ops"] = ["pre_scale", "fused_attention"]
+            if "left in fp32" in row["precision"]:
+                options["fp32_ops"] = squad["fp32_ops"]
+        elif row["group"] != "poprt/packed-bert-256/unpacked":
+            continue
+        case = {"batch_size": row["batch_size"], "precision": "fp16", "options": options}
+        yield row["id"], {**case, "build": (published_models.bert, sizes)}
+
+
+CASES = dict(_iter_cases())
+
+
+def _resnet(row: dict[str, Any], calibration: Calibration) -> Answer:
+    model = networks.resnet50(row["batch_size"])
+    if row["precision"] == "FP8":
+        _to_fp8(model, row.get("variant", ""))
+    return _predict(row, model, calibration)
+
+
+def _to_fp8(model: onnx.ModelProto, variant: str) -> None:
+    """The products become fp8 as the converter makes them, but of those that `variant` keeps."""
+    names = [node.name for node in model.graph.node if node.op_type in ("Conv", "Gemm")]
+    # The 13th in order, or the 14th: the one of those that is at the peak of memory.
+    kept = {"first conv": names[0], "conv_13": names[12], "last gemm": names[-1]}
+    FloatToFp8(Fp8Params(), [name for words, name in kept.items() if words in variant]).run(model)
+
+
+def _wide_deep(row: dict[str, Any], calibration: Calibration) -> Answer:
+    return _predict(row, networks.wide_deep(row["batch_size"]), calibration)
+
+
+def _gpt2(row: dict[str, Any], calibration: Calibration) -> Answer:
+    """A token; the loop over tokens runs on the device, so that the host hardly counts."""
+    model = networks.gpt2_step(row["batch_size"], row["max_length"], [0, 6, 7, 7, 7, 7, 7, 7])
+    options = CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")
+    found = estimate(model, C600, options, calibration=calibration)
+    return found.compute_seconds, found
+
+
+def _vertex(row: dict[str, Any], calibration: Calibration) -> Answer:
+    """Cycles of the AMP vertex alone, on one block of weights."""
+    rows = int(re.findall(r"\d+", row["shape"])[0])
+    channels = 16
+    load = channels * channels * 2 / BOW.coefficient_bytes_per_cycle
+    one, product = np.ones(1), Product(1, rows, channels, channels)
+    found = amp_cycles(product, rows * one, one, one, load, 1, BOW.workers_per_tile, calibration)
+    return BOW.seconds(int(found[0])), None
+
+
+def _null(row: dict[str, Any], calibration: Calibration) -> Answer:
+    net = networks.Builder()
+    model = net.model(net.add("LeakyRelu", net.input("x", [row["batch_size"], 1], TensorProto.FLOAT)))
+    found = estimate(model, C600, calibration=calibration)
+    return found.latency_seconds, found
+
+
+def _gemm(row: dict[str, Any], calibration: Calibration) -> Answer:
+    size, n = (int(number) for number in re.findall(r"\d+", row["shape"])[:2])
+    element = TensorProto.FLOAT if row["precision"] == "FP32" else TensorProto.FLOAT16
+    model = networks.matmul(size, size, n, element)
+    found = estimate(model, BOW, calibration=calibration)
+    return found.compute_seconds, found
+
+
+_PREDICTORS: dict[str, tuple[str, str, Predict]] = {
+    "poprt/resnet50/FP32": ("ResNet-50", "ResNet-50 fp32 (C600)", _published),
+    **dict.fromkeys(
+        ("poprt/resnet50/FP16", "bytemlperf/resnet50-torch-fp32/FP16"),
+        ("ResNet-50", "ResNet-50 fp16 (C600)", _resnet),
+    ),
+    **dict.fromkeys(
+        ("poprt/resnet50/FP8", "bytemlperf/resnet50-torch-fp32/FP8"),
+        ("ResNet-50", "ResNet-50 fp8 (C600)", _resnet),
+    ),
+    "poprt/bert-base-256/FP32": ("BERT", "BERT-base 256 fp32 (C600)", _published),
+    **dict.fromkeys(
+        ("poprt/bert-base-256/FP16", "poprt/packed-bert-256/unpacked"),
+        ("BERT", "BERT-base 256 fp16 (C600)", _published),
+    ),
+    "poprt/bert-base-256/FP8": ("BERT", "BERT-base 256 fp8 (C600)", _published),
+    **dict.fromkeys(
+        ("poprt/bert-base-128", "poprt/bert-base-pack", "poprt/bert-large-128"),
+        ("BERT", "BERT-base and -large 128 fp16 (C600)", _published),
+    ),
+    "poprt/roformer_v2_chinese_char_small": ("RoFormer", "RoFormer-v2-small fp16 (C600)", _published),
+    "poprt/vit-base-patch16-224": ("ViT", "ViT-B/16 fp16 (C600)", _published),
+    **dict.fromkeys(
+        ("poprt/widedeep", "bytemlperf/widedeep-tf-fp32/FP16"),
+        ("Wide&Deep", "Wide&Deep fp16 (C600)", _wide_deep),
+    ),
+    **dict.fromkeys(("gemm", "gemm-e2e"), ("dense products", "dense products (Bow)", _gemm)),
+    "amp": ("one AMP vertex", "one AMP vertex (Bow)", _vertex),
+    "poprt/null-model": ("an empty graph", "an empty graph (C600)", _null),
+    "poptransformer/gpt2-xl/8x C600": ("GPT-2 XL", "GPT-2 XL, a token at a time (8 C600)", _gpt2),
+}
+"""By group of rows: network, family, and what predicts them. Left out are latencies with several clients at
+once, or of which the table does not say whether they are a call's (resnet50), and tut6, whose host prepares
+its data for most of the time."""
+
+
+def _iter_simulator_points(
+    calibration: Calibration, networks_wanted: Callable[[str], bool]
+) -> Iterator[Point]:
+    """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm)
+    both gradients."""
+    with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
+        for row in rows:
+            network, family = f"simulator: {row['tool']}", f"simulator: {row['tool']} ({target.description})"
+            if not networks_wanted(network):
+                continue
+            if row["tool"] in _MODELS:
+                model = _MODELS[row["tool"]](row)
+                if model is not None:
+                    chip = replace(
+                        target, tiles_per_ipu=int(_options(row).get("tiles-per-ipu", target.tiles_per_ipu))
+                    )
+                    options = CostOptions(partials_type="float")
+                    cycles = estimate(model, chip, options, calibration=calibration).cycles
+                    yield Point(network, family, row["name"], cycles, float(row[column]))
+                continue
+            products = _products(row)
+            if products and row[column]:
+                simulated = _simulated_cycles(products, row["tool"], target, calibration)
+                yield Point(network, family, row["name"], simulated, float(row[column]))
+
+
+def _simulated_cycles(products: list[Product], tool: str, target: Target, calibration: Calibration) -> float:
+    plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
+    cycles = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
+    if tool == "gemm":  # adds its result to a third operand
+        cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
+    return cycles
+
+
+def _options(row: dict[str, str]) -> dict[str, str]:
+    return dict(re.findall(r"--([\w-]+)[ =](\{[^}]*\}|[^\s-]\S*)", row["params"]))
+
+
+def _recurrent(row: dict[str, str]) -> onnx.ModelProto | None:
+    """Forward only; another order of the gates is the same row again."""
+    options = _options(row)
+    if options.get("phase") == "all" or "cell-order" in options:
+        return None
+    element = TensorProto.FLOAT if options["data-type"] == "float" else TensorProto.FLOAT16
+    length, batch, width = (int(options[name]) for name in ("sequence-size", "batch-size", "input-size"))
+    return networks.recurrent(row["tool"].upper(), length, batch, width, element)
+
+
+def _reduction(row: dict[str, str]) -> onnx.ModelProto:
+    shape, axes = (list(map(int, _options(row)[name].split(","))) for name in ("shape", "dims"))
+    return networks.reduction(shape, axes)
+
+
+_MODELS: dict[str, Callable[[dict[str, str]], onnx.ModelProto | None]] = {
+    **dict.fromkeys(("lstm", "gru"), _recurrent),
+    "reduction": _reduction,
+}
+"""Tools whose rows are single operators of inference. Left out are those that time gradients with them
+(pooling, depthwise convolutions, embeddings) or have no operator in ONNX (CTC loss, solvers, octave
+convolutions)."""
+
+
+def _products(row: dict[str, str]) -> list[Product]:
+    options = _options(row)
+    if row["tool"] == "gemm":
+        return [Product(1, int(options["m"]), int(options["k"]), int(options["n"]), 2, 4)]
+    if row["tool"] == "fc":
+        batch, source, target = (int(options[name]) for name in ("batch-size", "input-size", "output-size"))
+        element = 4 if options.get("data-type") == "float" else 2
+        base = Product(int(options.get("num-groups", 1)), batch, source, target, element, 4)
+        gradients = [replace(base, k=target, n=source), replace(base, rows=source, k=batch)]
+        return [base] if "inference-only" in row["params"] else [base, *gradients]
+    if row["tool"] == "conv" and "conv-groups" not in options:
+        return _convolution(row["params"], options)
+    return []
+
+
+def _convolution(params: str, options: dict[str, str]) -> list[Product]:
+    (height, width), (kernel_h, kernel_w) = _pair(options["field"]), _pair(options["kernel-size"])
+    stride, padding = _pair(options.get("stride", "1")), _pair(options.get("padding", "0"))
+    source, target, batch = (
+        int(options[name]) for name in ("input-channels", "output-channels", "batch-size")
+    )
+    out_h = (height + 2 * padding[0] - kernel_h) // stride[0] + 1
+    out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
+    taps, rows = kernel_h * kernel_w, batch * out_h * out_w
+    halo = 1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
+    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=True)
+    if source < _BLOCK and kernel_h > 1:
+        packed = min(4 if source <= _BLOCK // 4 else 2, kernel_h)
+        forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
+    strides = stride[0] * stride[1]
+    in_rows = rows if taps == 1 else batch * height * width
+    backward = replace(forward, rows=in_rows, k=target, n=source, taps=math.ceil(taps / strides), width=width)
+    backward = replace(backward, inputs_per_row=out_h * out_w / (height * width))
+    weights = Product(1, source * taps, rows, target, 2, 4, 1, 1, 1 / taps**0.5)
+    return [forward] if "inference-only" in params else [forward, backward, weights]
+
+
+def _pair(text: str) -> tuple[int, int]:
+    numbers = [int(number) for number in text.strip("{}").split(",")]
+    return numbers[0], numbers[-1]
+
+
