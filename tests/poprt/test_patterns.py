@@ -16,7 +16,6 @@ from pass_cases import make_feeds
 from poprt import Converter, pipeline
 from poprt.calibration.ranges import find_range
 from poprt.passes import PatternMatcher, get_pass
-from sample_models import make_model
 from simipu import TARGETS, CompileError
 from simipu.numerics.lowering import lower
 from simipu.rows import make_row_independent
@@ -203,6 +202,14 @@ def test_a_factor_behind_scores_goes_into_the_weights_of_queries_or_onto_them():
     assert count(turned, "Mul") == count(bert_like(rotary="half"), "Mul") + 1
 
 
+def packed_mask(net):
+    """The mask of segments in the standard's operators."""
+    given = net.input("mask", [2, 6], I32)
+    same = net.add("Equal", net.unsqueeze(given, 1), net.unsqueeze(given, 2))
+    left = net.add("Sub", net.constant(1.0), net.add("Cast", same, to=F))
+    return net.add("Mul", net.unsqueeze(left, 1), net.constant(-1e4))
+
+
 def masked_scores(reshaped=False, newer=False):
     """Scores with a mask on them, as different exporters write it."""
     net = Exporter()
@@ -234,6 +241,18 @@ def test_tokens_see_what_they_saw_and_segments_themselves(form):
     feeds["mask"] = np.array([[1, 1, 2, 2, 2, 0]] * 2, feeds["mask"].dtype)
     seen = run(changed, feeds)[0] > 0
     assert (seen == (feeds["mask"][:, None, :, None] == feeds["mask"][:, None, None, :])).all()
+
+
+def test_the_mask_of_a_packed_model_is_that_of_its_segments():
+    net = Exporter()
+    mask = packed_mask(net)
+    scores = net.input("x", [2, 3, 6, 6])
+    model = net.model({net.add("Softmax", net.add("Add", scores, mask), axis=3): [2, 3, 6, 6]})
+    changed = get_pass("insert_attention_mask")(copied(model))
+    assert {node.op_type for node in changed.graph.node} == {"AttentionMask", "Add", "Softmax"}
+    feeds = make_feeds(model)
+    feeds["mask"] = np.array([[1, 1, 2, 2, 2, 0], [1, 2, 3, 0, 0, 0]], np.int32)
+    np.testing.assert_allclose(run(changed, feeds)[0], run(model, feeds)[0], atol=1e-6)
 
 
 def test_a_published_pass_for_deberta_finds_its_patterns_after_conversion():
@@ -438,38 +457,3 @@ def test_passes_in_any_order_keep_every_output(pieces, shown, order, opset):
     feeds = make_feeds(model)
     for before, after in zip(run(model, feeds), run(changed, feeds), strict=True):
         np.testing.assert_allclose(after, before, atol=1e-4 * max(1.0, float(np.abs(before).max())))
-
-
-@pytest.mark.parametrize("element", [TensorProto.FLOAT, TensorProto.FLOAT16])
-@pytest.mark.parametrize("shape", [(2, 12, 128, 64), (12, 6, 1024, 64), (1, 2, 6, 8)])
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_a_rotary_embedding_as_a_product_never_costs_more(element, shape, interleaved):
-    half = shape[-1] // 2
-    dtype = helper.tensor_dtype_to_np_dtype(element)
-    ends = [(0, shape[-1], 2), (1, shape[-1], 2)] if interleaved else [(0, half, 1), (half, shape[-1], 1)]
-    weights = {"axis": np.int64([3]), "cos": np.ones(shape[-2:], dtype), "sin": np.ones(shape[-2:], dtype)}
-    nodes = []
-    for part, (start, end, step) in zip(("even", "odd"), ends, strict=True):
-        for name, value in (("start", start), ("end", end), ("step", step)):
-            weights[f"{part}_{name}"] = np.int64([value])
-        taken = [f"{part}_start", f"{part}_end", "axis", f"{part}_step"]
-        nodes.append(helper.make_node("Slice", ["x", *taken], [part]))
-    nodes.append(helper.make_node("Neg", ["odd"], ["negated"]))
-    if interleaved:
-        nodes += [
-            helper.make_node("Unsqueeze", [each, "last"], [f"{each}_wide"]) for each in ("negated", "even")
-        ]
-        nodes.append(helper.make_node("Concat", ["negated_wide", "even_wide"], ["pairs"], axis=4))
-        nodes.append(helper.make_node("Reshape", ["pairs", "sizes"], ["turned"]))
-        weights |= {"last": np.int64([4]), "sizes": np.int64(shape)}
-    else:
-        nodes.append(helper.make_node("Concat", ["negated", "even"], ["turned"], axis=3))
-    nodes += [
-        helper.make_node("Mul", ["x", "cos"], ["plain"]),
-        helper.make_node("Mul", ["turned", "sin"], ["turning"]),
-        helper.make_node("Add", ["plain", "turning"], ["y"]),
-    ]
-    model = make_model(nodes, {"x": (element, shape)}, {"y": (element, shape)}, weights)
-    before = pipeline.estimate(model, TARGETS["ipu2"]).cycles
-    after = pipeline.estimate(get_pass("matmul_rotary_embedding")(model), TARGETS["ipu2"]).cycles
-    assert after <= before

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
-from onnxgraph import infer_shapes
-from simipu import TARGETS
+from onnxgraph.weights import has_data, read_array
 from simipu.computed import ORT_ERRORS
-from simipu.cost import CostOptions, node_cycles
 
 from poprt.passes.base_pass import register
 from poprt.passes.patterns import PatternPass, Scope, is_movable, is_operator, join_weights
@@ -93,17 +90,16 @@ def _is_own_weight(name: str, scope: Scope) -> bool:
 
 
 def _scale_weight(node: onnx.NodeProto, name: str, factor: float, scope: Scope) -> None:
-    value = scope.value(name, most=_MOST_ELEMENTS)
-    assert value is not None
-    scaled = scope.names.hold(f"{name}/scaled", (value * np.float64(factor)).astype(value.dtype))
+    tensor = scope.constants[name]
+    if has_data(tensor):
+        value = read_array(tensor)
+        scaled = scope.names.hold(f"{name}/scaled", (value * np.float64(factor)).astype(value.dtype))
+    else:
+        scaled = scope.names.hold_unread(f"{name}/scaled", tensor.data_type, tensor.dims)
     changed = onnx.NodeProto()
     changed.CopyFrom(node)
     changed.input[:] = [scaled if each == name else each for each in node.input]
     scope.rewrite(node, [changed], [node])
-
-
-_MOST_ELEMENTS = 1 << 31
-"""Of weights inside a model, which may be no larger: as many as there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +189,7 @@ class MatMulRotaryEmbedding(PatternPass):
     """Make a product with a constant matrix of what turns pairs of elements in a rotary embedding, x cos + t
     sin, where t is x with elements exchanged and some of them negated.
 
-    Which are exchanged is found out by trying: any way of writing it is known. Nothing is done where the
-    product would take, as modelled, more of the chip.
+    Which are exchanged is found out by trying: any way of writing it is known.
     """
 
     op_types = frozenset(("Add",))
@@ -217,10 +212,10 @@ class MatMulRotaryEmbedding(PatternPass):
         if not shape or scope.shape(turned) != shape or scope.type(source) not in _FLOATS:
             return False
         nodes = _find_moves(source, turned, scope)
-        if not nodes or shape[-1] > _MOST_TURNED or not 0 < math.prod(shape) <= _MOST_TRIED:
+        if not nodes or shape[-1] > _MOST_TURNED or 0 in shape:
             return False
         matrix = _find_matrix(nodes, source, turned, shape, scope)
-        if matrix is None or not _saves(nodes, matrix, source, turned, scope):
+        if matrix is None:
             return False
         end = scope.makers[turned]
         made = scope.start(end, "turned")
@@ -239,6 +234,9 @@ _MOST_TURNED = 1024
 """Elements of a head; more are no rotary embedding, and a matrix of them is no saving."""
 _MOST_TRIED = 1 << 24
 """Elements that are numbered in float."""
+_ROWS = 2
+"""Of the first axis, if all that is moved has it, as many as tell whether they stay apart: what moves is then
+the same for any number."""
 
 
 def _find_moves(source: str, result: str, scope: Scope) -> list[onnx.NodeProto] | None:
@@ -264,49 +262,42 @@ def _find_matrix(
 ) -> Array | None:
     """What the last axis is multiplied by, if that is all that the nodes do: elements that bear the number of
     their place tell where they went, and those that bear the number of their row, that they stayed in it."""
+    held = _find_held(nodes, source, scope)
+    if all((scope.shape(node.output[0]) or ())[:1] == shape[:1] for node in nodes):
+        _take_rows(held, nodes, shape[0])
+        shape = (min(_ROWS, shape[0]), *shape[1:])
     size, rows = shape[-1], math.prod(shape[:-1])
-    run = _load(nodes, source, result, shape, scope)
-    if run is None:
+    if rows * size > _MOST_TRIED:
         return None
+    model = _make_model(nodes, source, result, shape, held, scope)
     numbered = np.broadcast_to(np.arange(1, size + 1, dtype=np.float32), (rows, size))
-    moved = run(numbered.reshape(shape)).reshape(rows, size)
+    by_row = np.repeat(np.arange(1, rows + 1, dtype=np.float32), size).reshape(rows, size)
+    found = _run(model, source, [each.reshape(shape) for each in (numbered, by_row)])
+    if found is None or any(each.shape != shape for each in found):
+        return None
+    moved, kept = (each.reshape(rows, size) for each in found)
     if not (moved == moved[0]).all():
         return None
     places, signs = np.abs(moved[0]).astype(int) - 1, np.sign(moved[0])
-    by_row = np.repeat(np.arange(1, rows + 1, dtype=np.float32), size)
-    kept = run(by_row.reshape(shape)).reshape(rows, size)
-    if not (kept == by_row.reshape(rows, size) * signs).all() or (signs == 0).any():
+    if not (kept == by_row * signs).all() or (signs == 0).any():
         return None
     matrix = np.zeros((size, size), np.float32)
     matrix[places, np.arange(size)] = signs
     return None if np.array_equal(matrix, np.eye(size)) else matrix
 
 
-def _saves(nodes: list[onnx.NodeProto], matrix: Array, source: str, result: str, scope: Scope) -> bool:
-    """Whether the product takes, as modelled, no more of the chip than the nodes: of few elements, and in
-    float, it often does."""
-    turn = numpy_helper.from_array(matrix.astype(scope.dtype(source)), "turn")
-    product = helper.make_node("MatMul", [source, "turn"], [result])
-    element, shape = scope.type(source), scope.shape(source)
-    before, after = (
-        sum(
-            node_cycles(
-                infer_shapes(_make_model(each, source, result, element, shape, held, scope)),
-                TARGETS["ipu2"],
-                CostOptions(),
-            )
-        )
-        for each, held in ((nodes, _find_held(nodes, source, scope)), ([product], [turn]))
-    )
-    return after <= before
+def _take_rows(held: list[TensorProto], nodes: list[onnx.NodeProto], rows: int) -> None:
+    """Have Reshapes make few rows of a first axis, in place."""
+    shapes = {node.input[1] for node in nodes if node.op_type == "Reshape" and len(node.input) > 1}
+    for tensor in held:
+        if tensor.name in shapes:
+            sizes = numpy_helper.to_array(tensor).copy()
+            sizes[:1] = np.where(sizes[:1] == rows, min(_ROWS, rows), sizes[:1])
+            tensor.CopyFrom(numpy_helper.from_array(sizes, tensor.name))
 
 
-def _load(
-    nodes: list[onnx.NodeProto], source: str, result: str, shape: Shape, scope: Scope
-) -> Callable[[Array], Array] | None:
-    """The nodes as a function of floats; None where ONNX Runtime does not take them."""
-    held = _find_held(nodes, source, scope)
-    model = _make_model(nodes, source, result, TensorProto.FLOAT, shape, held, scope)
+def _run(model: onnx.ModelProto, source: str, tried: list[Array]) -> list[Array] | None:
+    """What a model of one input makes of each; None where ONNX Runtime does not take it."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -314,14 +305,9 @@ def _load(
         session = onnxruntime.InferenceSession(
             model.SerializeToString(), options, providers=["CPUExecutionProvider"]
         )
+        return [np.asarray(session.run(None, {source: np.ascontiguousarray(each)})[0]) for each in tried]
     except ORT_ERRORS:
         return None
-
-    def run(values: Array) -> Array:
-        (found,) = session.run(None, {source: np.ascontiguousarray(values)})
-        return np.asarray(found)
-
-    return run
 
 
 def _find_held(nodes: list[onnx.NodeProto], source: str, scope: Scope) -> list[TensorProto]:
@@ -340,16 +326,15 @@ def _make_model(
     nodes: list[onnx.NodeProto],
     source: str,
     result: str,
-    element: int,
-    shape: Shape | None,
+    shape: Shape,
     held: list[TensorProto],
     scope: Scope,
 ) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "moves",
-        [helper.make_tensor_value_info(source, element, shape)],
-        [helper.make_tensor_value_info(result, element, None)],
+        [helper.make_tensor_value_info(source, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
         held,
     )
     opsets = [helper.make_opsetid("", scope.names.opset)]

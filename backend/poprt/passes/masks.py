@@ -168,14 +168,17 @@ def _shown(node: onnx.NodeProto, scope: Scope) -> str:
 
 
 def _read_difference(name: str, scope: Scope) -> str:
-    """The mask in 1 - mask."""
-    node = scope.maker(name, "Sub")
+    """The mask in 1 - mask, which may have got its axes behind that."""
+    node = scope.maker(_skip_views(name, scope), "Sub")
     return node.input[1] if node is not None and scope.number(node.input[0]) == 1 else ""
 
 
 def _find_tokens(name: str, scope: Scope) -> str:
     """The tensor of one number for each token that a mask of them is made of by views: a truth has lost the
     numbers of segments."""
+    segments = _find_segments(name, scope)
+    if segments:
+        return segments
     shape = scope.shape(name)
     if shape is None or len(shape) != _SCORES_RANK or shape[1] != 1:
         return ""
@@ -189,6 +192,30 @@ def _find_tokens(name: str, scope: Scope) -> str:
         source = node.input[0]
     is_numbers = scope.type(source) != TensorProto.BOOL
     return source if is_numbers and scope.shape(source) == (batch, tokens) else ""
+
+
+def _find_segments(name: str, scope: Scope) -> str:
+    """The tensor of segments of which a mask says which tokens are of the same one: as packed models are
+    written without the chip's operator. The mask has axes of one besides [batch, tokens, tokens]."""
+    cast = scope.maker(_skip_views(name, scope), "Cast")
+    same = scope.maker(_skip_views(cast.input[0], scope), "Equal") if cast is not None else None
+    shape = scope.shape(same.output[0]) if same is not None else None
+    if same is None or not shape or len(shape) < _MASK_RANK + 1 or shape[-1] != shape[-2]:
+        return ""
+    batch, tokens = shape[0], shape[-1]
+    ends = {(scope.shape(each) or ())[-2:]: _skip_views(each, scope) for each in same.input}
+    seen, seeing = (ends.get(side, "") for side in ((1, tokens), (tokens, 1)))
+    return seen if seen == seeing and scope.shape(seen) == (batch, tokens) else ""
+
+
+def _skip_views(name: str, scope: Scope) -> str:
+    """What a tensor is made of by adding axes or taking them away."""
+    for _ in range(_MOST_VIEWS):
+        node = scope.maker(name, "Identity", "Squeeze", "Unsqueeze")
+        if node is None:
+            break
+        name = node.input[0]
+    return name
 
 
 def _reshapes_otherwise(node: onnx.NodeProto, tokens: int, scope: Scope) -> bool:

@@ -49,6 +49,12 @@ class Names(FreshNames):
         self.added.append(numpy_helper.from_array(np.asarray(value, dtype), name))
         return name
 
+    def hold_unread(self, wanted: str, data_type: int, dims: Sequence[int]) -> str:
+        """The same without data, made of weights that have none: a profile looks at shapes only."""
+        name = self.take(wanted)
+        self.added.append(TensorProto(name=name, data_type=data_type, dims=dims))
+        return name
+
     def hold_once(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
         """The same; equal values get one weight."""
         array = np.asarray(value, dtype)
@@ -225,17 +231,21 @@ def is_operator(node: onnx.NodeProto, *op_types: str, domain: str = "") -> bool:
 
 
 def is_movable(tensor: TensorProto | None) -> bool:
-    """Whether a weight's values can be read to make another of them, which takes its place."""
-    return tensor is not None and tensor.data_type in _FLOATS and has_data(tensor)
+    """Whether another weight can be made of a weight, which takes its place; without data of one without."""
+    return tensor is not None and tensor.data_type in _FLOATS
 
 
 def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str:
-    """Weights side by side: one weight, or a Concat of those whose values are not there."""
+    """Weights side by side: one weight, or a Concat of what are none."""
     held = {tensor.name: tensor for tensor in scope.names.added}
-    tensors = [scope.tensor(name) or held.get(name) for name in names]
-    if not all(map(is_movable, tensors)):
+    tensors = [found for name in names if (found := scope.tensor(name) or held.get(name)) is not None]
+    if len(tensors) < len(names) or not all(map(is_movable, tensors)):
         return made.add("Concat", *names, axis=axis)
-    values = [read_array(tensor) for tensor in tensors if tensor is not None]
+    if not all(map(has_data, tensors)):
+        dims = list(tensors[0].dims)
+        dims[axis] = sum(tensor.dims[axis] for tensor in tensors)
+        return made.names.hold_unread(f"{made.prefix}/constant", tensors[0].data_type, dims)
+    values = [read_array(tensor) for tensor in tensors]
     return made.constant(np.concatenate(values, axis), values[0].dtype)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnxgraph import attribute, iter_nodes
-from onnxgraph.weights import change_values, has_data, register_change
+from onnxgraph.weights import change_values, register_change
 
 from poprt.passes.base_pass import Stage, register
 from poprt.passes.node_rules import NodeRule, Replacement, View
@@ -173,7 +173,7 @@ class ReplaceGemmWithMatmul(NodeRule):
         self._own = {
             tensor.name: tensor
             for tensor in model.graph.initializer
-            if counts.get(tensor.name) == 1 and tensor.name not in kept and has_data(tensor)
+            if counts.get(tensor.name) == 1 and tensor.name not in kept
         }
         return super().run(model)
 
