@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _REMAP = "remap"
+_FIRST = "pre_scale"
+"""All published scripts list it first; records of runs keep no order."""
 _SAME = ("disable_fast_norm",)
 """Called alike here and there."""
 
@@ -19,7 +21,7 @@ def converter_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {name: options[name] for name in _SAME if name in options}
     passes = [str(name).lower() for name in options.get("custom_ops", ())]
-    listed = [name for name in passes if name != _REMAP]
+    listed = sorted((name for name in passes if name != _REMAP), key=lambda name: name != _FIRST)
     if listed:
         found["used_passes"] = listed
     if len(listed) < len(passes):

@@ -84,6 +84,15 @@ class Making(Chain):
             return self.add("Slice", source, starts=[start], ends=[end], axes=[axis])
         return self.add("Slice", source, *map(self.shape, ([start], [end], [axis], [step])))
 
+    def pad(self, source: str, rank: int, axis: int, added: int, value: float, dtype: npt.DTypeLike) -> str:
+        """A tensor of that rank with elements of `value` added at the end of one axis, counted from the last
+        as negative numbers are."""
+        pads = [0] * (2 * rank)
+        pads[axis] = added
+        if self.names.opset < _PAD_TAKES_TENSORS:
+            return self.add("Pad", source, pads=pads, value=float(value))
+        return self.add("Pad", source, self.shape(pads), self.constant(value, dtype))
+
     def split_as(self, results: Sequence[str], source: str, sizes: Sequence[int], axis: int) -> None:
         """Parts of a tensor along one axis, as the model's opset writes it."""
         node = helper.make_node("Split", [source], results, name=f"{results[0]}/Split", axis=axis)
@@ -98,7 +107,7 @@ class Making(Chain):
         self.add_as(result, op_type, *inputs, domain=CHIP_DOMAIN, **attributes)
 
 
-_SLICE_TAKES_TENSORS, _SPLIT_TAKES_SIZES = 10, 13
+_SLICE_TAKES_TENSORS, _PAD_TAKES_TENSORS, _SPLIT_TAKES_SIZES = 10, 11, 13
 """Opsets from which what was an attribute is an input."""
 
 

@@ -5,7 +5,6 @@ from poprt.passes.base_pass import Stage, refuse_pass
 _UNKNOWN = "what it looks for, or what it makes of it, is not public"
 
 for _name in (
-    "attention_padding",
     "batchnorm_workaround",
     "cumsum_workaround",
     "expand_if",

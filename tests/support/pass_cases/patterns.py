@@ -60,6 +60,13 @@ def attention_of(rotary: str = "", projections: int = 3, masked: bool = False) -
     return net.model({net.add("MatMul", shares, value): [2, 2, 6, 8]})
 
 
+def padded_attention(tokens: int = 18) -> onnx.ModelProto:
+    """One layer's attention over tokens of which some are hidden, as many as the model says."""
+    net = Exporter()
+    attended = net.attention(net.input("x", [2, tokens, 16]), 2, tokens, 2, 8, net.mask("mask", 2, tokens))
+    return net.model({attended: [2, tokens, 16]})
+
+
 def reversing() -> onnx.ModelProto:
     """x cos + t sin, where t has its tokens, not its elements, exchanged."""
     net = Exporter()
@@ -210,7 +217,12 @@ CASES: dict[str, Case] = {
         reversing,
         gone=frozenset(("Slice", "Neg", "Concat")),
         tolerance=_CLOSE,
-        saves=True,
+    ),
+    "attention_padding": Case(
+        padded_attention,
+        lambda: padded_attention(16),
+        made=frozenset(("Pad",)),
+        tolerance=_CLOSE,
     ),
     "insert_attention_mask": Case(
         lambda: attention_of(masked=True),
