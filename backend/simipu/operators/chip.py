@@ -204,7 +204,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         ),
         "NormCE": Operator(
             rows=rows.inner_axes,
-            cost=reducing.norm,
+            cost=reducing.fast_norm,
             body=_fast_norm,
             fault=_find_norm_fault,
             meaning="a layer norm over the last axis; `num_groups`, 1 or the number of rows, says the same; "

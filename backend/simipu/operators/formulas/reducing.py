@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
@@ -11,6 +11,7 @@ from simipu.operators.formulas.elementwise import broadcast_cycles
 from simipu.operators.formulas.layout import Layout, linear
 from simipu.operators.formulas.vertices import (
     CONTINUOUS_REDUCE,
+    FAST_NORM,
     OUTER_VECTOR,
     POOL_POSITION,
     POOL_TAP,
@@ -106,19 +107,34 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
 
 
 def fast_norm(context: Context) -> Work:
-    """PopRT's vertex for halves: a norm without regrouping. Its own cycles are not public; the passes of the
-    plain one are taken."""
-    return _normed(context, regroups=False)
+    """A norm of whole rows in one vertex: each row is brought to one tile, with the vectors that scale it
+    (section 5.3).
+
+    PopRT's FastNorm is not public; NormCE, by the same people, is, and both are counted as that.
+    """
+    value = context.source
+    width, length = value.bytes_per_element, max(1, value.shape[-1] if value.shape else 1)
+    rows = math.ceil(value.size / length / context.target.num_tiles)
+    elements = rows * length
+    workers = context.target.workers_per_tile
+    compute = elements * width / context.target.copy_bytes_per_cycle
+    compute += FAST_NORM.cycles(rows, length, width, workers)
+    vectors = sum(each.bytes for each in context.inputs[1:3] if each)
+    imbalance = elements * context.target.num_tiles / max(1, value.size)
+    return context.spread(
+        "norm",
+        compute,
+        context.exchange_cycles(elements * width + vectors),
+        steps=2,
+        temporary=2 * elements * width,
+        layout=replace(linear(context.node.output[0], value), imbalance=imbalance),
+    )
 
 
 def norm(context: Context) -> Work:
     """Sums and sums of squares, the inverse deviation, and four passes: less the mean, times the inverse,
     times gamma, plus beta. PopART's group norm wants groups of four channels, and gives the result back as
     the source was: two regroupings, element by element (section 5.3)."""
-    return _normed(context, regroups=True)
-
-
-def _normed(context: Context, *, regroups: bool) -> Work:
     value, layout = context.source, context.source_layout
     axis = len(value.shape) - 1
     rows = _Rows.of(context, value, layout, axis)
@@ -130,12 +146,10 @@ def _normed(context: Context, *, regroups: bool) -> Work:
     split = rows.parts > 1
     compute += rows.across_cycles(workers)
     received = 2 * rows.count * rows.parts * 4 if split else 0
-    steps = 3 if split else 1
-    if regroups:
-        moved = rows.elements * value.bytes_per_element
-        compute += 2 * moved * REARRANGE_CYCLES_PER_BYTE[min(4, value.bytes_per_element)]
-        received += 2 * moved
-        steps += 2
+    steps = 5 if split else 3
+    moved = rows.elements * value.bytes_per_element
+    compute += 2 * moved * REARRANGE_CYCLES_PER_BYTE[min(4, value.bytes_per_element)]
+    received += 2 * moved
     return context.spread(
         "norm",
         compute,

@@ -271,7 +271,24 @@ class ContinuousReduce:
         return SPREAD_START + workers * (self.worker + math.ceil(rows / workers) * each)
 
 
-CONTINUOUS_REDUCE = ContinuousReduce()
+@dataclass(frozen=True, slots=True)
+class FastNorm:
+    """Norms of whole rows, each by all workers: sums and sums of squares as they are loaded, then a pass that
+    subtracts, multiplies twice and adds (graphcore/PopTransformer, custom_ops/NormCE.S: loops of 1, 1 and 4
+    instructions for 4 halves; section 5.3)."""
+
+    row: int = 60
+    """Of a worker for each row: both loops' starts, and the mean and deviation of the workers' sums. Counted
+    roughly."""
+    vector: int = 6
+
+    def cycles(self, rows: int, length: int, element_bytes: int, workers: int) -> float:
+        """Of a tile with so many rows of `length` elements."""
+        vectors = math.ceil(math.ceil(length / workers) * element_bytes / 8)
+        return SPREAD_START + workers * rows * (self.row + vectors * self.vector)
+
+
+CONTINUOUS_REDUCE, FAST_NORM = ContinuousReduce(), FastNorm()
 INNER_VECTOR, OUTER_VECTOR = InnerVector(), OuterVector()
 SPREAD_START, UNARY_START, BINARY_START, BROADCAST_START = 11, 17, 28, 20
 """Of a vertex over a tile's elements: of the supervisor, and of each worker, by its operands (section 4)."""
