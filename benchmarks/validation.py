@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from simipu.cost import CALIBRATION, Calibration, CostOptions
 from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
+from simipu.operators.formulas.vertices import TRANSFORM
 from simipu.target import TARGETS, Target
 
 _BLOCK = 16
@@ -209,7 +210,13 @@ def _iter_simulator_points(calibration: Calibration) -> Iterator[Point]:
 
 def _simulated_cycles(products: list[Product], tool: str, target: Target, calibration: Calibration) -> float:
     plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
-    cycles = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
+    cycles: float = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
+    if tool == "conv" and len(products) > 1:
+        # Of the weights' gradient both operands and the result are rearranged (ConvModel.cpp,
+        # isConvWeightUpdate), the field with every kernel position beside the others.
+        update = products[-1]
+        elements = update.rows * update.k + update.k * update.n + update.rows * update.n
+        cycles += TRANSFORM.cycles(elements / target.num_tiles, update.element_bytes)
     if tool == "gemm":  # adds its result to a third operand
         cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
     return cycles
@@ -246,11 +253,11 @@ convolutions)."""
 def _products(row: dict[str, str]) -> list[Product]:
     options = _options(row)
     if row["tool"] == "gemm":
-        return [Product(1, int(options["m"]), int(options["k"]), int(options["n"]), 2, 4)]
+        return [Product(1, int(options["m"]), int(options["k"]), int(options["n"]), 2, 4, stored=True)]
     if row["tool"] == "fc":
         batch, source, target = (int(options[name]) for name in ("batch-size", "input-size", "output-size"))
         element = 4 if options.get("data-type") == "float" else 2
-        base = Product(int(options.get("num-groups", 1)), batch, source, target, element, 4)
+        base = Product(int(options.get("num-groups", 1)), batch, source, target, element, 4, stored=True)
         gradients = [replace(base, k=target, n=source), replace(base, rows=source, k=batch)]
         return [base] if "inference-only" in row["params"] else [base, *gradients]
     if row["tool"] == "conv" and "conv-groups" not in options:
@@ -268,14 +275,18 @@ def _convolution(params: str, options: dict[str, str]) -> list[Product]:
     out_w = (width + 2 * padding[1] - kernel_w) // stride[1] + 1
     taps, rows = kernel_h * kernel_w, batch * out_h * out_w
     halo = 1.0 if taps == 1 else height * width / (out_h * out_w) * (1 + 4 * (kernel_h - 1) / height)
-    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=True)
+    forward = Product(1, rows, source, target, 2, 4, taps, out_w, halo, convolution=taps > 1)
     if source < _BLOCK and kernel_h > 1:
         packed = min(4 if source <= _BLOCK // 4 else 2, kernel_h)
-        forward = replace(forward, k=source * packed, taps=math.ceil(kernel_h / packed) * kernel_w)
+        copied = batch * out_h * width * _BLOCK * 2
+        rows_of_kernel = math.ceil(kernel_h / packed)
+        forward = replace(forward, k=source * packed, taps=rows_of_kernel * kernel_w, packed_bytes=copied)
     strides = stride[0] * stride[1]
     in_rows = rows if taps == 1 else batch * height * width
-    backward = replace(forward, rows=in_rows, k=target, n=source, taps=math.ceil(taps / strides), width=width)
-    backward = replace(backward, inputs_per_row=out_h * out_w / (height * width))
+    backward = replace(forward, rows=in_rows, k=target, n=source, width=width, packed_bytes=0)
+    backward = replace(backward, taps=math.ceil(kernel_h * kernel_w / strides))
+    if taps > 1:
+        backward = replace(backward, inputs_per_row=out_h * out_w / (height * width))
     weights = Product(1, source * taps, rows, target, 2, 4, 1, 1, 1 / taps**0.5)
     return [forward] if "inference-only" in params else [forward, backward, weights]
 

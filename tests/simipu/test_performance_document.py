@@ -154,7 +154,6 @@ def test_the_loops_of_elementwise_operators_are_those_of_the_document() -> None:
 FITTED: Sequence[tuple[str, Sequence[float]]] = (
     ("cycles of each planned product", [CALIBRATION.planned_cycles]),
     ("of a convolution's field", [CALIBRATION.field_cycles, CALIBRATION.streamed_cycles_per_byte]),
-    ("narrow side", [CALIBRATION.narrow_side]),
     ("block of fp8 weights", [CALIBRATION.fp8_block_cycles]),
     ("cast to fp8", [CALIBRATION.fp8_cast_cycles]),
     ("power", [CALIBRATION.pow_cycles]),

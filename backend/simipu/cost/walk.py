@@ -116,8 +116,7 @@ class Walk:
 
     def _operator(self, node: onnx.NodeProto, work: Work, ipu: int, inside: str, live: int) -> OperatorCost:
         target, is_link = self.target, node.op_type == IPU_COPY
-        sync = target.external_sync_cycles if is_link else target.internal_sync_cycles
-        sync += 0 if is_link else self.calibration.phase_cycles
+        sync = target.external_sync_cycles if is_link else self.calibration.step_cycles(target)
         control = work.steps * sync + work.local_steps * self.calibration.local_step_cycles
         return OperatorCost(inside + node.name, node.op_type, work, control, live + work.temporary_bytes, ipu)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from simipu.target import Target
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
@@ -21,10 +23,6 @@ class Calibration:
     """Further, of a convolution's field with its halos. Fitted."""
     streamed_cycles_per_byte: float = 0.03
     """Further, of a matmul, of each byte of a tile's inputs and partial sums. Fitted."""
-    narrow_side: int = 64
-    """Rows or columns of a product up to which this side streams past the other, which is loaded as
-    coefficients, although the planner's formulas may say otherwise (dense products on a Bow take what that
-    costs; 32 to 512 fit as well). Fitted."""
     fp8_block_cycles: int = 280
     """Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others.
     Fitted; reading it gave 360, where no cast was counted."""
@@ -83,6 +81,10 @@ class Calibration:
     """The least that a message carries."""
     imbalance: float = 1.05
     """The fullest tile's share of a tensor over the mean. Assumed (section 8)."""
+
+    def step_cycles(self, target: Target) -> int:
+        """Of a superstep, beside what it exchanges and computes."""
+        return target.internal_sync_cycles + self.phase_cycles
 
 
 CALIBRATION = Calibration()

@@ -33,7 +33,11 @@ from simipu.target import HALF_BYTES, Target
 
 Array = npt.NDArray[Any]
 
-_ODD_SPLITS = (1, 3, 5, 7, 9, 11, 13)
+FEWER_UNITS = 8
+"""AMP units that poplin tries as well where a chip has more (ConvVertexType.cpp): fewer output channels are
+filled up, and fewer weights loaded at a time."""
+_MOST_ROUNDS = 8
+"""Times the fewest groups that a tile must take: more were never better."""
 _SERIAL_N, _SERIAL_K = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4, 8, 16)
 """Of the splits that poplin tries, enough that another does not change the cheapest plan's cycles by much;
 all of them would take minutes for a large model."""
@@ -58,6 +62,8 @@ class Product:
     halos."""
     convolution: bool = False
     """Rows are positions of a field: they are never swapped with the output channels."""
+    stored: bool = False
+    """The n columns are weights, which the planner lays out as the operand that it prefers them to be."""
     packed_bytes: int = 0
     """Of all tiles, for the copy of an input of few channels with kernel rows packed into its channels."""
 
@@ -124,23 +130,34 @@ class Plan:
 def plan_product(product: Product, target: Target, options: PlanOptions, calibration: Calibration) -> Plan:
     """The cheapest plan, operands swapped or not; equal products are planned once.
 
-    A narrow side always is the one that streams past the coefficients; of a single row the formulas decide,
-    which have the matrix stream past it: nobody measured one alone, and decoding with one row at a time comes
-    out nearer so.
+    Of a matmul with weights the planner prefers those where the weights stream past the rows, which are
+    loaded as coefficients: the others it charges for rearranging both operands and the result (ConvModel.cpp,
+    addTransformCycleEstimate), although a run does not rearrange weights. Two activations are rearranged
+    anyway. A plan that keeps to availableMemoryProportion is the fastest of those that do; where none does,
+    the smallest is taken.
     """
     swapped = replace(product, rows=product.n, n=product.rows)
-    candidates = [product, swapped]
-    if product.convolution or 1 < product.rows <= min(product.n, calibration.narrow_side):
-        candidates = [product]
-    elif 1 < product.n <= calibration.narrow_side:
-        candidates = [swapped]
+    candidates = [product] if product.convolution else [swapped, product]
     plans = [
-        _plan(candidate, target, options, calibration, swapped=candidate is swapped)
+        (candidate, _plan(candidate, target, options, calibration, swapped=candidate is swapped))
         for candidate in candidates
     ]
-    return min(
-        plans, key=lambda plan: (not plan.fits, plan.cycles + plan.steps * (target.internal_sync_cycles + calibration.phase_cycles))
-    )
+    charged = product.stored and not product.convolution
+
+    def objective(found: tuple[Product, Plan]) -> tuple[bool, float, float]:
+        candidate, plan = found
+        charge = _transform_cycles(product, plan.tiles) if charged and candidate is product else 0.0
+        cycles = plan.cycles + plan.steps * calibration.step_cycles(target) + charge
+        return not plan.fits, 0 if plan.fits else plan.temporary_bytes, cycles
+
+    return min(plans, key=objective)[1]
+
+
+def _transform_cycles(product: Product, tiles: int) -> float:
+    """What the planner charges for changing the layout of both operands and the result: a copy in pieces of
+    an element, which takes a quarter more than its bytes, and an exchange."""
+    sizes = product.rows * product.k + product.k * product.n + product.rows * product.n
+    return v.TRANSFORM.cycles(product.groups * sizes / tiles, product.element_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +168,9 @@ class _Ways:
     product: Product
     target: Target
     groups: int
-    """One after the other where there are more than tiles."""
+    """One after the other."""
+    shares: int
+    """Into which the groups are parted: each has tiles of its own."""
     channels: int
     """Input channels of a block: the AMP units take no fewer at a time."""
     units: int
@@ -178,15 +197,17 @@ class _Ways:
     """Whether sums become narrower without being added up: then a pass of its own casts them."""
 
     @staticmethod
-    def of(product: Product, target: Target) -> _Ways:
-        """Groups are spread over the tiles first, then k and n; rows take the tiles that are left."""
+    def of(product: Product, target: Target, groups: int, units: int, *, serial: bool) -> _Ways:
+        """A share of the groups has its tiles; k and n are spread over them, and rows over those that are
+        left."""
         channels = target.channel_block_bytes // product.element_bytes
-        units = target.amp_units(product.element_bytes, product.partial_bytes)
         k_blocks, n_blocks = math.ceil(product.k / channels), math.ceil(product.n / units)
-        tiles = max(1, target.num_tiles // product.groups)
-        k_split, n_split, n_serial, k_serial = _candidates(k_blocks, n_blocks, tiles)
-        row_split = np.minimum(tiles // (k_split * n_split), product.rows)
-        rows = np.ceil(product.rows / row_split)
+        shares = math.ceil(product.groups / groups)
+        tiles = max(1, target.num_tiles // shares)
+        found = _candidates(k_blocks, n_blocks, tiles, serial)
+        rows, tried = _row_parts(product.rows, tiles // (found[0] * found[1]), target.workers_per_tile)
+        k_split, n_split, n_serial, k_serial = (np.tile(split, tried) for split in found)
+        row_split = np.ceil(product.rows / rows)
         in_blocks = np.ceil(k_blocks / (k_split * k_serial))
         out_blocks = np.ceil(n_blocks / (n_split * n_serial))
         k, n = np.minimum(in_blocks * channels, product.k), np.minimum(out_blocks * units, product.n)
@@ -194,7 +215,8 @@ class _Ways:
         return _Ways(
             product,
             target,
-            groups=math.ceil(product.groups / target.num_tiles),
+            groups=groups,
+            shares=shares,
             channels=channels,
             units=units,
             row_split=row_split,
@@ -267,35 +289,118 @@ class _Ways:
 def _plan(
     product: Product, target: Target, options: PlanOptions, calibration: Calibration, *, swapped: bool
 ) -> Plan:
-    ways = _Ways.of(product, target)
-    compute, is_other, other_kind = _compute(ways, options, calibration)
-    exchange, steps, memory = ways.exchange_cycles(), ways.steps, ways.memory
-    # As poplin: the fastest that fits or, where none does, the smallest. Poplin's objective leaves syncs out;
-    # here they count, since they are a part of what is estimated.
-    fits = memory <= options.available_memory_proportion * target.bytes_per_tile
-    total = compute + exchange + steps * (target.internal_sync_cycles + calibration.phase_cycles)
-    best = int(np.argmin(np.where(fits, total, np.inf) if fits.any() else memory))
-    streamed = float(ways.groups * (ways.input_bytes + ways.partial_bytes)[best])
-    layout = (
-        calibration.field_cycles if product.convolution else streamed * calibration.streamed_cycles_per_byte
-    )
-    splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
-    busy = min(product.groups, target.num_tiles) * (ways.row_split * ways.k_split * ways.n_split)[best]
-    return Plan(
-        compute=math.ceil(compute[best] + layout) + calibration.planned_cycles,
-        exchange=math.ceil(exchange[best]),
-        steps=int(steps[best]),
-        tiles=min(target.num_tiles, int(busy)),
-        temporary_bytes=math.ceil(memory[best]),
-        copied_bytes=int(ways.copied_bytes()[best]),
-        messages=int(ways.messages()[best]),
-        result_elements=math.ceil((ways.groups * ways.rows * ways.n * ways.n_serial / ways.k_split)[best]),
-        row_parts=int((ways.row_split if swapped else ways.n_split)[best]),
-        splits=" ".join(f"{name} {int(split[best])}" for name, split in splits.items() if split[best] > 1)
-        or "one tile",
-        kind=other_kind if is_other[best] else "",
-        fits=bool(fits[best]),
-    )
+    """The best of all ways, by groups that follow one another and by the AMP units at work. Parts that follow
+    one another only save memory: they are tried where the fastest way without them does not fit."""
+    units = target.amp_units(product.element_bytes, product.partial_bytes)
+    variants = [
+        (groups, width)
+        for groups in _rounds(product.groups, target.num_tiles)
+        for width in ([units, FEWER_UNITS] if units > FEWER_UNITS and not product.is_quarter else [units])
+    ]
+    for serial in (False, True):
+        found = [
+            _Counted.of(_Ways.of(product, target, *variant, serial=serial), options, calibration)
+            for variant in variants
+        ]
+        best = min(found, key=lambda counted: counted.total[counted.fastest])
+        if best.fits[best.fastest]:
+            return best.plan(best.fastest, calibration, swapped=swapped)
+    best = min(found, key=lambda counted: counted.objective)
+    return best.plan(best.best, calibration, swapped=swapped)
+
+
+def _rounds(groups: int, tiles: int) -> list[int]:
+    """Groups that a tile takes one after the other: as few as can be, or more where that leaves more tiles
+    for each of them."""
+    fewest = math.ceil(groups / tiles)
+    found, most = [], 0.0
+    for rounds in range(fewest, min(groups, _MOST_ROUNDS * fewest) + 1):
+        share = (tiles // math.ceil(groups / rounds)) / rounds
+        if share > most:
+            most = share
+            found.append(rounds)
+    return found
+
+
+def _row_parts(rows: int, limit: Array, workers: int) -> tuple[Array, int]:
+    """Rows of a tile, for parts up to those limits, and how often the limits are repeated: as few rows as can
+    be; as many as the workers take in the same time; all, so that weights need not be sent to several
+    tiles."""
+    fewest = np.ceil(rows / np.minimum(limit, rows))
+    full = np.minimum(np.ceil(fewest / workers) * workers, rows)
+    tried = [fewest, full, np.full_like(fewest, rows)]
+    return np.concatenate(tried), len(tried)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What all ways take, and which of them is taken."""
+
+    ways: _Ways
+    compute: Array
+    exchange: Array
+    total: Array
+    """With syncs, which poplin's objective leaves out: they are a part of what is estimated."""
+    fits: Array
+    is_other: Array
+    other_kind: str
+
+    @staticmethod
+    def of(ways: _Ways, options: PlanOptions, calibration: Calibration) -> _Counted:
+        """Counted for that chip and its options."""
+        compute, is_other, other_kind = _compute(ways, options, calibration)
+        compute += v.TRANSFORM.cycles(
+            ways.product.packed_bytes / ways.product.element_bytes / ways.target.num_tiles,
+            ways.product.element_bytes,
+        )
+        compute += (
+            calibration.field_cycles
+            if ways.product.convolution
+            else calibration.streamed_cycles_per_byte * ways.groups * (ways.input_bytes + ways.partial_bytes)
+        )
+        exchange = ways.exchange_cycles()
+        total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)
+        fits = ways.memory <= options.available_memory_proportion * ways.target.bytes_per_tile
+        return _Counted(ways, compute, exchange, total, fits, is_other, other_kind)
+
+    @property
+    def fastest(self) -> int:
+        """Whether or not it fits."""
+        return int(np.argmin(self.total))
+
+    @property
+    def best(self) -> int:
+        """The fastest that fits or, where none does, the smallest."""
+        wanted = np.where(self.fits, self.total, np.inf) if self.fits.any() else self.ways.memory
+        return int(np.argmin(wanted))
+
+    @property
+    def objective(self) -> tuple[bool, float]:
+        """What the least of is wanted."""
+        fits = bool(self.fits.any())
+        return not fits, float((self.total if fits else self.ways.memory)[self.best])
+
+    def plan(self, way: int, calibration: Calibration, *, swapped: bool) -> Plan:
+        """One of the ways."""
+        ways = self.ways
+        splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
+        busy = ways.shares * (ways.row_split * ways.k_split * ways.n_split)[way]
+        results = ways.groups * ways.rows * ways.n * ways.n_serial / ways.k_split
+        return Plan(
+            compute=math.ceil(self.compute[way]) + calibration.planned_cycles,
+            exchange=math.ceil(self.exchange[way]),
+            steps=int(ways.steps[way]),
+            tiles=min(ways.target.num_tiles, int(busy)),
+            temporary_bytes=math.ceil(ways.memory[way]),
+            copied_bytes=int(ways.copied_bytes()[way]),
+            messages=int(ways.messages()[way]),
+            result_elements=math.ceil(results[way]),
+            row_parts=int((ways.row_split if swapped else ways.n_split)[way]),
+            splits=" ".join(f"{name} {int(split[way])}" for name, split in splits.items() if split[way] > 1)
+            or "one tile",
+            kind=self.other_kind if self.is_other[way] else "",
+            fits=bool(self.fits[way]),
+        )
 
 
 def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tuple[Array, Array, str]:
@@ -318,7 +423,7 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
         # cycle.
         compute += ways.groups * sums / (8 // product.partial_bytes)
     compute += v.PARTIALS_REDUCTION.cycles(
-        np.ceil(sums / ways.k_split), ways.k_split, product.partial_bytes, workers
+        np.ceil(ways.groups * sums / ways.k_split), ways.k_split, product.partial_bytes, workers
     )
     cast = v.CAST_WORKER + np.ceil(sums / workers) / v.CAST_VECTOR
     compute += np.where(ways.is_cast, ways.groups * workers * cast, 0)
@@ -326,9 +431,11 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
     return np.where(ways.serial > 1, ways.serial * (compute + slices), compute), is_other, kind
 
 
-def _candidates(k_blocks: int, n_blocks: int, tiles: int) -> tuple[Array, Array, Array, Array]:
+@lru_cache(maxsize=1024)
+def _candidates(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> tuple[Array, Array, Array, Array]:
     """The splits of k and n over tiles, then of n and k in time, that leave every part a block."""
-    grid: list[Any] = [_splits(min(k_blocks, tiles)), _splits(min(n_blocks, tiles)), _SERIAL_N, _SERIAL_K]
+    in_time: list[Any] = [_SERIAL_N, _SERIAL_K] if serial else [[1], [1]]
+    grid: list[Any] = [_splits(k_blocks, tiles), _splits(n_blocks, tiles), *in_time]
     k_split, n_split, n_serial, k_serial = (
         axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij")
     )
@@ -339,10 +446,13 @@ def _candidates(k_blocks: int, n_blocks: int, tiles: int) -> tuple[Array, Array,
     return k_split[possible], n_split[possible], n_serial[possible], k_serial[possible]
 
 
-def _splits(limit: int) -> list[int]:
-    """The splits worth trying: small odd numbers times powers of two, and the finest."""
-    found = {odd << bit for bit in range(limit.bit_length()) for odd in _ODD_SPLITS if odd << bit <= limit}
-    return sorted(found | {1, limit})
+def _splits(blocks: int, limit: int) -> Array:
+    """For every number of blocks that a part may have the fewest parts that do with it: other splits take
+    more tiles and are no faster. More tiles only add to them."""
+    root = np.arange(1, math.isqrt(blocks) + 2)
+    parts: Array = np.unique(np.concatenate([root, (blocks - 1) // root + 1]))
+    found: Array = parts[parts <= min(limit, blocks)]
+    return found
 
 
 def amp_cycles(
@@ -371,18 +481,25 @@ def amp_cycles(
         block = v.AMP_QUARTER_ROW * worker_rows * workers + calibration.fp8_block_cycles
         return v.AMP_1X1_QUARTER.cycles(groups, in_blocks, out_blocks, block)
     loop = v.AMP_1X1_FLOAT_ROWS if product.is_float else v.AMP_1X1_ROWS
-    return v.AMP_1X1.cycles(groups, in_blocks, out_blocks, load + workers * loop.cycles(worker_rows))
+    found = v.AMP_1X1.cycles(groups, in_blocks, out_blocks, load + workers * loop.cycles(worker_rows))
+    if product.is_float:
+        found += groups * out_blocks * workers * v.AMP_1X1_FLOAT_ZERO.cycles(worker_rows)
+    return found
 
 
 def _other_vertex(ways: _Ways) -> tuple[Array, str]:
     """What the outer product vertex takes, where there is one input channel, or else the dot product vertex;
-    neither takes fields or quarters (section 3.3)."""
+    neither takes fields. Quarters become halves for the latter (section 3.3)."""
     product, workers = ways.product, ways.target.workers_per_tile
-    if product.taps > 1 or product.convolution or product.is_quarter:
+    if product.taps > 1 or product.convolution:
         return np.full(ways.rows.shape, np.inf), ""
-    if product.k == 1:
+    if product.k == 1 and not product.is_quarter:
         found = v.OUTER_PRODUCT.cycles(ways.groups, ways.rows, ways.n, product.element_bytes, workers)
         return found, "outer product"
-    widths = (product.element_bytes, product.partial_bytes)
+    widths = (max(HALF_BYTES, product.element_bytes), product.partial_bytes)
     sums = ways.rows * ways.n
-    return v.DOT_PRODUCT.cycles(ways.groups, sums, ways.rows, product.k, widths, workers), "dot product"
+    found = v.DOT_PRODUCT.cycles(ways.groups, sums, ways.rows, product.k, widths, workers)
+    if product.is_quarter:
+        loops = np.ceil(ways.groups * (ways.input_bytes + ways.weight_bytes) / workers / v.WIDENED.vector)
+        found += workers * (v.CAST_WORKER + loops * v.WIDENED.cycles)
+    return found, "dot product"

@@ -52,19 +52,35 @@ Formula = Callable[[Context], Work]
 
 
 def matmul(context: Context) -> Work:
-    """Batch dimensions of the right operand are groups, those of the left one alone are rows.
+    """Batch dimensions that both operands have are groups; those of one alone are more rows, or columns.
 
     Weights wait in the layout that the plan wants; of two activations both have to be brought into it, in
     small pieces where a Transpose has just broken their layout.
     """
     left, right = context.operands
-    groups = max(1, math.prod(right.shape[:-2]))
-    n = max(1, right.shape[-1] if len(right.shape) > 1 else 1)
-    rows = max(1, context.result.size // (groups * n))
+    groups, rows, n = _matrices(left.shape, right.shape)
+    widths = find_widths(context, left, right)
     work = _cast_and_planned(
-        context, Product(groups, rows, max(1, left.shape[-1]), n, *find_widths(context, left, right))
+        context, _dense(context, Product(groups, rows, max(1, left.shape[-1]), n, *widths))
     )
     return with_dynamic_operands(context, work)
+
+
+def _matrices(left: Sequence[int], right: Sequence[int]) -> tuple[int, int, int]:
+    """Groups, rows and columns of a matmul of operands of those shapes, a vector being one row or column."""
+    heads = zip(reversed(left[:-2]), reversed(right[:-2]), strict=False)
+    groups = max(1, math.prod(min(pair) for pair in heads))
+    columns = math.prod(right[:-2]) * (right[-1] if len(right) > 1 else 1)
+    return groups, max(1, math.prod(left[:-1]) // groups), max(1, columns // groups)
+
+
+def _dense(context: Context, product: Product) -> Product:
+    """The same with the weights as its columns, where one of the operands is known: it does not matter
+    which."""
+    known = [context.is_constant(i) for i in range(2)]
+    if known == [True, False]:
+        product = replace(product, rows=product.n, n=product.rows)
+    return replace(product, stored=any(known))
 
 
 def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = (-1, -2)) -> Work:
@@ -99,7 +115,7 @@ def gemm(context: Context) -> Work:
     left, right = context.operands
     rows, n = (max(1, size) for size in context.result.shape)
     product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
-    return _with_bias(context, _cast_and_planned(context, product))
+    return _with_bias(context, _cast_and_planned(context, _dense(context, product)))
 
 
 def convolution(context: Context) -> Work:
@@ -130,7 +146,8 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
         taps,
         field.shape[-1],
         1.0 if taps == 1 else _halo(source, field, kernel),
-        convolution=True,
+        # A kernel of one position is a product, with the same vertices.
+        convolution=taps > 1,
     )
     if groups > 1 or k >= FEW_CHANNELS or kernel[0] == 1:
         return product

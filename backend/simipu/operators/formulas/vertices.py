@@ -66,7 +66,9 @@ class AmpVertex:
 # vertex's loop over output channels takes 19, and 6 or 7 for each pass of the units.
 AMP_1X1 = AmpVertex(start=92, group=13, in_block=15, out_block=25.5)
 AMP_1X1_ROWS = RowLoop(short=17, short_row=9, full=31, row=4)
-AMP_1X1_FLOAT_ROWS = RowLoop(short=29, short_row=8, full=53, row=8)
+AMP_1X1_FLOAT_ROWS = RowLoop(short=47, short_row=0, full=46, row=8)
+AMP_1X1_FLOAT_ZERO = RowLoop(short=2, short_row=8, full=26, row=8)
+"""More of its first pass, which sets the sums of floats to zero, an output channel after the other."""
 AMP_1X1_QUARTER = AmpVertex(start=92)
 """Its loops are within `Calibration.fp8_block_cycles`."""
 AMP_QUARTER_ROW = 4
@@ -74,7 +76,7 @@ AMP_QUARTER_ROW = 4
 
 AMP_NX1 = AmpVertex(start=109, group=16, in_block=14, out_block=14)
 AMP_NX1_ROWS = RowLoop(short=19, short_row=4, full=28, row=4)
-AMP_NX1_FLOAT_ROWS = RowLoop(short=19, short_row=4, full=28, row=8)
+AMP_NX1_FLOAT_ROWS = RowLoop(short=16, short_row=11, full=39, row=8)
 AMP_NX1_TAP, AMP_NX1_WORKER = 45, 18
 """Of the nx1 vertex: for each kernel position, loop and pointers; and of each worker for it, before its first
 row."""
@@ -198,6 +200,23 @@ class Slic:
         return self.start + sub_kernels * passes * (self.load + workers * worker) + self.zeroed * positions
 
 
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """What poplin's planner expects of changing a layout: copying the elements one by one, a quarter more
+    than their bytes, and exchanging them (ConvModel.cpp, addTransformCycleEstimate; section 3.6)."""
+
+    copy: float = 5 / 4
+    copy_bytes: int = 8
+    """The most that are copied in a cycle."""
+    exchange: float = 1 / 4
+
+    def cycles(self, elements: float, element_bytes: int) -> float:
+        """Of a tile with so many elements. The planner counts quarters as the halves that they become."""
+        width = max(HALF_BYTES, element_bytes)
+        return elements * width * (self.copy / min(self.copy_bytes, width) + self.exchange)
+
+
+TRANSFORM = Transform()
 OUTER_PRODUCT, DOT_PRODUCT = OuterProduct(), DotProduct()
 PARTIALS_REDUCTION, SERIAL_SLICE = PartialsReduction(), SerialSlice()
 VMAC, SLIC = Vmac(), Slic()
@@ -213,6 +232,10 @@ class InnerLoop:
 
     cycles: float
     vector: int
+
+
+WIDENED = InnerLoop(2, 8)
+"""Quarters that become halves (section 4)."""
 
 
 @dataclass(frozen=True, slots=True)
