@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import ModelProto, TensorProto, helper, numpy_helper, save
+from published import converter_options
 
 BIN = Path(sys.executable).parent
 KNOWN_OPTIONS = {
@@ -32,6 +33,8 @@ KNOWN_OPTIONS = {
     "batches_per_step": "--batches_per_step",
 }
 """Of the published runs, those that `poplar-triton profile` takes with a value."""
+_NAMES = {"used_passes": "passes"}
+"""Arguments of the converter that commands call otherwise."""
 PIPELINE = ["--num_ipus", "2", "--enable_pipelining", "--json"]
 PRECISIONS = ("fp32", "fp16", "fp8", "fp8_weight")
 
@@ -67,8 +70,9 @@ def write_case(case: Path, folder: Path) -> None:
     for name, option in KNOWN_OPTIONS.items():
         if name in told["options"]:
             arguments += [option, str(told["options"][name])]
-    if "fused_attention" in told["options"].get("custom_ops", ()):
-        arguments.append("--fused_attention")
+    for name, value in converter_options(told["options"]).items():
+        arguments.append("--" + _NAMES.get(name, name))
+        arguments += [] if value is True else [",".join(value)]
     if told["options"].get("use_128bit_conv_unit_load"):
         arguments.append("--use_128bit_conv_unit_load")
     for name, further in (("nodes", []), ("figures", ["--json"]), ("pipeline", PIPELINE)):

@@ -99,3 +99,5 @@ def add_pass_options(parser: Parser) -> None:
     add_names(parser, "--fp16_skip_op_types", "operators that stay fp32 in an fp16 model", "OP")
     add("--enable_erf_gelu", action="store_true", help="put the chip's Gelu for the formula with Erf, too")
     add("--disable_fast_norm", action="store_true", help="leave layer norms GroupNormalization")
+    add("--enable_insert_remap", action="store_true", help="lay tensors out anew, see --remap_mode")
+    add_names(parser, "--remap_mode", "before_ or after_ and an operator; default: after_matmul", "MODE")

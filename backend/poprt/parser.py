@@ -182,8 +182,6 @@ def _add_graph(parser: Parser) -> None:
     add("--enable_compress_pattern", action="store_true", help="refused")
     add("--merge_if_with_same_cond", action="store_true", help="join Ifs of one condition")
     add("--fold_periodic_initializer", action="store_true", help="keep one period of weights that repeat")
-    add("--enable_insert_remap", action="store_true", help="lay tensors out anew, see --remap_mode")
-    add_names(parser, "--remap_mode", "before_ or after_ and an operator; default: after_matmul", "MODE")
     add("--eightbitsio", action="store_true", help="images come as bytes and are scaled on the chip")
     serialise_help = "cut products into FACTOR pieces, computed one after the other"
     form = "OP=FACTOR[/MODE[/KEEP]]"

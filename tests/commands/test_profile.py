@@ -19,6 +19,7 @@ from commands.cli import main
 from commands.profile import command, report, weightless
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.source import Source, open_source
+from exported_graphs import bert_like
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.profiling.profile import Profile
@@ -158,6 +159,16 @@ def test_options_reach_the_cost_model(onnx_file, run):
         "available_memory_proportion": 0.1,
     }
     assert changed["cycles"] != plain["cycles"]
+
+
+def test_a_fused_attention_is_the_pass_of_that_name(tmp_path, run):
+    path = save(bert_like(), tmp_path / "bert.onnx")
+    found = [
+        json.loads(run(path, "--json", *asked)[1])
+        for asked in ([], ["--fused_attention"], ["--passes", "fused_attention"])
+    ]
+    assert found[1] == found[2]
+    assert found[0]["by_operator"].keys() != found[1]["by_operator"].keys() >= {"Split"}
 
 
 def test_progress_ends_within_the_steps_that_were_announced(onnx_file, run, monkeypatch):

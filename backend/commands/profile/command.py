@@ -37,7 +37,6 @@ _OPTIONS = (
     "batches_per_step",
     "stream_buffering_depth",
     "use_128bit_conv_unit_load",
-    "fused_attention",
     "num_ipus",
     "enable_pipelining",
     "replication_factor",
@@ -51,6 +50,9 @@ EXAMPLES = (
 )
 _CONVERTER_STEPS = len(STEPS) + 1
 """Steps that the converter and the profiler announce for a point, at the most."""
+
+_FUSED = "fused_attention"
+"""A pass that has an option of its own."""
 
 Axis = tuple[str, tuple[str | int, ...]]
 
@@ -106,7 +108,7 @@ def add_arguments(parser: Parser) -> None:
         help="batches that wait on the host's side (default: 1)",
     )
     add("--use_128bit_conv_unit_load", action="store_true", default=None, help="load weights twice as fast")
-    add("--fused_attention", action="store_true", default=None, help="as with PopRT's pass of that name")
+    add("--fused_attention", action="store_true", help="the same as --passes fused_attention")
     add("--num_ipus", type=positive, metavar="N", help="IPUs to spread the layers over (default: 1)")
     add(
         "--enable_pipelining",
@@ -242,12 +244,17 @@ def _points(options: argparse.Namespace) -> list[Settings]:
 
 def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
     """The further arguments of the Converter that are asked for."""
+    passes = split_names(options.passes)
+    if options.fused_attention and _FUSED not in passes:
+        passes.append(_FUSED)
     asked = {
-        "used_passes": split_names(options.passes),
+        "used_passes": passes,
         "skip_passes": split_names(options.skip_passes),
         "fp16_skip_op_types": split_names(options.fp16_skip_op_types),
         "enable_erf_gelu": options.enable_erf_gelu,
         "disable_fast_norm": options.disable_fast_norm,
+        "enable_insert_remap": options.enable_insert_remap,
+        "remap_mode": split_names(options.remap_mode),
     }
     return {name: value for name, value in asked.items() if value}
 

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from model_runtime.session import read_model
 from onnx import TensorProto
-from onnxgraph import attribute
+from onnxgraph import attribute, iter_nodes
 from onnxgraph.weights import has_data
 from poprt.compiling import cost_options
 from poprt.converter import Converter
@@ -166,7 +166,15 @@ class PopefSource:
                 f"{self.path} is compiled for batch size {compiled or 'none'} and its rows are not "
                 f"independent; profile its ONNX model for {batch_size}"
             )
-        return read_static(program, batch_size)
+        return _undo_rows(read_static(program, batch_size))
+
+
+def _undo_rows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph that was compiled: what computes the number of rows, so that there may be any, is constant
+    again, and one constant where several nodes got one of their own."""
+    if any(node.op_type == "Shape" for node in iter_nodes(model.graph)):
+        model = get_pass("constant_folding")(model)
+    return get_pass("remove_duplicated_initializer")(model)
 
 
 def _popef_name(path: Path) -> str:

@@ -16,9 +16,6 @@ class CostOptions:
     batches_per_step: int = 1
     stream_buffering_depth: int = 1
     use_128bit_conv_unit_load: bool = False
-    fused_attention: bool = False
-    """PopRT's pass of that name was used: attention works on layouts that need no element by element
-    copies."""
     num_ipus: int = 1
     """IPUs of a replica, over which the layers are spread."""
     virtual_graph_mode: str = "off"

@@ -1,0 +1,73 @@
+"""One model has one graph: what `profile` makes of ONNX, which leaves weights aside, is what `poprt` compiles
+and what a profile of the compiled file counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands.profile import weightless
+from commands.profile.source import open_source
+from exported_graphs import Exporter, bert_like, deberta_like
+from onnxgraph import graph_values, infer_shapes
+from poprt import Compiler, CompilerOptions, Converter, pipeline
+from simipu.cost import CostOptions
+from simipu.target import TARGETS
+
+ATTENTION = ("pre_scale", "fused_attention", "matmul_rotary_embedding", "attention_padding")
+TARGET = TARGETS["ipu21"]
+
+
+def convolutions():
+    """Two convolutions, a group norm as exporters write it, and a classifier."""
+    net = Exporter()
+    made = net.add("Conv", net.input("x", [4, 8, 12, 12]), net.weight(32, 8, 3, 3), pads=[1, 1, 1, 1])
+    spread = net.constant(np.linspace(0.5, 1.5, 32))
+    made = net.add("BatchNormalization", made, *(net.weight(32) for _ in range(3)), spread)
+    made = net.add("Conv", net.add("Relu", made), net.weight(64, 32, 1, 1))
+    flat = net.add("Flatten", net.add("GlobalAveragePool", made))
+    return net.model({net.add("Gemm", flat, net.weight(10, 64), net.weight(10), transB=1): [4, 10]})
+
+
+MODELS = {
+    "bert": lambda: bert_like(4, 18, layers=2),
+    "roformer": lambda: bert_like(4, 18, rotary="interleaved"),
+    "deberta": lambda: deberta_like(4),
+    "convolutions": convolutions,
+}
+
+
+def list_nodes(model):
+    """The placed nodes: operators, and what they take and make."""
+    placed = pipeline.place(model, TARGET, CostOptions())
+    values = graph_values(infer_shapes(placed).graph)
+    weights = {each.name: ("weight", each.data_type, tuple(each.dims)) for each in placed.graph.initializer}
+
+    def describe(name):
+        return weights.get(name) or (values[name].bytes_per_element, values[name].shape) if name else None
+
+    return [
+        (node.domain, node.op_type, [*map(describe, node.input)], [*map(describe, node.output)])
+        for node in placed.graph.node
+    ]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"used_passes": ATTENTION, "enable_erf_gelu": True}], ids=["plain", "used"]
+)
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_model_has_one_graph_whoever_asks(tmp_path: Path, monkeypatch, make, precision, options):
+    monkeypatch.setattr(weightless, "LARGE_BYTES", 64)
+    onnx.save(make(), tmp_path / "model.onnx")
+    converted = Converter(precision=precision, **options).convert(make())
+    compiler_options = CompilerOptions(ipu_version="ipu21", partials_type="float")
+    Compiler.compile_and_export(converted, None, str(tmp_path / "model.popef"), compiler_options)
+    source, popef = (open_source(tmp_path / f"model.{kind}") for kind in ("onnx", "popef"))
+    light = source.convert(None, precision, lambda _step: None, **options)
+    compiled = popef.convert(None, popef.precision, lambda _step: None)
+    assert list_nodes(light) == list_nodes(converted) == list_nodes(compiled)
+    found = [pipeline.estimate(each, TARGET) for each in (light, converted, compiled)]
+    assert len({(each.cycles, *each.by_memory().values()) for each in found}) == 1
