@@ -8,6 +8,8 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
+from onnxgraph import infer_shapes
+from simipu.operators.domain import CHIP_DOMAIN
 
 
 class Builder:
@@ -57,9 +59,8 @@ class Builder:
         """The finished network."""
         outputs = [onnx.ValueInfoProto(name=output)]
         graph = helper.make_graph(self._nodes, "network", self._inputs, outputs, self._initializers)
-        return onnx.shape_inference.infer_shapes(
-            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
-        )
+        opsets = [helper.make_opsetid("", 20), helper.make_opsetid(CHIP_DOMAIN, 1)]
+        return infer_shapes(helper.make_model(graph, opset_imports=opsets))
 
 
 def resnet50(batch: int) -> onnx.ModelProto:
@@ -87,54 +88,9 @@ def resnet50(batch: int) -> onnx.ModelProto:
     return net.model(net.add("Gemm", x, net.weight(2048, 1000), net.weight(1000)))
 
 
-def bert_base(
-    batch: int, sequence: int, *, fused_gelu: bool = True, fused_norm: bool = True
-) -> onnx.ModelProto:
-    """BERT-base with a question-answering head; unfused, Gelu is the tanh form with a Pow, as in
-    bertsquad-12."""
-    net = Builder()
-    layers, hidden, heads = 12, 768, 12
-    ids = net.input("ids", [batch, sequence], TensorProto.INT32)
-    mask = net.input("mask", [batch, 1, 1, sequence])
-
-    def norm(x: str) -> str:
-        if fused_norm:
-            return net.add("LayerNormalization", x, net.weight(hidden), net.weight(hidden))
-        centred = net.add("Sub", x, net.add("ReduceMean", x, net.integers(-1)))
-        variance = net.add("ReduceMean", net.add("Mul", centred, centred), net.integers(-1))
-        y = net.add("Div", centred, net.add("Sqrt", net.add("Add", variance, net.weight(1))))
-        return net.add("Add", net.add("Mul", y, net.weight(hidden)), net.weight(hidden))
-
-    def dense(x: str, source: int, target: int) -> str:
-        return net.add("Add", net.add("MatMul", x, net.weight(source, target)), net.weight(target))
-
-    def gelu(x: str) -> str:
-        if fused_gelu:
-            return net.add("Gelu", x)
-        y = net.add("Mul", net.add("Pow", x, net.weight(1)), net.weight(1))
-        y = net.add("Tanh", net.add("Mul", net.add("Add", x, y), net.weight(1)))
-        return net.add("Mul", x, net.add("Mul", net.add("Add", y, net.weight(1)), net.weight(1)))
-
-    def heads_of(x: str, order: list[int]) -> str:
-        shape = net.integers(batch, sequence, heads, hidden // heads)
-        return net.add("Transpose", net.add("Reshape", dense(x, hidden, hidden), shape), perm=order)
-
-    x = net.add("Gather", net.weight(30522, hidden), ids, axis=0)
-    x = norm(net.add("Add", x, net.weight(sequence, hidden)))
-    for _ in range(layers):
-        query, key, value = heads_of(x, [0, 2, 1, 3]), heads_of(x, [0, 2, 3, 1]), heads_of(x, [0, 2, 1, 3])
-        scores = net.add("Mul", net.add("MatMul", query, key), net.weight(1))
-        weights = net.add("Softmax", net.add("Add", scores, mask), axis=-1)
-        joined = net.add("Transpose", net.add("MatMul", weights, value), perm=[0, 2, 1, 3])
-        joined = net.add("Reshape", joined, net.integers(batch, sequence, hidden))
-        x = norm(net.add("Add", dense(joined, hidden, hidden), x))
-        x = norm(net.add("Add", dense(gelu(dense(x, hidden, 4 * hidden)), 4 * hidden, hidden), x))
-    return net.model(dense(x, hidden, 2))
-
-
 def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.ModelProto:
-    """GPT-2 XL, one token further with `context` keys and values of each layer at hand; layers are on the
-    IPUs given.
+    """GPT-2 XL, one token further with `context` keys and values of each layer at hand, by the operators that
+    graphcore/PopTransformer writes (models/gpt2/attention.py); layers are on the IPUs given.
 
     The first IPU has the embedding, which the last layer's result is multiplied with.
     """
@@ -142,32 +98,36 @@ def gpt2_step(batch: int, context: int, layers_of_ipus: Sequence[int]) -> onnx.M
     hidden, heads = 1600, 25
     size = hidden // heads
     ids = net.input("ids", [batch, 1], TensorProto.INT32)
-    keys = [net.input(f"keys_{i}", [batch, heads, size, context - 1]) for i in range(sum(layers_of_ipus))]
-    values = [net.input(f"values_{i}", [batch, heads, context - 1, size]) for i in range(sum(layers_of_ipus))]
+    step = net.input("step", [1], TensorProto.INT32)
+    mask = net.input("mask", [batch, 1, 1, context])
     embedding = net.weight(50257, hidden)
 
     def dense(x: str, source: int, target: int) -> str:
         return net.add("Add", net.add("MatMul", x, net.weight(source, target)), net.weight(target))
 
     def norm(x: str) -> str:
-        return net.add("LayerNormalization", x, net.weight(hidden), net.weight(hidden))
+        return net.add("NormCE", x, net.weight(hidden), net.weight(hidden), domain=CHIP_DOMAIN)
+
+    def sliced(x: str, start: int, end: int, axis: int) -> str:
+        return net.add("Slice", x, *map(net.integers, (start, end, axis)))
 
     x = net.add("Add", net.add("Gather", embedding, ids, axis=0), net.weight(1, hidden))
     for net.ipu, layers in enumerate(layers_of_ipus):
         for _ in range(layers):
             new = dense(norm(x), hidden, 3 * hidden)
-            query, key, value = (
-                net.add("Slice", new, *map(net.integers, (i * hidden, (i + 1) * hidden, 2))) for i in range(3)
+            query = net.add("Reshape", sliced(new, 0, hidden, 2), net.integers(batch, 1, heads, size))
+            query = net.add("Transpose", query, perm=[0, 2, 1, 3])
+            pair = net.add(
+                "Reshape", sliced(new, hidden, 3 * hidden, 2), net.integers(batch, 1, 2, heads, size)
             )
-            key = net.add(
-                "Concat", keys.pop(), net.add("Reshape", key, net.integers(batch, heads, size, 1)), axis=3
-            )
-            value = net.add(
-                "Concat", values.pop(), net.add("Reshape", value, net.integers(batch, heads, 1, size)), axis=2
-            )
-            scores = net.add("MatMul", net.add("Reshape", query, net.integers(batch, heads, 1, size)), key)
-            scores = net.add("Softmax", net.add("Mul", scores, net.weight(1)), axis=-1)
-            joined = net.add("Reshape", net.add("MatMul", scores, value), net.integers(batch, 1, hidden))
+            pair = net.add("Transpose", pair, perm=[2, 0, 3, 1, 4])
+            past = net.add("KVCache", step, pair, domain=CHIP_DOMAIN, max_len=context, sequence_axis=3)
+            past = net.add("Remap", past, domain=CHIP_DOMAIN)
+            key, value = (net.add("Squeeze", sliced(past, i, i + 1, 0), net.integers(0)) for i in range(2))
+            scores = net.add("MatMul", query, net.add("Transpose", key, perm=[0, 1, 3, 2]))
+            weights = net.add("SoftmaxV2", net.add("Add", scores, mask), domain=CHIP_DOMAIN, axis=-1)
+            joined = net.add("Transpose", net.add("MatMul", weights, value), perm=[0, 2, 1, 3])
+            joined = net.add("Reshape", joined, net.integers(batch, 1, hidden))
             x = net.add("Add", x, dense(joined, hidden, hidden))
             x = net.add(
                 "Add", x, dense(net.add("Gelu", dense(norm(x), hidden, 4 * hidden)), 4 * hidden, hidden)

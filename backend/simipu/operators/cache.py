@@ -9,7 +9,6 @@ on between runs, which tensors do not: here what was kept is a third input of th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -21,7 +20,6 @@ from simipu.operators.attributes import LARGEST, read_axis, read_size, refuse
 from simipu.operators.codes import FORMATS
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Operator, Rounding, Shapes, Surroundings
-from simipu.operators.formulas import moving as moves
 from simipu.operators.formulas.work import Context, Work
 
 PAST = 2
@@ -86,9 +84,13 @@ def _find_fault(node: onnx.NodeProto, shapes: Shapes) -> str:
 
 
 def _copy(context: Context) -> Work:
-    """The cache is copied aside, and back behind what is new."""
-    once = moves.move(context)
-    return replace(once, compute=_PASSES * once.compute, exchange=_PASSES * once.exchange, steps=_PASSES)
+    """The cache is copied aside, as it lies, and back behind what is new (graphcore/PopTransformer,
+    custom_ops/kv_cache.cpp)."""
+    moved = context.bytes_per_tile(context.result)
+    copies = _PASSES * moved / context.target.copy_bytes_per_cycle
+    return context.spread(
+        "data movement", copies, context.exchange_cycles(moved), local_steps=1, temporary=moved
+    )
 
 
 @register_stand_in(CHIP_DOMAIN, "KVCache")

@@ -179,7 +179,7 @@ _OF_FAST_NORM = "a layer norm over the last axis, whatever the rank; one group o
 _OF_SOFTMAX = "Softmax along one axis (default -1) in every opset"
 _SOFTMAX: Mapping[str, Any] = {
     "rows": rows.along(-1),
-    "cost": reducing.softmax,
+    "cost": reducing.fast_softmax,
     "body": _softmax,
     "rounding": Rounding.BOUNDED,
     "meaning": _OF_SOFTMAX,

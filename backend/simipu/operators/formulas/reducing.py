@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxgraph import Value
@@ -12,11 +13,13 @@ from simipu.operators.formulas.layout import Layout, linear
 from simipu.operators.formulas.vertices import (
     CONTINUOUS_REDUCE,
     FAST_NORM,
+    FAST_SOFTMAX,
     OUTER_VECTOR,
     POOL_POSITION,
     POOL_TAP,
     REARRANGE_CYCLES_PER_BYTE,
     InnerLoop,
+    RowVertex,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
@@ -107,27 +110,39 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
 
 
 def fast_norm(context: Context) -> Work:
-    """A norm of whole rows in one vertex: each row is brought to one tile, with the vectors that scale it
-    (section 5.3).
+    """A norm of whole rows in one vertex: each row is brought to one tile, with the vectors that scale it;
+    fewer rows than tiles are cut, and their sums added up in between (section 5.3).
 
     PopRT's FastNorm is not public; NormCE, by the same people, is, and both are counted as that.
     """
-    value = context.source
+    return _by_rows(context, "norm", FAST_NORM, [each for each in context.inputs[1:3] if each])
+
+
+def fast_softmax(context: Context) -> Work:
+    """A softmax of whole rows in one vertex, as SoftmaxV2 and V3 are (section 5.2)."""
+    return _by_rows(context, "softmax", FAST_SOFTMAX, [])
+
+
+def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[Value]) -> Work:
+    value, num_tiles = context.source, context.target.num_tiles
     width, length = value.bytes_per_element, max(1, value.shape[-1] if value.shape else 1)
-    rows = math.ceil(value.size / length / context.target.num_tiles)
-    elements = rows * length
-    workers = context.target.workers_per_tile
-    compute = elements * width / context.target.copy_bytes_per_cycle
-    compute += FAST_NORM.cycles(rows, length, width, workers)
-    vectors = sum(each.bytes for each in context.inputs[1:3] if each)
-    imbalance = elements * context.target.num_tiles / max(1, value.size)
+    count = max(1, value.size // length)
+    parts = max(1, min(num_tiles // count, length // vertex.least_part))
+    own = math.ceil(length / parts)
+    rows = math.ceil(count / num_tiles)
+    moved = rows * own * width
+    compute = moved / context.target.copy_bytes_per_cycle
+    compute += vertex.cycles(rows, own, width, context.target.workers_per_tile)
+    received = moved + sum(each.bytes for each in vectors) / parts
+    imbalance = rows * own * num_tiles / max(1, value.size)
     return context.spread(
-        "norm",
+        kind,
         compute,
-        context.exchange_cycles(elements * width + vectors),
-        steps=2,
-        temporary=2 * elements * width,
-        layout=replace(linear(context.node.output[0], value), imbalance=imbalance),
+        context.exchange_cycles(received),
+        steps=1 if parts == 1 else 2,
+        local_steps=1,
+        temporary=2 * moved,
+        layout=replace(linear(context.node.output[0], value), imbalance=max(1.0, imbalance)),
     )
 
 

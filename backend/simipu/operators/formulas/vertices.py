@@ -295,15 +295,15 @@ class ContinuousReduce:
 
 
 @dataclass(frozen=True, slots=True)
-class FastNorm:
-    """Norms of whole rows, each by all workers: sums and sums of squares as they are loaded, then a pass that
-    subtracts, multiplies twice and adds (graphcore/PopTransformer, custom_ops/NormCE.S: loops of 1, 1 and 4
-    instructions for 4 halves; section 5.3)."""
+class RowVertex:
+    """A vertex that does all that there is to do with whole rows, each by all workers."""
 
-    row: int = 60
-    """Of a worker for each row: both loops' starts, and the mean and deviation of the workers' sums. Counted
-    roughly."""
-    vector: int = 6
+    row: int
+    """Of a worker for each row."""
+    vector: float
+    """For each 8 bytes of its part."""
+    least_part: int = 48
+    """Elements of a row below which it is not cut: a vector for each worker."""
 
     def cycles(self, rows: int, length: int, element_bytes: int, workers: int) -> float:
         """Of a tile with so many rows of `length` elements."""
@@ -311,7 +311,13 @@ class FastNorm:
         return SPREAD_START + workers * rows * (self.row + vectors * self.vector)
 
 
-CONTINUOUS_REDUCE, FAST_NORM = ContinuousReduce(), FastNorm()
+FAST_NORM = RowVertex(row=60, vector=6)
+"""Sums and sums of squares as the row is loaded, then a pass that subtracts, multiplies twice and adds: loops
+of 1, 1 and 4 instructions for 4 halves (graphcore/PopTransformer, custom_ops/NormCE.S). The start of a row is
+counted roughly."""
+FAST_SOFTMAX = RowVertex(row=40, vector=10.25)
+"""40 and 41 for 16 keys, as measured of another fused kernel on a C600 (osmarks/ipu-stack)."""
+CONTINUOUS_REDUCE = ContinuousReduce()
 INNER_VECTOR, OUTER_VECTOR = InnerVector(), OuterVector()
 SPREAD_START, UNARY_START, BINARY_START, BROADCAST_START = 11, 17, 28, 20
 """Of a vertex over a tile's elements: of the supervisor, and of each worker, by its operands (section 4)."""
