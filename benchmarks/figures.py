@@ -7,6 +7,7 @@ their exporters wrote them: they go through the converter as any user's model do
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import math
 import re
@@ -23,6 +24,7 @@ import numpy as np
 import onnx
 from commands.profile.source import OnnxSource
 from onnx import TensorProto
+from onnxgraph import graph_values, infer_shapes
 from poprt.passes.precision import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
 from published import converter_options
@@ -35,7 +37,7 @@ _BLOCK = 16
 DATA = Path(__file__).with_name("data")
 MK1, MK2, BOW, C600 = (TARGETS[name] for name in ("ipu1", "ipu2", "bow", "ipu21"))
 sys.path.insert(0, str(DATA))
-import published_models  # noqa: E402
+published_models: Any = importlib.import_module("published_models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,9 @@ class Point:
     predicted: float
     measured: float
     modelled: Estimate | None = None
+    precision: str = "fp16"
+    num_bytes: int = 0
+    """Of all tensors of the graph, weights and activations."""
 
     @property
     def ratio(self) -> float:
@@ -66,8 +71,27 @@ class Point:
         return self.network.startswith("simulator")
 
 
-Answer = tuple[float, Estimate | None]
-"""Modelled seconds, and the estimate that they are of."""
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Modelled seconds, and the estimate that they are of."""
+
+    seconds: float
+    modelled: Estimate | None = None
+    num_bytes: int = 0
+
+
+def _answer(
+    model: onnx.ModelProto,
+    target: Target,
+    options: CostOptions,
+    calibration: Calibration,
+    seconds: Callable[[Estimate], float],
+) -> Answer:
+    found = estimate(model, target, options, calibration=calibration)
+    num_bytes = sum(value.bytes for value in graph_values(infer_shapes(model).graph).values())
+    return Answer(seconds(found), found, num_bytes)
+
+
 Predict = Callable[[dict[str, Any], Calibration], Answer]
 
 
@@ -82,8 +106,18 @@ def iter_points(
             continue
         measured = _measured_seconds(row)
         if measured is not None:
-            seconds, found = predict(row, calibration)
-            yield Point(network, family, _name(row), seconds, measured, found)
+            found = predict(row, calibration)
+            precision = row["precision"][:4].strip().lower()
+            yield Point(
+                network,
+                family,
+                _name(row),
+                found.seconds,
+                measured,
+                found.modelled,
+                precision,
+                found.num_bytes,
+            )
 
 
 def _find_predictor(row: dict[str, Any]) -> tuple[str, str, Predict | None]:
@@ -133,10 +167,14 @@ def _predict(
     found.setdefault("batches_per_step", 64)
     found["partials_type"] = found.get("partials_type", "half").split()[0]
     options = {name: found[name] for name in _COMPILER_OPTIONS if name in found} | options
-    result = estimate(model, C600, CostOptions(**options), calibration=calibration)
-    if "synthetic" in row.get("io_mode", ""):
-        return result.compute_seconds, result
-    return result.seconds_per_batch, result
+    is_synthetic = "synthetic" in row.get("io_mode", "")
+    return _answer(
+        model,
+        C600,
+        CostOptions(**options),
+        calibration,
+        lambda found: found.compute_seconds if is_synthetic else found.seconds_per_batch,
+    )
 
 
 @lru_cache(maxsize=64)
@@ -205,8 +243,7 @@ def _gpt2(row: dict[str, Any], calibration: Calibration) -> Answer:
     """A token; the loop over tokens runs on the device, so that the host hardly counts."""
     model = networks.gpt2_step(row["batch_size"], row["max_length"], [0, 6, 7, 7, 7, 7, 7, 7])
     options = CostOptions(num_ipus=row["num_ipus"], virtual_graph_mode="manual")
-    found = estimate(model, C600, options, calibration=calibration)
-    return found.compute_seconds, found
+    return _answer(model, C600, options, calibration, lambda found: found.compute_seconds)
 
 
 def _vertex(row: dict[str, Any], calibration: Calibration) -> Answer:
@@ -216,22 +253,20 @@ def _vertex(row: dict[str, Any], calibration: Calibration) -> Answer:
     load = channels * channels * 2 / BOW.coefficient_bytes_per_cycle
     one, product = np.ones(1), Product(1, rows, channels, channels)
     found = amp_cycles(product, rows * one, one, one, load, 1, BOW.workers_per_tile, calibration)
-    return BOW.seconds(int(found[0])), None
+    return Answer(BOW.seconds(int(found[0])))
 
 
 def _null(row: dict[str, Any], calibration: Calibration) -> Answer:
     net = networks.Builder()
     model = net.model(net.add("LeakyRelu", net.input("x", [row["batch_size"], 1], TensorProto.FLOAT)))
-    found = estimate(model, C600, calibration=calibration)
-    return found.latency_seconds, found
+    return _answer(model, C600, CostOptions(), calibration, lambda found: found.latency_seconds)
 
 
 def _gemm(row: dict[str, Any], calibration: Calibration) -> Answer:
     size, n = (int(number) for number in re.findall(r"\d+", row["shape"])[:2])
     element = TensorProto.FLOAT if row["precision"] == "FP32" else TensorProto.FLOAT16
     model = networks.matmul(size, size, n, element)
-    found = estimate(model, BOW, calibration=calibration)
-    return found.compute_seconds, found
+    return _answer(model, BOW, CostOptions(), calibration, lambda found: found.compute_seconds)
 
 
 _PREDICTORS: dict[str, tuple[str, str, Predict]] = {
@@ -376,5 +411,3 @@ def _convolution(params: str, options: dict[str, str]) -> list[Product]:
 def _pair(text: str) -> tuple[int, int]:
     numbers = [int(number) for number in text.strip("{}").split(",")]
     return numbers[0], numbers[-1]
-
-

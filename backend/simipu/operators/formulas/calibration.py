@@ -8,6 +8,7 @@ worth; docs/ipu-performance.md, section 9, says what each was fitted on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from simipu.target import Target
 
@@ -17,29 +18,21 @@ class Calibration:
     """One set of such numbers, which is passed in: whoever tries another value makes another set. Cycles are
     a tile's where nothing else is said, bytes too."""
 
-    planned_cycles: int = 1_600
+    planned_cycles: int = 1_000
     """Of each planned product beside what its plan says: zeroing, layout phases, control. Fitted."""
-    field_cycles: int = 700
+    field_cycles: int = 0
     """Further, of a convolution's field with its halos. Fitted."""
     streamed_cycles_per_byte: float = 0.03
     """Further, of a matmul, of each byte of a tile's inputs and partial sums. Fitted."""
     fp8_block_cycles: int = 280
     """Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others.
     Fitted; reading it gave 360, where no cast was counted."""
-    fp8_cast_cycles: int = 5
-    """Of a worker for 8 halves that become fp8: two loads, two conversions and a store. Assumed; poplibs'
-    cast from fp8 to fp8, which goes through half, takes 13."""
     pow_cycles: int = 45
-    """Of a worker for an element. Fitted on BERT-base with and without the fused Gelu; poplibs' estimator
-    says 325, an average over random exponents."""
-    softmax_cycles: int = 2_000
-    """Of the stable softmax, beside its elements. Assumed (section 5.2)."""
-    softmax_cycles_per_half: float = 3.0
-    """Two reductions and three passes: added up from the vertices (section 5.2)."""
-    norm_cycles: int = 4_000
-    """Of a normalisation, beside its elements. Assumed (section 5.3)."""
-    norm_cycles_per_half: float = 3.5
-    """Two reductions and four passes: added up from the vertices (section 5.3)."""
+    """Of a worker for an element, where the exponent has no vertex of its own. Fitted on BERT-base with and
+    without the fused Gelu; poplibs' estimator says 325, an average over random exponents."""
+    lookup_imbalance: float = 1.2
+    """The fullest tile's share of looked-up rows over the mean: they lie as the parts of the table do, never
+    as evenly as a product's result. Assumed."""
     phase_cycles: int = 300
     """Of each exchange, beside its sync and its bytes: the way over the chip, and tiles that are not ready at
     the same time. Fitted."""
@@ -54,9 +47,6 @@ class Calibration:
     guess_cycles_per_element: float = 6.0
     """Of a worker, of an operator without a formula: dearer than the common ones, so that the estimate errs
     on the safe side. Chosen."""
-    broken_atom_bytes: int = 2
-    """Bytes of halves that stay together where a Transpose breaks the chip's blocks of channels, as without
-    a fused attention even [0, 2, 1, 3] does. Fitted on BERT-base with default options."""
     cut_slack: float = 0.1
     """Of an IPU's share, by which the share may be missed where the graph is cut, for the sake of smaller
     copies. Chosen; PopRT's tools/auto_sharding.py too only cuts where branches join."""
@@ -82,9 +72,29 @@ class Calibration:
     imbalance: float = 1.05
     """The fullest tile's share of a tensor over the mean. Assumed (section 8)."""
 
+    @property
+    def planning(self) -> Calibration:
+        """Of these numbers those that plans depend on, the others as they are by default: plans are kept by
+        it."""
+        return _planning(self)
+
     def step_cycles(self, target: Target) -> int:
         """Of a superstep, beside what it exchanges and computes."""
         return target.internal_sync_cycles + self.phase_cycles
+
+
+_PLANNING = (
+    "planned_cycles",
+    "field_cycles",
+    "streamed_cycles_per_byte",
+    "fp8_block_cycles",
+    "phase_cycles",
+)
+
+
+@lru_cache(maxsize=64)
+def _planning(calibration: Calibration) -> Calibration:
+    return Calibration(**{name: getattr(calibration, name) for name in _PLANNING})
 
 
 CALIBRATION = Calibration()

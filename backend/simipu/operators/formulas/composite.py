@@ -11,7 +11,8 @@ from onnxgraph import Value
 
 from simipu.operators.formulas import products
 from simipu.operators.formulas.elementwise import BROADCAST, guess
-from simipu.operators.formulas.moving import WHOLE_ATOM_BYTES, move
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES
+from simipu.operators.formulas.moving import move
 from simipu.operators.formulas.plan import Product
 from simipu.operators.formulas.reducing import reduction, softmax_of
 from simipu.operators.formulas.vertices import (

@@ -8,19 +8,17 @@ from dataclasses import dataclass, replace
 
 from onnxgraph import Value
 
-from simipu.operators.formulas.layout import Layout
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, operand_atom
 from simipu.operators.formulas.vertices import (
     BINARY_START,
     BROADCAST_START,
     INNER_VECTOR,
     OUTER_VECTOR,
+    REARRANGE_CYCLES_PER_BYTE,
     UNARY_START,
     InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
-
-QUARTER_VECTOR = 8
-"""Elements of a 64-bit store of quarters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,25 @@ class Elementwise:
             fast = BROADCAST.loop(context.source) if self.broadcasts else loop
             return context.loop_cycles(elements, fast, BROADCAST_START), 0.0
         if value.size == result.size:
-            return context.loop_cycles(elements, loop, BINARY_START), _far_bytes(context, i, elements, layout)
+            cycles = context.loop_cycles(elements, loop, BINARY_START)
+            return self._taken(context, i, elements, layout, cycles)
         return broadcast_cycles(context, value, elements, layout, loop if not self.broadcasts else None)
+
+    @staticmethod
+    def _taken(
+        context: Context, i: int, elements: int, layout: Layout | None, cycles: float
+    ) -> tuple[float, float]:
+        """With what it takes to bring an operand as large as the result to it, if another operator put it
+        elsewhere; weights lie as their first reader wants them."""
+        value, own = context.inputs[i], context.layout(i)
+        if value is None or own is None or (layout is not None and own.origin == layout.origin):
+            return cycles, 0.0
+        moved = elements * value.bytes_per_element
+        axis = layout.axis if layout else own.axis
+        atom = operand_atom(value, own, axis)
+        if atom < WHOLE_ATOM_BYTES or axis != own.axis:
+            cycles += moved * REARRANGE_CYCLES_PER_BYTE[atom]
+        return cycles, moved
 
     def loop(self, value: Value) -> InnerLoop:
         """By the width of a tensor."""
@@ -77,6 +92,8 @@ BROADCAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
 """Adding or multiplying a scalar."""
 _ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
 _DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
+_QUARTER_CAST = InnerLoop(2, 8)
+"""Two issue slots for 8 elements, either way (popops' inlineAssemblerCast.hpp; section 4.2)."""
 _CAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 4))
 
 
@@ -99,15 +116,6 @@ def _base(context: Context, layout: Layout | None) -> int:
     return max((i for i, value in enumerate(context.inputs) if value), key=lambda i: context.inputs[i].size)  # type: ignore[union-attr]
 
 
-def _far_bytes(context: Context, i: int, elements: int, layout: Layout | None) -> float:
-    """Of an operand as large as the result: all of its elements where another operator put it elsewhere;
-    weights lie as their first reader wants them."""
-    value, own = context.inputs[i], context.layout(i)
-    assert value is not None
-    same = own is None or (layout is not None and own.origin == layout.origin)
-    return 0.0 if same else float(elements * value.bytes_per_element)
-
-
 def broadcast_cycles(
     context: Context, value: Value, elements: int, layout: Layout | None, loop: InnerLoop | None = None
 ) -> tuple[float, float]:
@@ -118,7 +126,7 @@ def broadcast_cycles(
     inner vector's; floats have none of the latter, and nor has division of the former: then the operand is
     copied out to the size of the result.
     """
-    run, row_parts = _run(context.result, layout)
+    run, grain, row_parts = _run(context.result, layout)
     width = value.bytes_per_element
     per_row = (
         value.shape[-1:] in ((1,), ())
@@ -129,24 +137,25 @@ def broadcast_cycles(
         rows = math.ceil(elements / run)
         received = min(rows, value.size) * width
         if loop is None:
-            return OUTER_VECTOR.cycles(rows, run, width, context.target.workers_per_tile), received
+            workers = context.target.workers_per_tile
+            return OUTER_VECTOR.cycles(rows, run, width, workers, grain), received
         return context.loop_cycles(elements, loop, BINARY_START) + _copied(context, elements, width), received
     held = min(elements, math.ceil(value.size / row_parts))
     repeats = elements / max(1, held)
     received = held * width
     general = context.loop_cycles(elements, loop or _ADDED.loop(context.result), BINARY_START)
     general += _copied(context, elements, width) if repeats > 1 else 0
-    if loop is not None or is_wide(context.result) or run % INNER_VECTOR.grain:
+    if loop is not None or is_wide(context.result) or grain % INNER_VECTOR.grain:
         return general, received
     inner = INNER_VECTOR.cycles(held / run, run, repeats, context.target.workers_per_tile)
     return min(inner, general), received
 
 
-def _run(result: Value, layout: Layout | None) -> tuple[int, int]:
-    """Elements of a row that follow one another on a tile, and tiles over which it is spread."""
-    if layout is None:
-        return max(1, result.shape[-1] if result.shape else 1), 1
-    return max(1, layout.piece), layout.row_parts
+def _run(result: Value, layout: Layout | None) -> tuple[int, int, int]:
+    """Elements of a row that follow one another on a tile, of which they are a multiple, and tiles over which
+    the row is spread."""
+    lay = layout or linear("", result)
+    return lay.piece, lay.grain, lay.row_parts
 
 
 def _size_along(value: Value, result: Value, axis: int) -> int:
@@ -212,7 +221,7 @@ def cast(context: Context) -> Work:
 def quarter_cast_cycles(value: Value, context: Context, layout: Layout | None = None) -> float:
     """Of narrowing halves to fp8, or widening them."""
     elements = context.fullest(value.size, layout)
-    return context.loop_cycles(elements, InnerLoop(context.calibration.fp8_cast_cycles, QUARTER_VECTOR))
+    return context.loop_cycles(elements, _QUARTER_CAST)
 
 
 def guess(context: Context) -> Work:

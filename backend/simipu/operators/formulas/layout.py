@@ -14,8 +14,13 @@ from dataclasses import dataclass, replace
 import onnx
 from onnxgraph import Value, attribute
 
+from simipu.operators.formulas.vertices import REARRANGE_CYCLES_PER_BYTE
+from simipu.target import HALF_BYTES
+
 BLOCK = 16
 """Output channels that the AMP units make together: results of products lie in pieces of so many."""
+WHOLE_ATOM_BYTES = 8
+"""What is moved in pieces of 64 bits is mostly moved in whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +33,32 @@ class Layout:
     """The dimension whose elements follow one another in memory."""
     piece: int
     """How many of them do before those of another row follow."""
+    grain: int
+    """Of which every piece is a multiple: what can be moved together. Less than a piece where the last one is
+    shorter."""
     imbalance: float = 1.0
     """Elements of the fullest tile over those of an even spread, at least 1."""
     row_parts: int = 1
     """Tiles over which a row along `axis` is spread."""
 
-    def grain(self, axis: int) -> int:
-        """Elements that stay together along that dimension."""
-        return self.piece if axis == self.axis else 1
+    def cut(self, size: int) -> Layout:
+        """Of a part of so many elements along the pieces."""
+        return replace(self, piece=max(1, min(self.piece, size)), grain=math.gcd(self.grain, size))
+
+
+def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
+    """Bytes that stay together where an operand is brought into rows along `axis`.
+
+    Pieces along another axis are turned in blocks on their tile first, if both sizes are multiples of a
+    vector (popops' regroupTensor): so only odd sizes are moved element by element.
+    """
+    if layout is None or not value.shape:
+        return WHOLE_ATOM_BYTES
+    width = value.bytes_per_element
+    axis %= len(value.shape)
+    grain = layout.grain if layout.axis == axis else math.gcd(layout.grain, value.shape[axis])
+    together = math.gcd(grain * width, WHOLE_ATOM_BYTES)
+    return max(HALF_BYTES, together) if together in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +69,7 @@ class _View:
     layouts: Sequence[Layout]
     inputs: Sequence[Value]
     result: Value
+    strided: bool
 
     @property
     def source(self) -> Layout:
@@ -58,7 +82,8 @@ class _View:
 
 def linear(name: str, value: Value) -> Layout:
     """Row after row, in equal parts: inputs from the host, and what no product made."""
-    return Layout(name, len(value.shape) - 1, value.shape[-1] if value.shape else 1)
+    length = max(1, value.shape[-1]) if value.shape else 1
+    return Layout(name, max(0, len(value.shape) - 1), length, length)
 
 
 def follow(
@@ -73,10 +98,7 @@ def follow(
     rule = _VIEWS.get(node.op_type)
     if rule is None or not value.shape or not result.shape:
         return source if value.shape == result.shape else linear(source.origin, result)
-    if strided:
-        source = replace(source, piece=1)
-        layouts = [source, *layouts[1:]]
-    found = rule(_View(node, layouts, inputs, result))
+    found = rule(_View(node, layouts, inputs, result, strided))
     parts = min(found.row_parts, max(1, result.shape[found.axis]))
     return replace(
         found, origin=found.origin if value.shape == result.shape else node.output[0], row_parts=parts
@@ -97,9 +119,9 @@ def _reshaped(view: _View) -> Layout:
         size = result.shape[axis]
         if inner == stride and size > 1:
             parts = max(1, source.row_parts * size // max(1, value.shape[source.axis]))
-            return replace(source, axis=axis, piece=math.gcd(source.piece, size), row_parts=parts)
+            return replace(source.cut(size), axis=axis, row_parts=parts)
         inner *= size
-    return replace(source, axis=len(result.shape) - 1, piece=1, row_parts=1)
+    return replace(source, axis=len(result.shape) - 1, piece=1, grain=1, row_parts=1)
 
 
 def _cut(view: _View) -> Layout:
@@ -109,7 +131,9 @@ def _cut(view: _View) -> Layout:
     if size == value.shape[source.axis]:
         return source
     parts = max(1, source.row_parts * size // max(1, value.shape[source.axis]))
-    return replace(source, piece=math.gcd(source.piece, size), row_parts=parts)
+    if view.strided:
+        return replace(source, piece=1, grain=1, row_parts=parts)
+    return replace(source.cut(size), row_parts=parts)
 
 
 def _joined(view: _View) -> Layout:
@@ -117,15 +141,18 @@ def _joined(view: _View) -> Layout:
     axis = attribute(view.node, "axis", 0) % len(view.result.shape)
     if source.axis != axis:
         return source
-    piece = math.gcd(source.piece, *(value.shape[axis] for value in view.inputs if len(value.shape) > axis))
-    return replace(source, piece=piece)
+    sizes = [value.shape[axis] for value in view.inputs if len(value.shape) > axis]
+    return replace(
+        source, piece=min(source.piece, *sizes, source.piece), grain=math.gcd(source.grain, *sizes)
+    )
 
 
 def _spread_out(view: _View) -> Layout:
     source, value, result = view.source, view.value, view.result
     axis = source.axis + len(result.shape) - len(value.shape)
     kept = axis >= 0 and result.shape[axis] == value.shape[source.axis]
-    return replace(source, axis=max(axis, 0), piece=source.piece if kept else 1)
+    moved = replace(source, axis=max(axis, 0))
+    return moved if kept else replace(moved, piece=1, grain=1)
 
 
 _VIEWS = {

@@ -6,9 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from onnxgraph import Value
-
-from simipu.operators.formulas.layout import Layout, linear
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear
 from simipu.operators.formulas.vertices import (
     GATHER_HIT,
     GATHER_INDEX,
@@ -18,12 +16,6 @@ from simipu.operators.formulas.vertices import (
 )
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
-
-_LOOKUP_IMBALANCE = 1.2
-"""Of rows that were looked up: they lie as the parts of the table do, never as evenly as a product's result.
-Assumed."""
-WHOLE_ATOM_BYTES = 8
-"""What is moved in pieces of 64 bits is mostly moved in whole rows."""
 
 
 def move(context: Context) -> Work:
@@ -44,21 +36,6 @@ def rearrangement_cycles(moved: float, atom_bytes: int) -> float:
     return REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom_bytes]
 
 
-def operand_atom(value: Value, layout: Layout | None, axis: int) -> int:
-    """Bytes that stay together where an operand is brought into rows along `axis`.
-
-    Pieces along another axis are turned in blocks on their tile first, if both sizes are multiples of a
-    vector (popops' regroupTensor): so only odd sizes are moved element by element.
-    """
-    if layout is None or not value.shape:
-        return WHOLE_ATOM_BYTES
-    width = value.bytes_per_element
-    axis %= len(value.shape)
-    grain = layout.piece if layout.axis == axis else math.gcd(layout.piece, value.shape[axis])
-    together = math.gcd(grain * width, WHOLE_ATOM_BYTES)
-    return max(HALF_BYTES, together) if together in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
-
-
 def exchange_code_bytes(context: Context, moved: int, atom_bytes: int) -> int:
     """Of a tile, for sending and receiving what is moved in small pieces."""
     if atom_bytes >= WHOLE_ATOM_BYTES:
@@ -71,7 +48,7 @@ def _atom_bytes(context: Context) -> int:
     """Bytes that stay together: as much of a row as both the source and the result have."""
     value, layout = context.result, context.source_layout
     inner = (value.shape[-1] if value.shape else 1) * value.bytes_per_element
-    own = layout.piece * value.bytes_per_element if layout else inner
+    own = layout.grain * value.bytes_per_element if layout else inner
     return next((atom for atom in REARRANGE_CYCLES_PER_BYTE if math.gcd(inner, own) % atom == 0), HALF_BYTES)
 
 
@@ -97,7 +74,8 @@ def gather(context: Context) -> Work:
     received = context.bytes_per_tile(context.result) + indices.bytes / copies
     exchange = (copies - 1) * broadcast + context.exchange_cycles(received)
     temporary = math.ceil(copies * table.bytes / tiles)
-    layout = replace(linear(context.node.output[0], context.result), imbalance=_LOOKUP_IMBALANCE)
+    even = linear(context.node.output[0], context.result)
+    layout = replace(even, imbalance=context.calibration.lookup_imbalance)
     return context.spread("gather", compute, exchange, steps=3, temporary=temporary, layout=layout)
 
 

@@ -9,11 +9,9 @@ from dataclasses import replace
 from onnxgraph import Value
 
 from simipu.operators.formulas.elementwise import BROADCAST, quarter_cast_cycles
-from simipu.operators.formulas.layout import BLOCK, Layout
+from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
 from simipu.operators.formulas.moving import (
-    WHOLE_ATOM_BYTES,
     exchange_code_bytes,
-    operand_atom,
 )
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.vertices import (
@@ -234,7 +232,7 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
 
 def planned(context: Context, product: Product) -> Work:
     """A product with operands that lie and are as its plan wants them."""
-    plan = plan_product(product, context.target, context.plan_options, context.calibration)
+    plan = plan_product(product, context.target, context.plan_options, context.calibration.planning)
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
         compute=plan.compute,
@@ -258,9 +256,10 @@ def _result_layout(plan: Plan, context: Context) -> Layout:
     return Layout(
         context.node.output[0],
         axis,
+        min(BLOCK, length),
         math.gcd(BLOCK, length),
         max(1.0, plan.result_elements * context.target.num_tiles / max(1, value.size)),
-        max(1, min(plan.row_parts, length // math.gcd(BLOCK, length))),
+        max(1, min(plan.row_parts, math.ceil(length / BLOCK))),
     )
 
 
@@ -298,7 +297,7 @@ def recurrent(context: Context) -> Work:
             Product(1, n, width + hidden, batch, element, partial, convolution=True),
             context.target,
             context.plan_options,
-            context.calibration,
+            context.calibration.planning,
         )
         for n in columns
     ]

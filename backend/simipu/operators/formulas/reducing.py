@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from onnxgraph import Value
 
 from simipu.operators.formulas.elementwise import broadcast_cycles
-from simipu.operators.formulas.layout import Layout, linear
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, Layout, linear, operand_atom
 from simipu.operators.formulas.vertices import (
     CONTINUOUS_REDUCE,
     FAST_NORM,
@@ -44,6 +44,7 @@ class _Rows:
     parts: int
     """Tiles over which a row is spread."""
     element_bytes: int
+    grain: int
 
     @staticmethod
     def of(context: Context, value: Value, layout: Layout | None, axis: int) -> _Rows:
@@ -56,7 +57,14 @@ class _Rows:
         parts = lay.row_parts if along else 1
         own = max(1, math.ceil(length / parts))
         run = min(own, lay.piece) if along else own
-        return _Rows(elements, math.ceil(elements / own), run, parts, value.bytes_per_element)
+        return _Rows(
+            elements,
+            math.ceil(elements / own),
+            run,
+            parts,
+            value.bytes_per_element,
+            lay.grain if along else own,
+        )
 
     @property
     def pieces(self) -> int:
@@ -67,17 +75,19 @@ class _Rows:
         """Adding up each row, or finding its largest: pieces are copied together first."""
         together = self.elements * self.element_bytes / _LOAD_BYTES + 60 if self.pieces > 1 else 0.0
         own = self.run * self.pieces
-        return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers)
+        return together + CONTINUOUS_REDUCE.cycles(self.count, own, self.element_bytes, workers, self.grain)
 
     def across_cycles(self, workers: int) -> float:
         """Adding up the parts of rows that several tiles have."""
         if self.parts == 1:
             return 0.0
-        return CONTINUOUS_REDUCE.cycles(math.ceil(self.count / self.parts), self.parts, 4, workers)
+        return CONTINUOUS_REDUCE.cycles(math.ceil(self.count / self.parts), self.parts, 4, workers, 2)
 
     def broadcast_cycles(self, workers: int) -> float:
         """A pass with a value for each row."""
-        return OUTER_VECTOR.cycles(self.count * self.pieces, self.run, self.element_bytes, workers)
+        return OUTER_VECTOR.cycles(
+            self.count * self.pieces, self.run, self.element_bytes, workers, self.grain
+        )
 
 
 def softmax(context: Context) -> Work:
@@ -133,6 +143,11 @@ def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[V
     moved = rows * own * width
     compute = moved / context.target.copy_bytes_per_cycle
     compute += vertex.cycles(rows, own, width, context.target.workers_per_tile)
+    layout = context.source_layout
+    if layout is not None:
+        atom = operand_atom(value, layout, -1)
+        broken = atom < WHOLE_ATOM_BYTES or layout.axis != len(value.shape) - 1
+        compute += moved * REARRANGE_CYCLES_PER_BYTE[atom] if broken else 0.0
     received = moved + sum(each.bytes for each in vectors) / parts
     imbalance = rows * own * num_tiles / max(1, value.size)
     return context.spread(

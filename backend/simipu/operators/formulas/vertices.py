@@ -269,10 +269,11 @@ class OuterVector:
     """Where the row does not end at 64 bits."""
     vector: int = 2
 
-    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int) -> float:
-        """Of a tile with so many rows of `columns` elements that follow one another."""
+    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
+        """Of a tile with so many rows of `columns` elements that follow one another, in multiples of
+        `grain`."""
         width = 8 // min(8, max(2, element_bytes))
-        row = self.row if columns % width == 0 else self.broken_row
+        row = self.row if grain % width == 0 else self.broken_row
         if columns < workers * width:
             loops = math.ceil(rows / workers) * (row + self.vector * math.ceil(columns / width))
         else:
@@ -287,10 +288,15 @@ class ContinuousReduce:
 
     worker: int = 17
     row: int = 12
+    broken_row: int = 40
+    broken_vector: int = 6
+    """Of the general vertex, which takes rows that do not end at 64 bits."""
 
-    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int) -> float:
-        """Of a tile with so many rows of `columns` elements."""
-        each = self.row + math.ceil(columns * min(4, element_bytes) / 8)
+    def cycles(self, rows: int, columns: int, element_bytes: int, workers: int, grain: int) -> float:
+        """Of a tile with so many rows of `columns` elements, in multiples of `grain`."""
+        vectors = math.ceil(columns * min(4, element_bytes) / 8)
+        is_broken = grain * min(4, element_bytes) % 8
+        each = self.broken_row + self.broken_vector * vectors if is_broken else self.row + vectors
         return SPREAD_START + workers * (self.worker + math.ceil(rows / workers) * each)
 
 
