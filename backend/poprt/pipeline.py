@@ -49,6 +49,7 @@ CONVERSION = (
     "check_constants",
     "widen_integers",
     "check_types",
+    "replace_group_norm",
     "constant_folding",
     "fill_squeeze_axes",
     "widen_batch",

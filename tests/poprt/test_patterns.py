@@ -57,7 +57,7 @@ def norm_model(form, opset, shape=(2, 3, 8), **options):
     return net.model({net.layer_norm(net.input("x", shape), shape[-1], form): shape})
 
 
-FORMS = (TORCH, TENSORFLOW, "twice", "cast", "mul", "inverse", "bare")
+FORMS = (TORCH, TENSORFLOW, "twice", "cast", "mul", "inverse", "bare", "root", "power", "wide", "jax")
 
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 18])
@@ -70,6 +70,47 @@ def test_a_layer_norm_is_found_in_every_form(form, opset, constants_are_nodes):
     assert not count(changed, "ReduceMean") + count(changed, "Sqrt")
     feeds = make_feeds(model)
     np.testing.assert_allclose(run(changed, feeds)[0], run(model, feeds)[0], atol=2e-6)
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("shape", [(2, 8, 3, 5), (2, 8, 6)])
+def test_a_group_norm_is_found_as_torch_writes_it(shape, groups, weights):
+    net = Exporter()
+    model = net.model({net.group_norm(net.input("x", shape), shape, groups, weights=weights): shape})
+    changed = get_pass("layer_norm_pattern")(copied(model))
+    assert [node.op_type for node in changed.graph.node] == ["GroupNormalization"]
+    assert helper.get_node_attr_value(changed.graph.node[0], "num_groups") == groups
+    feeds = make_feeds(model)
+    np.testing.assert_allclose(run(changed, feeds)[0], run(model, feeds)[0], atol=2e-6)
+
+
+def test_groups_that_are_shifted_are_left_alone():
+    net, shape = Exporter(), (2, 8, 6)
+    apart = net.add("Reshape", net.input("x", shape), net.integers(0, 4, -1))
+    normed = net.add("InstanceNormalization", apart, net.weight(4), net.weight(4))
+    model = net.model({net.add("Reshape", normed, net.integers(*shape)): shape})
+    assert get_pass("layer_norm_pattern")(copied(model)) == model
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("opset", [18, 21])
+def test_the_standards_group_norm_is_not_taken_apart(opset, given):
+    net, width = Exporter(opset), 8 if opset == 21 else 4
+    x, shape = net.input("x", [2, 8, 3, 5]), [2, 8, 3, 5]
+    scale = net.input("scale", [width]) if given else net.weight(width)
+    model = net.model({net.add("GroupNormalization", x, scale, net.weight(width), num_groups=4): shape})
+    converted = Converter().convert(model)
+    norm = converted.graph.node[-1]
+    assert (norm.domain, norm.op_type) == ("ai.graphcore", "GroupNormalization")
+    feeds = make_feeds(model)
+    weights = [onnx.numpy_helper.to_array(each) for each in model.graph.initializer]
+    scale, bias = ([feeds["scale"]] if given else []) + weights
+    grouped = feeds["x"].reshape(2, 4, -1)
+    deviation = np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)
+    normed = ((grouped - grouped.mean(-1, keepdims=True)) / deviation).reshape(shape)
+    scale, bias = (np.repeat(each, 8 // width).reshape(8, 1, 1) for each in (scale, bias))
+    np.testing.assert_allclose(run(converted, feeds)[0], normed * scale + bias, atol=2e-6)
 
 
 def test_the_operator_of_opset_17_becomes_the_same():

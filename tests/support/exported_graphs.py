@@ -76,28 +76,58 @@ class Exporter:
 
     def layer_norm(self, source: str, width: int, form: str = TORCH, axes: Sequence[int] = (-1,)) -> str:
         """The form: torch's (two Subs: `twice`; a Cast between: `cast`; x * x: `mul`; no scale and bias:
-        `bare`; 1 / deviation: `inverse`), TensorFlow's, or the operator of opset 17."""
+        `bare`; 1 / deviation: `inverse`; powers of 0.5 and -0.5: `root`, `power`; weights of more axes:
+        `wide`), JAX's (`jax`), TensorFlow's, or the operator of opset 17."""
         if form == "operator":
             weights = self.weight(width), self.weight(width)
             return self.add("LayerNormalization", source, *weights, axis=-1, epsilon=1e-5)
         mean = self.mean(source, axes)
         off = self.add("Sub", source, mean)
-        squared = self.add("Sub", source, mean) if form == "twice" else off
-        squared = self.add("Cast", squared, to=self.element) if form == "cast" else squared
-        is_product = form in ("mul", TENSORFLOW)
-        square = self.add("Mul", off, off) if is_product else self.add("Pow", squared, self.constant(2.0))
-        deviation = self.add("Sqrt", self.add("Add", self.mean(square, axes), self.constant(1e-5)))
+        variance = self._variance(source, mean, off, form, axes)
+        shifted = self.add("Add", variance, self.constant(1e-5))
+        if form in ("root", "power", "jax"):
+            deviation = self.add("Pow", shifted, self.constant(0.5 if form == "root" else -0.5))
+        else:
+            deviation = self.add("Sqrt", shifted)
         if form == TENSORFLOW:
             factor = self.add("Mul", self.add("Reciprocal", deviation), self.weight(width))
             shift = self.add("Sub", self.weight(width), self.add("Mul", mean, factor))
             return self.add("Add", self.add("Mul", source, factor), shift)
-        if form == "inverse":
+        if form == "jax":
+            factor = self.add("Mul", deviation, self.weight(1, width))
+            return self.add("Add", self.add("Mul", off, factor), self.weight(width))
+        if form == "power":
+            normed = self.add("Mul", deviation, off)
+        elif form == "inverse":
             normed = self.add("Mul", off, self.add("Reciprocal", deviation))
         else:
             normed = self.add("Div", off, deviation)
         if form == "bare":
             return normed
-        return self.add("Add", self.add("Mul", normed, self.weight(width)), self.weight(width))
+        shape = (1, 1, width) if form == "wide" else (width,)
+        return self.add("Add", self.add("Mul", normed, self.weight(*shape)), self.weight(*shape))
+
+    def group_norm(self, source: str, shape: Sequence[int], groups: int, *, weights: bool = True) -> str:
+        """As torch writes it: an instance norm of the groups, then scale and bias of channels."""
+        apart = self.add("Reshape", source, self.integers(0, groups, -1))
+        plain = self.constant(np.ones(groups)), self.constant(np.zeros(groups))
+        normed = self.add("InstanceNormalization", apart, *plain, epsilon=1e-5)
+        normed = self.add("Reshape", normed, self.integers(*shape))
+        if not weights:
+            return normed
+        wide = (shape[1], *(1,) * (len(shape) - 2))
+        return self.add("Add", self.add("Mul", normed, self.weight(*wide)), self.weight(*wide))
+
+    def _variance(self, source: str, mean: str, off: str, form: str, axes: Sequence[int]) -> str:
+        if form == "jax":
+            mean_square = self.mean(self.add("Mul", source, source), axes)
+            difference = self.add("Sub", mean_square, self.add("Mul", mean, mean))
+            return self.add("Max", self.constant(0.0), difference)
+        squared = self.add("Sub", source, mean) if form == "twice" else off
+        squared = self.add("Cast", squared, to=self.element) if form == "cast" else squared
+        is_product = form in ("mul", TENSORFLOW)
+        square = self.add("Mul", off, off) if is_product else self.add("Pow", squared, self.constant(2.0))
+        return self.mean(square, axes)
 
     def tanh_gelu(self, source: str, form: str = "pow", end: str = "first") -> str:
         """x^3 by `pow`, or by `mul`, or x taken out of the sum (`out`); the half `first`, `last` or at the

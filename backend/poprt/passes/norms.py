@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto
 from onnxgraph import attribute
-from onnxgraph.weights import LARGE
+from onnxgraph.weights import LARGE, has_data, read_array
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.patterns import PatternPass, Scope, is_operator
+from poprt.passes.patterns import Making, PatternPass, Scope, is_operator
 
 _GROUP_NORM, _FAST_NORM = "GroupNormalization", "FastNorm"
 _ROWS_AND_CHANNELS = 2
 """The rank at which a group norm with one group is a layer norm."""
+_SCALES_CHANNELS = 21
+"""The opset from which GroupNormalization has a scale and a bias for each channel, not for each group."""
 _HAS_AXES_AS_INPUT = 18
 """The opset from which ReduceMean takes its axes as an input."""
 
@@ -39,14 +43,20 @@ class LayerNormPattern(PatternPass):
     GroupNormalization with one group.
 
     That takes rows and channels: other ranks are reshaped to them and back. A model costs the same in
-    whichever opset it spells its norms.
+    whichever opset it spells its norms. Group norms as torch exports them, an InstanceNormalization of groups
+    between Reshapes, become one operator with their scale and bias, too (whether the real pass looks for
+    these is not public).
     """
 
-    op_types = frozenset(("LayerNormalization", "Sqrt"))
+    op_types = frozenset(("InstanceNormalization", "LayerNormalization", "Pow", "Sqrt"))
 
     def look(self, node: onnx.NodeProto, scope: Scope) -> None:
-        """At the standard's operator, or at the deviation in the formula."""
-        found = _read_operator(node, scope) if node.op_type != "Sqrt" else _read_formula(node, scope)
+        """At the standard's operator, at the deviation in the formula, or at what norms groups."""
+        if node.op_type == "InstanceNormalization":
+            _fuse_groups(node, scope)
+            return
+        read = _read_operator if node.op_type == "LayerNormalization" else _read_formula
+        found = read(node, scope)
         if found is not None:
             _put_group_norm(found, scope)
 
@@ -63,9 +73,9 @@ def _read_operator(node: onnx.NodeProto, scope: Scope) -> _Norm | None:
 
 
 def _read_formula(root: onnx.NodeProto, scope: Scope) -> _Norm | None:
-    """The formula around the square root of variance and epsilon."""
+    """The formula around the square root of variance and epsilon, or around its inverse."""
     added = scope.maker(root.input[0], "Add")
-    if added is None:
+    if added is None or (root.op_type == "Pow" and _read_power(root, scope) == 0):
         return None
     sides = [(name, other) for name, other in _pairs(added) if scope.number(other) is not None]
     if not sides:
@@ -81,6 +91,13 @@ def _read_formula(root: onnx.NodeProto, scope: Scope) -> _Norm | None:
     return _take_scale_and_bias(divided, shape, scope)
 
 
+def _read_power(node: onnx.NodeProto, scope: Scope) -> int:
+    """1 for a node that makes the square root, -1 for its inverse, 0 for others."""
+    if node.op_type == "Sqrt":
+        return 1
+    return {0.5: 1, -0.5: -1}.get(scope.number(node.input[1]) or 0, 0)
+
+
 def _pairs(node: onnx.NodeProto) -> list[tuple[str, str]]:
     """The operands of a node with two, either first."""
     left, right = node.input
@@ -88,13 +105,33 @@ def _pairs(node: onnx.NodeProto) -> list[tuple[str, str]]:
 
 
 def _find_source(variance: str, scope: Scope) -> str | None:
-    """What the mean of squared distances from the mean is the variance of."""
-    mean_square = scope.maker(_skip_casts(variance, scope), "ReduceMean")
+    """What the mean of squared distances from the mean is the variance of, or the mean of squares less the
+    squared mean."""
+    variance = _skip_casts(variance, scope)
+    bounded = scope.maker(variance, "Max", "Relu")
+    difference = scope.maker(_find_bounded(bounded, scope) if bounded is not None else variance, "Sub")
+    if difference is not None:
+        return _read_difference(difference, scope)
+    mean_square = scope.maker(variance, "ReduceMean")
     if mean_square is None or not _is_over_last(mean_square, scope):
         return None
     distance = _read_square(_skip_casts(mean_square.input[0], scope), scope)
     node = scope.maker(_skip_casts(distance, scope), "Sub") if distance else None
     return node.input[0] if node is not None and _is_distance(node, node.input[0], scope) else None
+
+
+def _find_bounded(node: onnx.NodeProto, scope: Scope) -> str:
+    """What is kept from falling below 0: rounding may bring a variance there."""
+    return next((name for name in node.input if scope.number(name) != 0), "")
+
+
+def _read_difference(node: onnx.NodeProto, scope: Scope) -> str | None:
+    """What is squared and averaged, and then less its squared mean."""
+    mean_square, squared = scope.maker(node.input[0], "ReduceMean"), _read_square(node.input[1], scope)
+    source = _read_square(mean_square.input[0], scope) if mean_square is not None else None
+    if mean_square is None or source is None or squared is None or not _is_over_last(mean_square, scope):
+        return None
+    return source if _is_mean_of(squared, source, scope) else None
 
 
 def _skip_casts(name: str, scope: Scope) -> str:
@@ -132,20 +169,32 @@ def _is_over_last(node: onnx.NodeProto, scope: Scope) -> bool:
 
 
 def _read_division(root: onnx.NodeProto, source: str, epsilon: float, scope: Scope) -> _Norm | None:
-    """The node that divides the distance by the deviation."""
-    deviation = _skip_forward(root.output[0], scope)
-    for reader in scope.readers.get(deviation, {}).values():
-        if is_operator(reader, "Div") and reader.input[1] == deviation:
-            if _is_distance_of(reader.input[0], source, scope):
-                return _Norm(source, epsilon, reader)
-        elif is_operator(reader, "Reciprocal"):
-            for product in scope.readers.get(reader.output[0], {}).values():
-                if is_operator(product, "Mul") and any(
-                    inverse == reader.output[0] and _is_distance_of(name, source, scope)
-                    for name, inverse in _pairs(product)
-                ):
-                    return _Norm(source, epsilon, product)
+    """The node that divides the distance by the deviation, or multiplies it with the inverse, which may have
+    been multiplied with the scale."""
+    deviation, shape = _skip_forward(root.output[0], scope), scope.shape(source) or ()
+    readers = list(scope.readers.get(deviation, {}).values())
+    inverses = [each.output[0] for each in readers if is_operator(each, "Reciprocal")]
+    if _read_power(root, scope) < 0:
+        readers, inverses = [], [deviation]
+    for reader in readers:
+        divides = is_operator(reader, "Div") and reader.input[1] == deviation
+        if divides and _is_distance_of(reader.input[0], source, scope):
+            return _Norm(source, epsilon, reader)
+    for inverse, product in [(i, each) for i in inverses for each in scope.readers.get(i, {}).values()]:
+        other = _other_factor(product, inverse)
+        if other and _is_distance_of(other, source, scope):
+            return _Norm(source, epsilon, product)
+        end = scope.reader(product.output[0], "Mul") if other and _is_along(other, shape, scope) else None
+        if end is not None and _is_distance_of(_other_factor(end, product.output[0]), source, scope):
+            return _Norm(source, epsilon, end, other)
     return None
+
+
+def _other_factor(node: onnx.NodeProto, name: str) -> str:
+    """What a Mul multiplies a tensor with; "" of other nodes."""
+    if not is_operator(node, "Mul"):
+        return ""
+    return next(other for factor, other in _pairs(node) if factor == name)
 
 
 def _skip_forward(name: str, scope: Scope) -> str:
@@ -161,26 +210,37 @@ def _is_distance_of(name: str, source: str, scope: Scope) -> bool:
 
 def _take_scale_and_bias(found: _Norm, shape: tuple[int, ...], scope: Scope) -> _Norm:
     """The same with the scale and the bias that follow, as far as nobody else reads what is before them."""
-    scaled, scale = _read_along(found.end, "Mul", shape, scope)
+    scaled, scale = found.end, found.scale
+    if not scale:
+        scaled, scale = _read_along(found.end, "Mul", shape, scope)
     shifted, bias = _read_along(scaled, "Add", shape, scope)
     return _Norm(found.source, found.epsilon, shifted, scale, bias)
 
 
 def _read_along(
-    end: onnx.NodeProto, op_type: str, shape: tuple[int, ...], scope: Scope
+    end: onnx.NodeProto, op_type: str, shape: tuple[int, ...], scope: Scope, axis: int = -1
 ) -> tuple[onnx.NodeProto, str]:
-    """The node that reads what `end` makes, with its operand along the last axis; `end` itself without."""
+    """The node that reads what `end` makes, with its operand along an axis; `end` itself without."""
     reader = scope.reader(end.output[0], op_type)
     if reader is not None:
         other = reader.input[1 - list(reader.input).index(end.output[0])]
-        if other != end.output[0] and _is_along(other, shape, scope):
+        if other != end.output[0] and _is_along_axis(other, shape, axis, scope):
             return reader, other
     return end, ""
 
 
 def _is_along(name: str, shape: tuple[int, ...], scope: Scope) -> bool:
-    """Whether a tensor has an element for each of the last axis."""
-    return scope.shape(name) == shape[-1:]
+    """Whether a tensor has an element for each of the last axis, and no other."""
+    return _is_along_axis(name, shape, -1, scope)
+
+
+def _is_along_axis(name: str, shape: tuple[int, ...], axis: int, scope: Scope) -> bool:
+    """Whether a tensor has an element for each along one axis, counted from the last as -1."""
+    found = scope.shape(name)
+    if not found or not -axis <= len(found) <= len(shape):
+        return False
+    others = found[:axis] + found[len(found) + axis + 1 :]
+    return found[axis] == shape[axis] and all(size == 1 for size in others)
 
 
 def _read_folded(root: onnx.NodeProto, source: str, epsilon: float, scope: Scope) -> _Norm | None:
@@ -220,8 +280,7 @@ def _put_group_norm(found: _Norm, scope: Scope) -> None:
     if not shape or 0 in shape or not is_float or shape[-1] > LARGE:
         return
     made, dtype, channels = scope.start(found.end, "norm"), scope.dtype(found.source), shape[-1]
-    scale = found.scale or made.constant(np.ones(channels), dtype)
-    bias = found.bias or made.constant(np.zeros(channels), dtype)
+    scale, bias = _weights(found.scale, found.bias, channels, dtype, made, scope)
     is_flat = len(shape) == _ROWS_AND_CHANNELS
     source, normed = found.source, result
     if not is_flat:
@@ -233,6 +292,81 @@ def _put_group_norm(found: _Norm, scope: Scope) -> None:
     scope.replace(found.end, made.nodes)
     if found.end.name and not is_flat:
         norm.name, made.nodes[-1].name = found.end.name, f"{result}/Reshape"
+
+
+def _fuse_groups(node: onnx.NodeProto, scope: Scope) -> None:
+    """Reshape to groups, norm, Reshape back, and the scale and bias of channels, axis 1, behind."""
+    source, end = _find_ends(node, scope)
+    shape, groups = scope.shape(source), (scope.shape(node.input[0]) or (0, 0))[1]
+    scale, bias = (scope.value(name) for name in node.input[1:])
+    is_plain = scale is not None and bias is not None and (scale == 1).all() and not bias.any()
+    if end is node or not shape or not is_plain or shape[1] % groups:
+        return
+    axis = 1 - len(shape)
+    end, scale_name = _read_along(end, "Mul", shape, scope, axis)
+    end, bias_name = _read_along(end, "Add", shape, scope, axis)
+    made = scope.start(end, "norm")
+    weights = _weights(scale_name, bias_name, shape[1], scope.dtype(source), made, scope)
+    epsilon = attribute(node, "epsilon", 1e-5)
+    made.chip(end.output[0], _GROUP_NORM, source, *weights, epsilon=epsilon, num_groups=groups)
+    scope.replace(end, made.nodes)
+
+
+@register("replace_group_norm", stage=Stage.FOLDING, default=True, is_ours=True, before=("constant_folding",))
+class ReplaceGroupNorm(PatternPass):
+    """Give the standard's GroupNormalization PopART's, before it is taken apart: ONNX Runtime has no kernel
+    of it. Scales and biases of groups, as opsets below 21 have them, become such of channels."""
+
+    op_types = frozenset((_GROUP_NORM,))
+
+    def look(self, node: onnx.NodeProto, scope: Scope) -> None:
+        """As long as the channels are known."""
+        found = scope.find(node.input[0])
+        sizes = [dim.dim_value for dim in found.shape.dim] if found is not None else []
+        channels = sizes[1] if len(sizes) >= _ROWS_AND_CHANNELS else 0
+        groups = attribute(node, "num_groups", 0)
+        if not channels or groups < 1 or channels % groups:
+            return
+        made = scope.start(node, "norm")
+        weights = node.input[1:]
+        if scope.names.opset < _SCALES_CHANNELS:
+            weights = [_widen(name, groups, channels, made, scope) for name in weights]
+        epsilon = attribute(node, "epsilon", 1e-5)
+        made.chip(node.output[0], _GROUP_NORM, node.input[0], *weights, epsilon=epsilon, num_groups=groups)
+        scope.replace(node, made.nodes)
+
+
+def _widen(name: str, groups: int, channels: int, made: Making, scope: Scope) -> str:
+    """What is of groups, of channels."""
+    value = scope.value(name)
+    if value is not None:
+        return made.constant(np.repeat(value, channels // groups), scope.dtype(name))
+    column = made.add("Reshape", name, made.shape([groups, 1]))
+    wide = made.add("Expand", column, made.shape([groups, channels // groups]))
+    return made.add("Reshape", wide, made.shape([channels]))
+
+
+def _weights(
+    scale: str, bias: str, channels: int, dtype: np.dtype[Any], made: Making, scope: Scope
+) -> tuple[str, str]:
+    """Scale and bias of a norm, an element a channel, where there are none those that do nothing."""
+    scale, bias = (
+        scale or made.constant(np.ones(channels), dtype),
+        bias or made.constant(np.zeros(channels), dtype),
+    )
+    return _flatten(scale, made, scope), _flatten(bias, made, scope)
+
+
+def _flatten(name: str, made: Making, scope: Scope) -> str:
+    """A weight of one axis."""
+    tensor = scope.tensor(name)
+    if len(scope.shape(name) or (1,)) == 1:
+        return name
+    if tensor is None:
+        return made.add("Reshape", name, made.shape([-1]))
+    if not has_data(tensor):
+        return made.names.hold_unread(f"{name}/flat", tensor.data_type, [math.prod(tensor.dims)])
+    return made.constant(read_array(tensor).ravel(), scope.dtype(name))
 
 
 @register("replace_groupnorm_with_fast_norm", stage=Stage.CHIP, default=True, unless="disable_fast_norm")
@@ -268,11 +402,19 @@ class ReplaceGroupNormWithFastNorm(PatternPass):
 
 def _find_reshapes(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodeProto]:
     """What a norm is of and the node that makes its result, without the Reshapes around it, if there are
-    two that take each other back."""
+    two that take each other back and leave rows whole."""
+    source, end = _find_ends(node, scope)
+    if (scope.shape(source) or ())[-1:] != (scope.shape(node.input[0]) or ())[-1:]:
+        return node.input[0], node
+    return source, end
+
+
+def _find_ends(node: onnx.NodeProto, scope: Scope) -> tuple[str, onnx.NodeProto]:
+    """The same, whatever becomes of rows."""
     before, after = scope.maker(node.input[0], "Reshape"), scope.reader(node.output[0], "Reshape")
     if before is None or after is None:
         return node.input[0], node
-    shape, result = scope.shape(before.input[0]), scope.shape(after.output[0])
-    if shape is None or shape != result or shape[-1:] != (scope.shape(node.input[0]) or ())[-1:]:
+    shape = scope.shape(before.input[0])
+    if shape is None or shape != scope.shape(after.output[0]):
         return node.input[0], node
     return before.input[0], after

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from exported_graphs import Exporter, F, H
 from onnx import TensorProto, helper
+from onnxgraph import iter_nodes
 
 from pass_cases.case import Case, Feeds, make_feeds
 
@@ -33,6 +34,25 @@ def nearly_gelu() -> onnx.ModelProto:
 def erf_gelu_of() -> onnx.ModelProto:
     net = Exporter()
     return net.model({net.erf_gelu(net.input("x", [2, 3, 8])): [2, 3, 8]})
+
+
+def group_norm_of(opset: int = 21, groups: int = 2) -> onnx.ModelProto:
+    """The standard's operator."""
+    net, width = Exporter(opset), 8 if opset > 20 else groups
+    normed = net.add(
+        "GroupNormalization",
+        net.input("x", [2, 8, 5]),
+        net.weight(width),
+        net.weight(width),
+        num_groups=groups,
+    )
+    return net.model({normed: [2, 8, 5]})
+
+
+def instance_norm() -> onnx.ModelProto:
+    net = Exporter()
+    made = net.add("InstanceNormalization", net.input("x", [2, 8, 5]), net.weight(8), net.weight(8))
+    return net.model({made: [2, 8, 5]})
 
 
 def half_group_norm(groups: int = 1) -> onnx.ModelProto:
@@ -173,6 +193,12 @@ CASES: dict[str, Case] = {
         gone=frozenset(("Sqrt", "Pow", "ReduceMean")),
         tolerance=_CLOSE,
         saves=True,
+    ),
+    "replace_group_norm": Case(
+        group_norm_of,
+        instance_norm,
+        holds=lambda model: any(node.domain == "ai.graphcore" for node in iter_nodes(model.graph)),
+        tolerance=_CLOSE,
     ),
     "replace_groupnorm_with_fast_norm": Case(
         half_group_norm,
