@@ -14,7 +14,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 import simipu
-from simipu import TARGETS, Target
+from simipu import LoadError, Target
+from simipu.target import DEFAULT_CHIP, find_target, known_chips
 
 import popef
 from model_runtime.errors import ModelRuntimeError
@@ -128,24 +129,24 @@ class DeviceManager:
         of IPUs.
 
         getDevice(num_ipus, options, wait_config) attaches so many IPUs of options["ipuVersion"] (ipu1, ipu2,
-        ipu21, bow; default ipu2). Raises ModelRuntimeError when there is no such chip, or none free in the
-        time that `wait_config` gives.
+        ipu21, bow, or as people call them; default ipu21). Raises ModelRuntimeError when there is no such
+        chip, or none free in the time that `wait_config` gives.
         """
         if isinstance(options, DeviceWaitConfig):
             options, wait_config = None, options
         if isinstance(model, int):
-            target = _find_target((options or {}).get("ipuVersion", "ipu2")).with_ipus(model)
+            target = _find_target((options or {}).get("ipuVersion", DEFAULT_CHIP)).with_ipus(model)
         else:
             target = model_target(model.metadata)
         return self.attach(target, wait_config or DeviceWaitConfig())
 
     def getSpecificDevice(self, device_id: int, wait_config: DeviceWaitConfig | None = None) -> Device:
-        """One ipu2 with that id, which must be below getNumDevices() where there is a limit."""
+        """One ipu21 with that id, which must be below getNumDevices() where there is a limit."""
         if self._num_ipus is not None and not 0 <= device_id < self._num_ipus:
             raise ModelRuntimeError(
                 f"No IPU can be attached: there is no device {device_id}; there are 0 to {self._num_ipus - 1}"
             )
-        device = self.attach(TARGETS["ipu2"], wait_config or DeviceWaitConfig())
+        device = self.attach(find_target(DEFAULT_CHIP), wait_config or DeviceWaitConfig())
         device.device().id = device_id
         return device
 
@@ -163,10 +164,12 @@ class DeviceManager:
                 tiles_per_ipu = ipu_version
             target = model_target(model.metadata)
         else:
-            target = _find_target("ipu2" if ipu_version is None else ipu_version).with_ipus(model)
+            target = _find_target(DEFAULT_CHIP if ipu_version is None else ipu_version).with_ipus(model)
         return Device(simipu.Device(_with_tiles(target, tiles_per_ipu), id=next(_ids)))
 
-    def createSmallIpuModelDevice(self, model: popef.Model | int, ipu_version: str | int = "ipu2") -> Device:
+    def createSmallIpuModelDevice(
+        self, model: popef.Model | int, ipu_version: str | int = DEFAULT_CHIP
+    ) -> Device:
         """The same with 4 tiles per IPU, for what was compiled for so few."""
         if not isinstance(model, int):
             return self.createIpuModelDevice(model, None, _SMALL_MODEL_TILES)
@@ -207,12 +210,14 @@ def model_target(metadata: popef.Metadata) -> Target:
 
 def _find_target(version: str | int) -> Target:
     name = version if isinstance(version, str) else _TARGET_NAMES.get(version, "")
-    if name not in TARGETS:
+    try:
+        return find_target(name)
+    except LoadError:
         known = ", ".join(f"{number} ({name})" for number, name in _TARGET_NAMES.items())
         raise ModelRuntimeError(
-            f"IPU version {version!r} is not known; simulated versions are {known}, and bow"
-        )
-    return TARGETS[name]
+            f"IPU version {version!r} is not known; simulated versions are {known}, and by name "
+            f"{known_chips()}"
+        ) from None
 
 
 def _with_tiles(target: Target, tiles_per_ipu: int | None) -> Target:

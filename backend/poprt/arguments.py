@@ -7,10 +7,21 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
+from simipu import LoadError
+from simipu.target import find_target
+
 from popef.arguments import Parser
 from poprt.options import PRECISIONS
 
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def read_chip(text: str) -> str:
+    """An argparse type: Poplar's name of the chip that is called so."""
+    try:
+        return find_target(text).name
+    except LoadError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def read_shape(text: str) -> tuple[str, list[int]]:

@@ -17,7 +17,7 @@ from onnxgraph import ModelWriter, write_with_data
 from onnxgraph.nodes import find_inputs
 from simipu import SimIpuError
 from simipu.errors import CompileError
-from simipu.target import find_target
+from simipu.target import DEFAULT_CHIP, find_target
 
 from popef.console import UsageError, print_line, run
 from popef.staging import Staging
@@ -30,7 +30,7 @@ from poprt.converter import Converter, MFConverter, Sharder
 from poprt.executable import Executable
 from poprt.extensions import load_extensions
 from poprt.frontend import Frontend, get_frontend
-from poprt.options import HARDWARE_VERSION, CompilerOptions
+from poprt.options import CompilerOptions
 from poprt.parser import REFUSED, make_parser, make_tf2onnx_parser
 from poprt.passes import get_pass, get_registered_passes
 from poprt.passes.precision_compare import LOG_NAME as COMPARE_LOG
@@ -204,9 +204,9 @@ def _convert(
     if options.output_model or not compiling:
         _write_model(converted, options)
     if compiled is not None:
-        _write(compiled, options, options.output_dir, folder)
+        _write(compiled, options, compiler_options, options.output_dir, folder)
     for each, (model, _) in zip(given, found, strict=True) if options.show_profile else ():
-        target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
+        target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
         profile = make_profile(
             each.input_model.stem, each.precision, model, target, cost_options(compiler_options)
         )
@@ -220,7 +220,7 @@ def _convert_model(
     model = options.source.open_model()
     if options.show_io_stat:
         get_pass("model_io_info_stat")(model)
-    target = find_target(compiler_options.ipu_version or HARDWARE_VERSION, compiler_options.num_ipus)
+    target = find_target(compiler_options.ipu_version or DEFAULT_CHIP, compiler_options.num_ipus)
     if compiling and not options.remove_outputs:
         check_weights(
             model.graph, target, options.precision, allow_out_of_memory=compiler_options.allow_out_of_memory
@@ -279,7 +279,11 @@ def _compile(
 
 
 def _write(
-    compiled: Executable, options: argparse.Namespace, output_dir: Path, folder: ModelFolder | None
+    compiled: Executable,
+    options: argparse.Namespace,
+    compiler_options: CompilerOptions,
+    output_dir: Path,
+    folder: ModelFolder | None,
 ) -> None:
     lines = []
     if options.export_popef:
@@ -293,7 +297,8 @@ def _write(
         lines += folder.write(compiled)
     target = compiled.executable.target
     microseconds = target.seconds(compiled.cycles) * 1e6
-    lines.append(f"one batch on {target.name} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
+    subject = f"{target.title}, {options.precision}, {compiler_options.partials_type} partials"
+    lines.append(f"one batch on {subject} (modelled): {compiled.cycles} cycles, {microseconds:.1f} us")
     if compiled.findings.comparison is not None:
         lines.append(compiled.findings.comparison.describe())
     if compiled.rows.dependence and not options.fused:

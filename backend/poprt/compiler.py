@@ -16,7 +16,7 @@ from onnxgraph.weights import has_data
 from rich.console import Console
 from simipu import CompileError
 from simipu.fixing import read_static
-from simipu.target import find_target
+from simipu.target import DEFAULT_CHIP, find_target
 
 from poprt import pipeline
 from poprt.caching import EngineCache
@@ -27,7 +27,7 @@ from poprt.executable import Executable
 from poprt.frontend import Model, read_model
 from poprt.fused import check_fusion, compile_fused
 from poprt.fusion import is_fused, split_models
-from poprt.options import HARDWARE_VERSION, CompilerOptions, take_io_tiles
+from poprt.options import CompilerOptions, take_io_tiles
 from poprt.passes import PassManager
 from poprt.passes.floats import is_half
 from poprt.profiling.profile import make_profile
@@ -76,7 +76,7 @@ class Compiler:
                 f"weight {missing!r} has no data; a model without its weights can be profiled, but not "
                 "compiled"
             )
-        target = find_target(options.ipu_version or HARDWARE_VERSION, options.num_ipus)
+        target = find_target(options.ipu_version or DEFAULT_CHIP, options.num_ipus)
         check_weights(loaded.graph, target, allow_out_of_memory=options.allow_out_of_memory)
         light, weights = take_weights(loaded, LEAST_CONSTANT_BYTES if options.constant_weights else 0)
         cache = EngineCache.of(options, light, weights, outputs, batch_axis)

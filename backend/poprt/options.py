@@ -11,22 +11,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-from simipu import CompileError
+from simipu import CompileError, LoadError
 from simipu.numerics import Numerics
-from simipu.target import MOST_IPUS
+from simipu.target import MOST_IPUS, find_target, known_chips
 
 from popef.text import escape
 from poprt.passes.overlap import IO_TILES
 from poprt.passes.packing import PackArgs
 from poprt.passes.precision import Fp8Params
 
-HARDWARE_VERSION = "ipu2"
-"""The chip of this machine, as far as scripts ask for it, and what ipu_version "" finds: the default of the
-real command."""
 _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "virtual_graph_mode": ("off", "auto", "manual"),
     "partials_type": ("half", "float"),
-    "ipu_version": ("", "ipu1", "ipu2", "ipu21", "bow"),
 }
 """Options whose other values would change what the program does; refused rather than ignored."""
 _MOST = 2**31 - 1
@@ -152,7 +148,8 @@ class CompilerOptions:
 
     Those that only steer the real compiler (`WITHOUT_EFFECT`) are recorded in the executable and change
     nothing else here; several IPUs, pipelining and I/O tiles change the modelled time and memory, never the
-    results; `ipu_version` "" means ipu2, and knows ipu1 and bow besides the real ipu2 and ipu21. A name that
+    results; `ipu_version` "" means ipu21, the C600, and knows ipu1 and bow besides the real ipu2 and
+    ipu21, and c600, mk2 and the like for them. A name that
     there is not raises AttributeError, a value that an option cannot have CompileError.
     """
 
@@ -311,6 +308,8 @@ def _check(name: str, value: Any) -> Any:
     if name in _SUPPORTED_VALUES and value not in _SUPPORTED_VALUES[name]:
         supported = ", ".join(map(repr, _SUPPORTED_VALUES[name]))
         raise CompileError(f"compiler option {name}={_quote(value)} is not supported; supported: {supported}")
+    if name == "ipu_version" and value:
+        return _find_chip(value)
     if name in _BOUNDS:
         least, most = _BOUNDS[name]
         if not least <= value <= most:
@@ -327,6 +326,14 @@ def _check(name: str, value: Any) -> Any:
     ):
         raise CompileError(f"compiler option {name}: expected numbers in (0, 1), found {_quote(value)}")
     return value
+
+
+def _find_chip(name: str) -> str:
+    try:
+        return find_target(name).name
+    except LoadError as error:
+        text = f"compiler option ipu_version={_quote(name)} is not supported; supported: {known_chips()}"
+        raise CompileError(text) from error
 
 
 def _convert(name: str, value: Any) -> Any:

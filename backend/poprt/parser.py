@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simipu import package_hash
+from simipu.target import known_chips
 
 import poprt
 from popef.arguments import Parser, count, positive, proportion
@@ -14,6 +15,7 @@ from poprt.arguments import (
     add_names,
     add_pass_options,
     add_precision,
+    read_chip,
     read_group,
     read_named,
     read_option,
@@ -222,8 +224,9 @@ def _add_chip(parser: Parser) -> None:
     add = parser.add_argument
     add(
         "--ipu_version",
-        choices=("ipu1", "ipu2", "ipu21", "bow"),
-        help="ipu2: M2000; bow: Bow-2000; ipu21: C600 (default: ipu2)",
+        type=read_chip,
+        metavar="NAME",
+        help=f"the chip: {known_chips()} (default: c600, Poplar's ipu21)",
     )
     proportion_help = "share of tile memory for products (default: 0.6)"
     add("--available_memory_proportion", type=proportion, help=proportion_help)

@@ -68,6 +68,12 @@ class Target:
         """Tiles of all its IPUs."""
         return self.tiles_per_ipu * self.num_ipus
 
+    @property
+    def title(self) -> str:
+        """As people call it, with Poplar's name, and how many there are."""
+        name = f"{self.description} ({self.name})"
+        return name if self.num_ipus == 1 else f"{self.num_ipus} x {name}"
+
     def seconds(self, cycles: int) -> float:
         """Modelled seconds that `cycles` take at this chip's clock."""
         return cycles / self.clock_hz
@@ -135,20 +141,28 @@ TARGETS: dict[str, Target] = {
         link_bytes_per_second=27.2e9,
     ),
 }
-ALIASES = {alias: name for name, target in TARGETS.items() for alias in target.aliases}
-"""The target's name by each other name that users may ask for it with."""
-
+_ALIASES = {alias: name for name, target in TARGETS.items() for alias in target.aliases}
+DEFAULT_CHIP = "ipu21"
+"""What is meant where nobody says which: the C600, PopRT's own card, of which most published figures are."""
 
 MOST_IPUS = 65_536
 """A Pod of 1,024 machines has that many, and none is larger."""
 
 
 def find_target(name: str, num_ipus: int = 1) -> Target:
-    """The target of that name; LoadError lists the known ones, and refuses a number of chips that no machine
-    has."""
+    """The target of that name, Poplar's or another that people have for it, in any case: the one place that
+    knows how a chip is called.
+
+    LoadError lists the known names, and refuses a number of chips that no machine has.
+    """
     if not 1 <= num_ipus <= MOST_IPUS:
         raise LoadError(f"IPU target {name!r}: expected 1 to {MOST_IPUS} IPUs, found {num_ipus}")
     try:
-        return TARGETS[name].with_ipus(num_ipus)
+        return TARGETS[_ALIASES.get(name.lower(), name.lower())].with_ipus(num_ipus)
     except KeyError:
-        raise LoadError(f"IPU target {name!r} is not known; known are {', '.join(sorted(TARGETS))}") from None
+        raise LoadError(f"IPU target {name!r} is not known; known are {known_chips()}") from None
+
+
+def known_chips() -> str:
+    """All names of all chips, for messages and help."""
+    return ", ".join(sorted({*TARGETS, *_ALIASES}))

@@ -132,11 +132,16 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def parse_ipu_version(text: str) -> int:
-    """1, 2 or 21, with or without ipu before it."""
-    number = text.strip().lower().removeprefix("ipu")
-    if number not in ("1", "2", "21"):
-        raise ValueError("1, 2 or 21")
-    return int(number)
+    """1, 2 or 21, or the name of a chip that has that version."""
+    # Not at the top of the file: the process that completes configurations has to do without ONNX Runtime.
+    from simipu import LoadError
+    from simipu.target import find_target, known_chips
+
+    name = text.strip()
+    try:
+        return find_target(f"ipu{name}" if name.isdecimal() else name).ipu_version
+    except LoadError:
+        raise ValueError(f"1, 2 or 21 or a chip's name ({known_chips()})") from None
 
 
 PARAMETERS = (
@@ -307,10 +312,10 @@ BACKEND_OPTIONS = (
     ),
     Parameter(
         "sim_ipu_version",
-        "1, 2, 21",
+        "1, 2, 21, name",
         None,
         parse_ipu_version,
-        "their version; not set: as the executable was compiled for",
+        "their version, or the chip (c600, mk2, bow, ...); not set: as the executable was compiled for",
     ),
 )
 

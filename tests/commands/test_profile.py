@@ -34,7 +34,7 @@ KEYS = set(
     "modelled model target batch_size precision options cycles seconds_per_batch samples_per_second "
     "latency_seconds host_seconds peak_tile_bytes tile_bytes fits by_operator by_cause by_memory "
     "fallback_operators total_cycles "
-    "interval_cycles assumptions ipus".split()
+    "interval_cycles assumptions ipus chip partials_type latency_parts expected_error".split()
 )
 
 
@@ -111,6 +111,8 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
         {"fits": True, **{name: found[name] for name in ("cycles", "by_memory", "peak_tile_bytes")}}
     ]
     assert sum(found["by_operator"].values()) == found["cycles"]
+    assert sum(found["latency_parts"].values()) == pytest.approx(found["latency_seconds"], rel=1e-12)
+    assert (found["chip"], found["partials_type"]) == ("C600", "half")
     assert sum(found["by_memory"].values()) == found["peak_tile_bytes"] <= found["tile_bytes"] == 638_976
     assert found["samples_per_second"] == pytest.approx(2 / found["seconds_per_batch"])
 
@@ -118,7 +120,7 @@ def test_json_has_the_stable_keys_and_its_causes_sum(onnx_file, run):
 def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
     status, out, _ = run(onnx_file, "--batch_size", 1, "--target", "mk2", "--top", 1)
     assert status == 0
-    assert "batch 1, fp16 on Mk2 GC200, M2000 (ipu2), modelled" in out
+    assert "batch 1, fp16, half partials on Mk2 GC200, M2000 (ipu2), modelled" in out
     for word in ("Conv", "Softmax", "bound by", "exchange", "weights", "624 KiB", "convolve"):
         assert word in out
     assert "multiply" not in out, "the dearest node only"

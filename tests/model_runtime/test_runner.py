@@ -243,7 +243,7 @@ def test_a_machine_without_a_free_ipu_says_so(wait):
     machine = DeviceManager(num_ipus=1)
     held = machine.getDevice(1)
     with pytest.raises(
-        ModelRuntimeError, match=r"No IPU can be attached: 1 of ipu2 wanted, .* has 1, of which 1"
+        ModelRuntimeError, match=r"No IPU can be attached: 1 of ipu21 wanted, .* has 1, of which 1"
     ):
         machine.getDevice(1, {}, wait)
     del held
@@ -260,7 +260,7 @@ def test_a_model_on_two_ipus_takes_two_and_computes_the_same(linear, compile_pop
     with ModelRunner(file) as runner:
         np.testing.assert_array_equal(runner.execute({"x": x(8)})["z"], 2 * x(8))
     assert DeviceManager().getDevice(open_model(file)).numIpus() == 2
-    with pytest.raises(ModelRuntimeError, match=r"2 of ipu2 wanted, the simulated machine has 1"):
+    with pytest.raises(ModelRuntimeError, match=r"2 of ipu21 wanted, the simulated machine has 1"):
         DeviceManager(num_ipus=1).getDevice(open_model(file))
 
 
@@ -277,8 +277,9 @@ def test_waiting_for_a_device_ends_when_one_is_given_up():
 def test_devices_are_made_by_number_version_and_model(file, open_model):
     manager = DeviceManager()
     assert manager.getNumDevices() is None
-    assert manager.getDevice(2, {"ipuVersion": "ipu21"}).ipuVersion() == 21
-    assert manager.getDevice(open_model(file), DeviceWaitConfig()).ipuVersion() == 2
+    assert manager.getDevice(2, {"ipuVersion": "ipu2"}).ipuVersion() == 2
+    assert manager.getDevice(1, {"ipuVersion": "C600"}).device().target.name == "ipu21"
+    assert manager.getDevice(open_model(file), DeviceWaitConfig()).ipuVersion() == 21
     assert manager.getSpecificDevice(3).id() == 3
     assert manager.createIpuModelDevice(1, "ipu2", 100).device().target.tiles_per_ipu == 100
     assert manager.createIpuModelDevice(open_model(file), 100).device().target.tiles_per_ipu == 100
@@ -294,7 +295,7 @@ def test_a_machine_of_three_ipus_gives_two_and_one_and_takes_them_back():
     assert machine.getNumDevices() == 3
     held = [machine.getDevice(2), machine.getDevice(1)]
     with pytest.raises(
-        ModelRuntimeError, match=r"1 of ipu2 wanted, the simulated machine has 3, of which 3 are attached"
+        ModelRuntimeError, match=r"1 of ipu21 wanted, the simulated machine has 3, of which 3 are attached"
     ):
         machine.getDevice(1)
     assert held[0].id() != held[1].id()
@@ -351,12 +352,12 @@ def test_a_device_unloads_the_session_that_it_has(file):
 
 
 def test_a_runner_takes_the_device_it_is_given(file):
-    device = DeviceManager().createIpuModelDevice(1, "ipu2")
+    device = DeviceManager().createIpuModelDevice(1, "c600")
     with ModelRunner(file, ModelRunnerConfig(replica_to_device={0: device})) as runner:
         assert runner.session.device is device
-    small = DeviceManager().createSmallIpuModelDevice(1, "ipu2")
+    small = DeviceManager().createSmallIpuModelDevice(1)
     with pytest.raises(
-        LoadError, match=r"compiled for 1 x ipu2 of 1472 tiles, but device .* is 1 x ipu2 of 4 tiles"
+        LoadError, match=r"compiled for 1 x ipu21 of 1472 tiles, but device .* is 1 x ipu21 of 4 tiles"
     ):
         ModelRunner(file, ModelRunnerConfig(replica_to_device={0: small}))
 

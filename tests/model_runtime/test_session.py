@@ -81,8 +81,8 @@ def test_missing_weights_are_counted_and_named(linear, compile_popef, open_model
             lambda m: m.setProgramFlow(popef.ProgramFlow(load=[0], main=[], save=[])),
             "has no main program in its program flow",
         ),
-        (lambda m: m.setIpuVersion(1), "is for IPU version 2, its metadata says 1; they do not belong"),
-        (lambda m: m.setIpuVersion(21), "is for IPU version 2, its metadata says 21"),
+        (lambda m: m.setIpuVersion(1), "is for IPU version 21, its metadata says 1; they do not belong"),
+        (lambda m: m.setIpuVersion(2), "is for IPU version 21, its metadata says 2"),
         (
             lambda m: m.setIpuVersion(7),
             "IPU version 7 is not known; simulated versions are 1 .ipu1., 2 .ipu2., 21 .ipu21.",

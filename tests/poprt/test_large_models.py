@@ -258,7 +258,7 @@ def test_what_counts_is_the_precision_and_the_number_of_chips(
     with pytest.raises(Converted) if fits else contextlib.nullcontext():
         assert cli.main(arguments) == 1
         assert (
-            "they take 1179648000 bytes in fp32, 1 IPU(s) of ipu2 have 940572672" in capsys.readouterr().err
+            "they take 1179648000 bytes in fp32, 1 IPU(s) of ipu21 have 940572672" in capsys.readouterr().err
         )
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import asdict
 
 import onnx
 import pytest
 from networks import Builder, matmul
 from poprt import cli
+from poprt.profiling import errors
+from poprt.profiling.errors import ExpectedError, choose_error, kind_of, parse_groups
 from poprt.profiling.profile import Profile, TypeCost, make_profile
 from poprt.profiling.table import describe_macs, describe_profile, describe_seconds, make_table, print_profile
 from rich.console import Console
@@ -193,3 +196,72 @@ def test_the_json_says_what_the_estimate_does_and_that_it_is_modelled():
         "fits": True,
         "by_memory": result.by_memory(),
     }
+
+
+@pytest.mark.parametrize("options", [{}, {"num_io_tiles": 32}, {"num_ipus": 2}, {"replication_factor": 4}])
+def test_the_parts_of_the_latency_add_up_in_text_and_json(options):
+    found = profile_of(matmul(64, 256, 512), **options)
+    parts = found.latency_parts
+    assert found.as_json()["latency_parts"] == asdict(parts)
+    assert sum(asdict(parts).values()) == pytest.approx(found.estimate.latency_seconds, rel=1e-12)
+    assert (parts.chip_seconds, parts.transfer_seconds) == (
+        found.estimate.compute_seconds,
+        found.estimate.host_seconds,
+    )
+    assert (parts.waiting_seconds > 0) == ("num_io_tiles" in options), "for the steps of other batches"
+    text = describe_profile(found)
+    for seconds in (*parts.name().values(), found.estimate.latency_seconds):
+        assert describe_seconds(seconds) in text
+    assert ("waiting" in text) == ("num_io_tiles" in options)
+    assert "half partials on" in text
+
+
+def group(kind, precision, figures=50, error=0.08):
+    return ExpectedError(kind, precision, 4, figures, error, 0.93)
+
+
+def test_the_error_is_of_the_nearest_networks_that_have_figures_enough():
+    groups = (
+        group("transformer", "fp16", error=0.01),
+        group("transformer", "fp8", figures=4, error=0.02),
+        group("transformer", None, error=0.03),
+        group(None, "fp8", error=0.04),
+        group(None, None, error=0.05),
+    )
+    found = {
+        (kind, precision): choose_error(groups, kind, precision).median_error
+        for kind in ("transformer", "vision")
+        for precision in ("fp16", "fp8", "fp32")
+    }
+    assert list(found.values()) == [0.01, 0.03, 0.03, 0.05, 0.04, 0.05]
+    assert choose_error(groups[:1], "vision", "fp16") is None
+    assert parse_groups({"groups": [asdict(each) for each in groups]}) == groups
+    assert group("transformer", "fp16").describe() == (
+        "for transformers in fp16 validation found a median error of 8%, 93% within 25 % "
+        "(50 figures of 4 families left out)"
+    )
+
+
+def test_a_network_is_of_the_kind_that_its_operators_make_it():
+    net = Builder()
+    image = net.input("x", [1, 16, 32, 32])
+    vision = net.add("Conv", image, net.weight(16, 16, 3, 3))
+    assert kind_of(profile_of(net.model(vision)).estimate) == "vision"
+    net = Builder()
+    scores = net.add("Softmax", net.add("MatMul", net.input("x", [64, 64]), net.weight(64, 64)))
+    assert kind_of(profile_of(net.model(scores)).estimate) == "other", "a classifier's last operator"
+    attended = net.add("MatMul", scores, net.weight(64, 64))
+    assert kind_of(profile_of(net.model(attended)).estimate) == "transformer"
+    net = Builder()
+    assert kind_of(profile_of(net.model(net.add("Relu", net.input("x", [4])))).estimate) == "other"
+
+
+def test_an_unvalidated_kind_is_said_to_be_one(monkeypatch):
+    monkeypatch.setattr(errors, "_read_groups", tuple)
+    found = profile_of(matmul(16, 16, 16))
+    assert found.as_json()["expected_error"] is None
+    assert "error unknown: such networks have not been validated" in printed(found)
+
+
+def test_what_validation_wrote_can_be_read():
+    assert all(0 <= each.within_25 <= 1 and each.median_error >= 0 for each in errors._read_groups())

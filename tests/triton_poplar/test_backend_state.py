@@ -70,7 +70,7 @@ def test_an_unreadable_command_line_holds_nothing():
         ("use_sim_if_no_hw=maybe", "use_sim_if_no_hw: expected 0, 1, true or false, found 'maybe'"),
         ("sim_num_IPUs=0", "sim_num_IPUs: expected a whole number from 1 to 65536, found '0'"),
         ("sim_tiles_per_IPU=-4", "sim_tiles_per_IPU: expected a whole number from 1 to 1472"),
-        ("sim_ipu_version=3", "sim_ipu_version: expected 1, 2 or 21, found '3'"),
+        ("sim_ipu_version=3", "sim_ipu_version: expected 1, 2 or 21 or a chip's name .*c600.*, found '3'"),
         ("sim_num_ipus=1", "option 'sim_num_ipus' is not known; did you mean sim_num_IPUs?"),
     ],
 )
@@ -104,7 +104,13 @@ def open_instance(linear, compile_popef, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("sim_num_IPUs=1",), ("sim_num_IPUs=4", "sim_ipu_version=2", "sim_tiles_per_IPU=1472")]
+    "options",
+    [
+        (),
+        ("sim_num_IPUs=1",),
+        ("sim_ipu_version=C600",),
+        ("sim_num_IPUs=4", "sim_ipu_version=21", "sim_tiles_per_IPU=1472"),
+    ],
 )
 def test_a_machine_that_fits_serves(open_instance, options):
     assert open_instance(*options).session.executable.target.tiles_per_ipu == 1472
@@ -117,7 +123,7 @@ def test_a_machine_that_fits_serves(open_instance, options):
             "use_sim_if_no_hw=false",
             "No IPU can be attached: this machine has none, and the backend option use_sim_if_no_hw is off",
         ),
-        ("sim_ipu_version=21", "option sim_ipu_version is 21, but the executable was compiled for 2"),
+        ("sim_ipu_version=mk2", "option sim_ipu_version is 2, but the executable was compiled for 21"),
         ("sim_tiles_per_IPU=4", "option sim_tiles_per_IPU is 4, but the executable was compiled for 1472"),
     ],
 )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poprt.arguments import add_pass_options, add_precision, read_shape, split_names
+from poprt.arguments import add_pass_options, add_precision, read_chip, read_shape, split_names
 from poprt.options import PRECISIONS
 from poprt.pipeline import STEPS
 from poprt.profiling.profile import Profile
@@ -18,7 +18,7 @@ from poprt.profiling.table import print_profile
 from poprt.supervision import add_limits, supervised
 from poprt.terminal import make_console, show_progress
 from simipu import CompileError
-from simipu.target import ALIASES, TARGETS
+from simipu.target import known_chips
 
 from commands.profile import bulk
 from commands.profile.cases import Shard
@@ -65,12 +65,8 @@ def add_arguments(parser: Parser) -> None:
         "folders of them"
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
-    add(
-        "--target",
-        type=_target,
-        metavar="NAME",
-        help=f"the chip: {_known_targets()} (default: c600; PopEF: its own)",
-    )
+    chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
+    add("--target", "--ipu_version", type=read_chip, metavar="NAME", help=chip_help)
     add("--batch_size", type=positive, metavar="N", help="batch size of all inputs")
     add_precision(parser, None, "fp16; PopEF: its own")
     add_pass_options(parser)
@@ -267,17 +263,6 @@ def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
         return None
 
 
-def _known_targets() -> str:
-    return ", ".join(sorted({*TARGETS, *ALIASES}))
-
-
-def _target(text: str) -> str:
-    name = ALIASES.get(text.lower(), text.lower())
-    if name not in TARGETS:
-        raise argparse.ArgumentTypeError(f"target {text!r} is not known; known are {_known_targets()}")
-    return name
-
-
 def _shard(text: str) -> Shard:
     number, separator, total = text.partition("/")
     try:
@@ -309,6 +294,6 @@ def _precision(text: str) -> str:
 
 _AXES: dict[str, Callable[[str], str | int]] = {
     "batch_size": positive,
-    "target": _target,
+    "target": read_chip,
     "precision": _precision,
 }

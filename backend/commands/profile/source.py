@@ -25,10 +25,11 @@ from simipu.computed import read_graph
 from simipu.cost import CostOptions
 from simipu.fixing import read_static
 from simipu.numerics.quarter import QUARTERS
+from simipu.target import DEFAULT_CHIP
 
+from commands.profile.folders import find_model_file
 from commands.profile.weightless import strip_weights
 
-DEFAULT_TARGET = "ipu21"
 _BATCH = -1
 """As the first size that is given for an input: the batch size, whichever is asked for."""
 
@@ -51,15 +52,19 @@ class Source(Protocol):
 
 
 def open_source(path: Path, input_shape: Mapping[str, Sequence[int]] | None = None) -> Source:
-    """The model in a file: PopEF by the suffix .popef, else ONNX (or a folder that holds one).
+    """The model in a file, or in a folder (`find_model_file`): PopEF by the suffix .popef, else ONNX.
 
     Raises CompileError, LoadError or PopefError naming what is wrong with it.
     """
-    if path.suffix != ".popef":
-        return OnnxSource(path, dict(input_shape or {}))
-    if input_shape:
-        raise CompileError(f"{path} is compiled for its shapes; --input_shape is for ONNX models")
-    return PopefSource(path)
+    file = find_model_file(path)
+    if file.suffix == ".popef" and input_shape:
+        raise CompileError(f"{file} is compiled for its shapes; --input_shape is for ONNX models")
+    source: Source = (
+        PopefSource(file) if file.suffix == ".popef" else OnnxSource(file, dict(input_shape or {}))
+    )
+    if file != path:
+        source.name = path.resolve().name or source.name
+    return source
 
 
 @dataclass(slots=True)
@@ -69,7 +74,7 @@ class OnnxSource:
     path: Path
     input_shape: dict[str, Sequence[int]]
     name: str = field(init=False)
-    target: str = DEFAULT_TARGET
+    target: str = DEFAULT_CHIP
     precision: str = "fp16"
     options: CostOptions = field(default_factory=CostOptions)
     _model: onnx.ModelProto = field(init=False, repr=False)

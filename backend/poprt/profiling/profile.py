@@ -12,6 +12,10 @@ from simipu.target import Target
 
 import popef
 from poprt.pipeline import estimate
+from poprt.profiling.errors import ExpectedError, find_error
+
+_NOTHING_SECONDS = 1e-12
+"""What sums of floats leave of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,30 @@ class TypeCost:
 
 
 @dataclass(frozen=True, slots=True)
+class LatencyParts:
+    """The parts of the latency of a lone call, in seconds; they add up to it."""
+
+    chip_seconds: float
+    """From the first operator to the last."""
+    transfer_seconds: float
+    """To and from the host."""
+    waiting_seconds: float
+    """For the steps of other batches, where I/O tiles overlap transfers with computing; else 0."""
+    fixed_seconds: float
+    """The host's own work for a call, whatever is in it."""
+
+    def name(self) -> dict[str, float]:
+        """Seconds by the words that the reports have for the parts; without waiting where there is none."""
+        found = {
+            "chip": self.chip_seconds,
+            "transfers": self.transfer_seconds,
+            "waiting for I/O tiles": self.waiting_seconds,
+            "fixed cost of a call": self.fixed_seconds,
+        }
+        return {part: seconds for part, seconds in found.items() if seconds or part == "chip"}
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """An estimate with what it is of. Everything in it is modelled, nothing measured."""
 
@@ -54,8 +82,26 @@ class Profile:
     @property
     def chip(self) -> str:
         """The chip as people call it, with Poplar's name."""
-        name = f"{self.target.description} ({self.target.name})"
-        return name if self.target.num_ipus == 1 else f"{self.target.num_ipus} x {name}"
+        return self.target.title
+
+    @property
+    def partials(self) -> str:
+        """The type of partial sums, as a result line has it."""
+        return f"{self.estimate.options.partials_type} partials"
+
+    @property
+    def expected_error(self) -> ExpectedError | None:
+        """What validation found for such networks; None where there is nothing."""
+        return find_error(self.estimate, self.precision)
+
+    @property
+    def latency_parts(self) -> LatencyParts:
+        """What a lone call waits for, part by part."""
+        result = self.estimate
+        fixed = result.calibration.host_call_seconds + result.calibration.host_batch_seconds
+        chip, transfers = result.compute_seconds, result.host_seconds
+        waiting = result.latency_seconds - chip - transfers - fixed
+        return LatencyParts(chip, transfers, waiting if waiting > _NOTHING_SECONDS else 0.0, fixed)
 
     @property
     def steps(self) -> list[OperatorCost]:
@@ -99,11 +145,14 @@ class Profile:
             "target": self.target.name,
             "batch_size": self.batch_size,
             "precision": self.precision,
+            "chip": self.target.description,
+            "partials_type": result.options.partials_type,
             "options": asdict(result.options),
             "cycles": result.cycles,
             "seconds_per_batch": result.seconds_per_batch,
             "samples_per_second": result.samples_per_second,
             "latency_seconds": result.latency_seconds,
+            "latency_parts": asdict(self.latency_parts),
             "host_seconds": result.host_seconds,
             "peak_tile_bytes": result.peak_tile_bytes,
             "tile_bytes": self.target.bytes_per_tile,
@@ -114,6 +163,7 @@ class Profile:
             "fallback_operators": result.fallback_operators,
             "total_cycles": result.total_cycles,
             "interval_cycles": result.interval_cycles,
+            "expected_error": asdict(self.expected_error) if self.expected_error else None,
             "assumptions": list(result.assumptions),
             "ipus": [self._ipu_as_json(ipu) for ipu in result.ipus],
         }

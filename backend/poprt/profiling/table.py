@@ -17,6 +17,7 @@ FOUR_DIGITS = 1000
 def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
     """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
     console.print(cell(describe_profile(profile)))
+    console.print(cell(describe_error(profile)))
     for table in (_operators(profile), _causes(profile), _memory(profile), _nodes(profile, top)):
         console.print(table)
     if len(profile.estimate.ipus) > 1:
@@ -26,17 +27,36 @@ def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
 
 
 def describe_profile(profile: Profile) -> str:
-    """The summary in a sentence or two."""
+    """What it is of, the sum that makes the latency, throughput and memory."""
     result = profile.estimate
     tile = profile.target.bytes_per_tile
     fits = "fits" if result.fits else "DOES NOT FIT"
     return (
-        f"{profile.model}, batch {profile.batch_size}, {profile.precision} on {profile.chip}, modelled: "
-        f"{result.cycles:,} cycles ({describe_seconds(result.compute_seconds)}), "
-        f"{result.samples_per_second:,.0f} samples/s, latency {describe_seconds(result.latency_seconds)} of "
-        f"which host transfers {describe_seconds(result.host_seconds)}; "
+        f"{describe_subject(profile)}, modelled: {result.cycles:,} cycles; {describe_latency(profile)}; "
+        f"{result.samples_per_second:,.0f} samples/s; "
         f"{result.peak_tile_bytes / 1024:,.0f} of {tile / 1024:,.0f} KiB of the fullest tile: {fits}"
     )
+
+
+def describe_subject(profile: Profile) -> str:
+    """The model, batch, precision, partials and chip: what every figure depends on."""
+    return (
+        f"{profile.model}, batch {profile.batch_size}, {profile.precision}, {profile.partials} "
+        f"on {profile.chip}"
+    )
+
+
+def describe_latency(profile: Profile) -> str:
+    """The sum that makes the latency."""
+    parts = profile.latency_parts.name()
+    told = " + ".join(f"{part} {describe_seconds(seconds)}" for part, seconds in parts.items())
+    return f"{told} = latency {describe_seconds(profile.estimate.latency_seconds)}"
+
+
+def describe_error(profile: Profile) -> str:
+    """How far off such figures were."""
+    found = profile.expected_error
+    return found.describe() if found else "error unknown: such networks have not been validated"
 
 
 def describe_warnings(profile: Profile) -> list[str]:

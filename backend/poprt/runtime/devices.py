@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import model_runtime
 from model_runtime import Device, ModelRuntimeError
-from simipu.target import MOST_IPUS
-
-from poprt.options import HARDWARE_VERSION
+from simipu.target import DEFAULT_CHIP, MOST_IPUS
 
 
 class DeviceManager:
@@ -24,7 +22,7 @@ class DeviceManager:
         if not 1 <= num_ipus <= MOST_IPUS:
             raise RuntimeError(f"No IPU can be attached: {num_ipus} of 1 to {MOST_IPUS} are asked for")
         try:
-            return self._manager.getDevice(num_ipus, {"ipuVersion": HARDWARE_VERSION})
+            return self._manager.getDevice(num_ipus, {"ipuVersion": DEFAULT_CHIP})
         except ModelRuntimeError as error:
             raise RuntimeError(f"No IPU can be attached: {error}") from error
 
@@ -39,4 +37,4 @@ class DeviceManager:
 
     def ipu_hardware_version(self) -> str:
         """The version of the chip, as CompilerOptions.ipu_version takes it."""
-        return HARDWARE_VERSION
+        return DEFAULT_CHIP
