@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,11 @@ from simipu.target import known_chips
 
 from commands.profile import bulk
 from commands.profile.cases import Shard
+from commands.profile.compare import compare_as_json, print_comparison
 from commands.profile.profiler import Profiler, Settings
-from commands.profile.report import BATCH_SIZES, make_report, require_matplotlib
+from commands.profile.report import BATCH_SIZES, Content, make_report, require_plotly
 from commands.profile.source import open_source
+from commands.profile.suggest import MOST_TRIED, Advice, print_advice, try_changes
 from commands.profile.sweep import print_sweep
 from commands.profile.trace import make_trace
 from popef.arguments import Parser, count, positive, proportion
@@ -46,6 +49,7 @@ EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
     "poplar-triton profile model.onnx --batch_size 8 --html report.html --trace trace.json",
+    "poplar-triton profile model.onnx --batch_size 8 --compare precision=fp8 --suggest",
     "poplar-triton profile models --sweep batch_size=1,2,4 --sweep target=c600,bow --output results",
 )
 _CONVERTER_STEPS = len(STEPS) + 1
@@ -61,8 +65,8 @@ def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
     model_help = (
-        "ONNX file (weights may be missing), or a PopEF file compiled by poprt; with --output several, and "
-        "folders of them"
+        "ONNX file (weights may be missing), a PopEF file compiled by poprt, or a folder of one, as Triton has "
+        "it; with --output several, and folders of them"
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
@@ -129,11 +133,15 @@ def add_arguments(parser: Parser) -> None:
         help="how many of the dearest nodes to list (default: %(default)s)",
     )
     add("--json", action="store_true", help="machine-readable")
+    suggest_help = "try other options on the model, and list those that make it fit, or faster"
+    add("--suggest", action="store_true", help=suggest_help)
+    compare_help = "show it beside another model, or itself with NAME=VALUE[,NAME=VALUE], such as target=bow"
+    add("--compare", metavar="MODEL|NAME=VALUE", help=compare_help)
     parser.add_path(
         "--html",
         type=Path,
         metavar="FILE",
-        help="write a report with plots (needs matplotlib); of the first point of a sweep",
+        help="write a report with charts (needs plotly); of the first point of a sweep",
     )
     parser.add_path(
         "--trace",
@@ -167,8 +175,14 @@ def run(options: argparse.Namespace) -> int:
         _refuse(options, ("jobs", "shard", "retry_failed"), "needs --output")
         if len(options.model) > 1:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
+        if options.compare is not None:
+            _find_other(options)  # a wrong call is known before any work
         return supervised(_run_one)(options)
-    _refuse(options, ("json", "html", "trace"), "is of one model, and does not go with --output")
+    _refuse(
+        options,
+        ("json", "html", "trace", "suggest", "compare"),
+        "is of one model, and does not go with --output",
+    )
     return bulk.run(options, points)
 
 
@@ -181,35 +195,96 @@ def _refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None
 def _run_one(options: argparse.Namespace) -> int:
     """Profile as asked and print. Raises CompileError, LoadError, PopefError or OSError for bad input."""
     if options.html:
-        require_matplotlib()
+        require_plotly()
     points = _points(options)
-    steps = (len(points) + (len(BATCH_SIZES) if options.html else 0)) * _CONVERTER_STEPS
-    with show_progress("read model", steps) as on_step:
+    with show_progress("read model", _count_points(options, len(points)) * _CONVERTER_STEPS) as on_step:
         profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
-        if options.html:
-            sizes = dict(options.sweep).get("batch_size", BATCH_SIZES)
-            batches = [_try_profile(profiler, replace(points[0], batch_size=size)) for size in sizes]
-            report = make_report(
-                profiles[0], [each for each in batches if each is not None], profiles[1:] and profiles
-            )
-            _write(options.html, report)
+        other = _profile_other(options, profiler, on_step)
+        advice = try_changes(profiler, points[0], profiles[0]) if options.suggest or options.html else None
+        batches = _profile_batches(options, profiler, points[0])
+    if options.html:
+        content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
+        _write(options.html, make_report(content))
     if options.trace:
         _write(options.trace, json.dumps(make_trace(profiles[0])))
-    _print(profiles, options)
+    _print(profiles, other, advice if options.suggest else None, options)
     return 0
 
 
-def _print(profiles: Sequence[Profile], options: argparse.Namespace) -> None:
+def _count_points(options: argparse.Namespace, num_points: int) -> int:
+    """At the most, for the bar."""
+    num_points += bool(options.compare)
+    num_points += len(BATCH_SIZES) if options.html else 0
+    return num_points + (MOST_TRIED if options.html or options.suggest else 0)
+
+
+def _profile_batches(options: argparse.Namespace, profiler: Profiler, point: Settings) -> list[Profile]:
+    """Of the report's batch sizes, those that the model can have."""
+    sizes = dict(options.sweep).get("batch_size", BATCH_SIZES) if options.html else ()
+    found = (_try_profile(profiler, replace(point, batch_size=size)) for size in sizes)
+    return [each for each in found if each is not None]
+
+
+def _profile_other(
+    options: argparse.Namespace, profiler: Profiler, on_step: Callable[[str], None]
+) -> Profile | None:
+    """What --compare asks for: the same model under other settings, or another model under the same."""
+    if options.compare is None:
+        return None
+    asked = _find_other(options)
+    if asked is options:
+        profiler = Profiler(open_source(Path(options.compare), dict(options.input_shape)), on_step)
+    return profiler.profile(_points(asked)[0])
+
+
+def _find_other(options: argparse.Namespace) -> argparse.Namespace:
+    """The same arguments with those that --compare changes; themselves where it names a model.
+
+    Ends the process with a line on stderr for what is neither.
+    """
+    text: str = options.compare
+    if os.path.lexists(text):
+        return options
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    flags = {"enable_pipelining", "use_128bit_conv_unit_load", "enable_erf_gelu", "disable_fast_norm"}
+    for name, _, _ in pairs:
+        if name not in (*_AXES, *_OPTIONS):
+            raise UsageError(
+                f"--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of "
+                f"{', '.join((*_AXES, *_OPTIONS))}; found {text!r}"
+            )
+    words = [
+        word
+        for name, _, value in pairs
+        for word in ([f"--{name}"] if name in flags else [f"--{name}", value])
+    ]
+    without = argparse.Namespace(**{**vars(options), "sweep": [], "compare": None})
+    parser: Parser = options.parser
+    changed: argparse.Namespace = parser.parse_args([*map(str, options.model), *words], without)
+    return changed
+
+
+def _print(
+    profiles: Sequence[Profile], other: Profile | None, advice: Advice | None, options: argparse.Namespace
+) -> None:
     if options.json:
         found = [profile.as_json() for profile in profiles]
+        if advice is not None:
+            found[0]["advice"] = advice.as_json()
+        if other is not None:
+            found[0]["comparison"] = compare_as_json(profiles[0], other)
         print(json.dumps(found if options.sweep else found[0], indent=2))
         return
     console = make_console()
     if options.sweep:
         print_sweep(profiles, console)
-    else:
+    elif other is None:
         print_profile(profiles[0], console, options.top)
+    if other is not None:
+        print_comparison(profiles[0], other, console)
+    if advice is not None:
+        print_advice(advice, console)
     for file in filter(None, (options.html, options.trace)):
         print_line(f"wrote {file}")
 

@@ -1,33 +1,42 @@
-"""A profile as a page: one HTML file with everything in it."""
+"""A profile as a page: one HTML file with everything in it, which asks for nothing from outside.
+
+What it shows is a JSON document in it; `page/page.js` draws that with plotly's JavaScript, which ships in
+plotly's wheel. All text of a model is in that document, which nothing takes for markup: `page.js` puts it in as
+text, and the page's policy lets no script run but its own.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.util
+import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from html import escape
+from importlib import resources
+from string import Template
+from typing import Any
 
 from poprt.profiling.profile import Profile
-from poprt.profiling.table import describe_macs, describe_seconds, describe_warnings
+from poprt.profiling.table import (
+    describe_error,
+    describe_macs,
+    describe_seconds,
+    describe_subject,
+    describe_warnings,
+)
 from simipu import CompileError
+from simipu.cost import Estimate, OperatorCost
+
+from commands.profile.compare import Difference, compare_nodes, compare_types, list_figures
+from commands.profile.suggest import Advice, Suggestion
+from popef.text import escape as escape_control
 
 BATCH_SIZES = (1, 2, 4, 8, 16)
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; background: #fff }
-body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem; margin-bottom: 0 } h2 { font-size: 1.1rem; margin: 2rem 0 .25rem }
-.figures { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1rem 0 }
-.figures div { background: #f3f5f8; border-radius: .4rem; padding: .5rem .9rem }
-.figures b { display: block; font-size: 1.25rem }
-.bad { color: #a33330 } .note { color: #5a6572; margin: .25rem 0 }
-svg { width: 100%; height: auto } svg text { font-family: system-ui, sans-serif !important }
-table { border-collapse: collapse; font-size: .8rem; font-variant-numeric: tabular-nums; width: 100% }
-th { position: sticky; top: 0; background: #fff; text-align: left }
-th, td { padding: .15rem .3rem; border-bottom: 1px solid #e4e8ed }
-td.n, th.n { text-align: right; white-space: nowrap } td { overflow-wrap: anywhere }
-"""
-
+_MOST_NODES_BYTES = 4 << 20
+"""Of the nodes in the document: with plotly the file stays below 10 MB, whatever the graph."""
+_MOST_NAME = 160
 _MODELLED = (
     "Everything here is modelled; no chip ran. Products and convolutions are planned over the tiles after "
     "Graphcore's published estimators, other operators cost their elements spread over the tiles, "
@@ -35,149 +44,240 @@ _MODELLED = (
     "tile, with planning figures for code."
 )
 
-_MEMORY = (
-    "Live: activations. Copies: of operands and partial sums, where a node's plan puts them. Tiles that do "
-    "the same are modelled alike, as the fullest of them; what I/O tiles hold is not modelled."
-)
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a page shows."""
+
+    profile: Profile
+    batches: Sequence[Profile] = ()
+    """Of other batch sizes."""
+    sweep: Sequence[Profile] = ()
+    """Further points, which are plotted in the place of `batches` where they have several sizes."""
+    advice: Advice | None = None
+    other: Profile | None = None
+    """What it is compared with."""
 
 
-def require_matplotlib() -> None:
-    """Raise CompileError where the plots cannot be made."""
-    if importlib.util.find_spec("matplotlib") is None:
+def require_plotly() -> None:
+    """Raise CompileError where the charts cannot be made."""
+    if importlib.util.find_spec("plotly") is None:
         raise CompileError(
-            "--html needs matplotlib, which is not installed; get it with: pip install matplotlib"
+            "--html needs plotly, which is not installed; get it with: pip install 'poplar-triton[report]'"
         )
 
 
-def make_report(profile: Profile, batches: Sequence[Profile], sweep: Sequence[Profile] = ()) -> str:
-    """The page, which refers to nothing outside it.
-
-    `batches` are profiles of other batch sizes, `sweep` further points, which are plotted in their place
-    where they have some.
-    """
-    from commands.profile import plots
-
-    title = f"{profile.model} on {profile.chip}"
-    parts = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p class=note>batch {profile.batch_size}, {escape(profile.precision)}; "
-        f"{escape(_describe_options(profile))}</p>",
-        _figures(profile),
-        *(f"<p class=bad>{escape(warning)}</p>" for warning in describe_warnings(profile)),
-        f"<p class=note>{escape(_MODELLED)}</p>",
-        _section(
-            "Cycles by layer",
-            "Of the busiest tile; the numbers mark the dearest nodes.",
-            plots.plot_layers(profile),
-        ),
-        _section("Cycles by operator type", "With the number of nodes.", plots.plot_operators(profile)),
-        _section("What all tiles do", "Every cycle of every tile has one cause.", plots.plot_causes(profile)),
-        _section("Memory of a tile", _MEMORY, plots.plot_memory(profile)),
-    ]
-    batches = sweep if len({each.batch_size for each in sweep}) > 1 else batches
-    if len(batches) > 1:
-        note = "Of queued batches the throughput, of a lone call the latency. A cross: does not fit."
-        parts.append(_section("Batch sizes", note, plots.plot_batches(batches)))
-    else:
-        parts.append(_section("Batch sizes", "The model's batch size is fixed; there is nothing to compare."))
-    if sweep:
-        parts.append(
-            _section("Sweep", "", _table(("target", "precision"), _SWEEP_NUMBERS, map(_sweep_cells, sweep)))
-        )
-    parts.append(_section("Operators", "In order of execution, without views.", _operators(profile)))
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body>\n</html>\n"
+def make_report(content: Content) -> str:
+    """The page, which refers to nothing outside it."""
+    scripts = [_read("plotly", "package_data", "plotly.min.js"), _page("page.js")]
+    policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return Template(_page("page.html")).substitute(
+        title=escape(f"{content.profile.model} on {content.profile.chip}"),
+        policy=policy,
+        style=_page("page.css"),
+        plotly=scripts[0],
+        script=scripts[1],
+        data=_encode(describe_page(content)),
     )
 
 
-def _describe_options(profile: Profile) -> str:
-    return ", ".join(f"{name}={value}" for name, value in asdict(profile.estimate.options).items())
-
-
-def _figures(profile: Profile) -> str:
-    result = profile.estimate
-    tile = profile.target.bytes_per_tile / 1024
-    macs = sum(operator.work.macs for operator in result.operators)
-    fits = "" if result.fits else ' class="bad"'
-    found = {
-        "cycles": f"<b>{result.cycles:,}</b>",
-        "on the chip": f"<b>{describe_seconds(result.compute_seconds)}</b>",
-        "latency of a call": f"<b>{describe_seconds(result.latency_seconds)}</b>",
-        "samples/s": f"<b>{result.samples_per_second:,.0f}</b>",
-        "host transfers": f"<b>{describe_seconds(result.host_seconds)}</b>",
-        "of the peak MAC rate": f"<b>{profile.peak_share(macs, result.cycles):.1%}</b>",
-        f"of {tile:,.0f} KiB of a tile: {'fits' if result.fits else 'does not fit'}": (
-            f"<b{fits}>{result.peak_tile_bytes / 1024:,.0f} KiB</b>"
-        ),
+def describe_page(content: Content) -> dict[str, Any]:
+    """The document that the page draws."""
+    profile, result = content.profile, content.profile.estimate
+    plotted = _choose_plotted(content)
+    return {
+        "title": profile.model,
+        "subject": _describe_settings(profile),
+        "fits": result.fits,
+        "latency": [[part, s, describe_seconds(s)] for part, s in profile.latency_parts.name().items()],
+        "latency_text": describe_seconds(result.latency_seconds),
+        "figures": _figures(profile),
+        "error": describe_error(profile),
+        "warnings": describe_warnings(profile),
+        "modelled": _MODELLED,
+        "options": [[name, str(value)] for name, value in asdict(result.options).items()],
+        "cycles": result.cycles,
+        "clock_hz": profile.target.clock_hz,
+        "peak_macs": profile.peak_macs_per_cycle,
+        "causes": {cause: cycles for cause, cycles in result.by_cause().items() if cycles},
+        "types": [
+            [each.op_type, each.count, each.compute, each.exchange, each.sync] for each in profile.by_type()
+        ],
+        "memory": _memory(profile),
+        "nodes": _nodes(profile),
+        "batches": [_point(each) for each in plotted],
+        "sweep": [_point(each) for each in content.sweep],
+        "advice": _advice(content.advice),
+        "comparison": _comparison(profile, content.other),
     }
-    return (
-        "<div class=figures>"
-        + "".join(f"<div>{value}{label}</div>" for label, value in found.items())
-        + "</div>"
-    )
 
 
-def _section(title: str, note: str, content: str = "") -> str:
-    return f"<h2>{title}</h2>\n<p class=note>{note}</p>\n{content}"
+def _choose_plotted(content: Content) -> Sequence[Profile]:
+    for points in (content.sweep, content.batches):
+        if len({each.batch_size for each in points}) > 1:
+            return sorted(points, key=lambda each: each.batch_size)
+    return ()
 
 
-def _operators(profile: Profile) -> str:
-    numbers = (
-        "cycles",
-        "share",
-        "compute",
-        "exchange",
-        "sync",
-        "MACs",
-        "of peak",
-        "tiles",
-        "steps",
-        "live KiB",
-    )
-    rows = []
-    for each in profile.steps:
-        work = each.work
-        peak = f"{profile.peak_share(work.macs, each.cycles):.1%}" if work.macs else ""
-        words = (each.name, each.op_type, work.plan or work.kind)
-        cells = (
-            f"{each.cycles:,}",
-            f"{each.cycles / profile.estimate.cycles:.1%}",
-            f"{work.compute:,}",
-            f"{work.exchange:,}",
-        )
-        more = (f"{each.sync_cycles:,}", describe_macs(work.macs), peak, str(work.tiles), str(work.steps))
-        rows.append((words, (*cells, *more, f"{each.live_bytes / 1024:,.0f}")))
-    return _table(("node", "operator", "plan"), numbers, rows)
+def _describe_settings(profile: Profile) -> str:
+    return f"batch {profile.batch_size}, {profile.precision}, {profile.partials} on {profile.chip}"
 
 
-_SWEEP_NUMBERS = ("batch", "cycles", "latency", "samples/s", "KiB of a tile", "fits")
-
-
-def _sweep_cells(profile: Profile) -> tuple[Sequence[str], Sequence[str]]:
+def _figures(profile: Profile) -> list[list[str]]:
     result = profile.estimate
-    numbers = (str(profile.batch_size), f"{result.cycles:,}", describe_seconds(result.latency_seconds))
-    more = (
-        f"{result.samples_per_second:,.0f}",
-        f"{result.peak_tile_bytes / 1024:,.0f}",
-        "yes" if result.fits else "no",
-    )
-    return (profile.target.name, profile.precision), (*numbers, *more)
+    macs = sum(operator.work.macs for operator in result.operators)
+    found = {
+        "samples/s": f"{result.samples_per_second:,.0f}",
+        "cycles": f"{result.cycles:,}",
+    }
+    if macs:
+        found |= {
+            "MACs": describe_macs(macs),
+            "of the peak MAC rate": f"{profile.peak_share(macs, result.cycles):.1%}",
+        }
+    return [[label, value] for label, value in found.items()]
 
 
-def _table(
-    words: Sequence[str], numbers: Sequence[str], rows: Iterable[tuple[Sequence[str], Sequence[str]]]
-) -> str:
-    """A table whose columns of numbers stand to the right, after those of words."""
-    head = "".join(f"<th>{escape(word)}</th>" for word in words) + "".join(
-        f"<th class=n>{escape(n)}</th>" for n in numbers
-    )
-    body = "\n".join(
-        "<tr>"
-        + "".join(f"<td>{escape(w)}</td>" for w in left)
-        + "".join(f"<td class=n>{escape(n)}</td>" for n in right)
-        + "</tr>"
-        for left, right in rows
-    )
-    return f"<table><thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
+def _memory(profile: Profile) -> dict[str, Any]:
+    """Of the fullest tile in bytes: by what it holds at its peak, and while each node runs."""
+    result = profile.estimate
+    staying = [ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)]
+    fullest = max(range(len(result.ipus)), key=lambda number: result.ipus[number].peak_tile_bytes)
+    mine = [operator for operator in result.operators if operator.ipu == fullest]
+    at_peak = max(mine, key=lambda each: each.live_bytes, default=None)
+    return {
+        "peak": result.peak_tile_bytes,
+        "tile": profile.target.bytes_per_tile,
+        "held": {cause: size for cause, size in result.by_memory().items() if size},
+        "staying": staying,
+        "node": _cut(at_peak.name) if at_peak else "",
+        "ipus": [
+            [number, ipu.cycles, ipu.peak_tile_bytes, ipu.peak_tile_bytes <= profile.target.bytes_per_tile]
+            for number, ipu in enumerate(result.ipus)
+        ],
+    }
+
+
+def _most_live(result: Estimate, ipu: int) -> int:
+    return max((each.live_bytes for each in result.operators if each.ipu == ipu), default=0)
+
+
+def _nodes(profile: Profile) -> dict[str, Any]:
+    """Columns of the nodes that take time, in order; the dearest of them where all would be too many."""
+    steps = profile.steps
+    count = len(steps)
+    while len(json.dumps(found := _columns(steps, profile))) > _MOST_NODES_BYTES:
+        count = count * 3 // 4
+        kept = {id(each) for each in profile.dearest(count)}
+        steps = [each for each in profile.steps if id(each) in kept]
+    return {**found, "left_out": len(profile.steps) - len(steps)}
+
+
+def _columns(steps: Sequence[OperatorCost], profile: Profile) -> dict[str, Any]:
+    types = _Words(each.op_type for each in steps)
+    plans = _Words(each.work.plan or each.work.kind for each in steps)
+    return {
+        "name": [_cut(each.name) for each in steps],
+        "types": types.words,
+        "type": types.numbers,
+        "plans": plans.words,
+        "plan": plans.numbers,
+        "compute": [each.work.compute for each in steps],
+        "exchange": [each.work.exchange for each in steps],
+        "sync": [each.sync_cycles for each in steps],
+        "macs": [each.work.macs for each in steps],
+        "tiles": [each.work.tiles for each in steps],
+        "steps": [each.work.steps for each in steps],
+        "live": [each.live_bytes for each in steps],
+        "copies": [each.work.temporary_bytes for each in steps],
+        "ipu": [each.ipu for each in steps] if profile.target.num_ipus > 1 else [],
+    }
+
+
+class _Words:
+    """Texts, each once, and by number: a graph has few types and plans."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        found: dict[str, int] = {}
+        self.numbers = [found.setdefault(_cut(text), len(found)) for text in texts]
+        self.words = list(found)
+
+
+def _point(profile: Profile) -> dict[str, Any]:
+    result = profile.estimate
+    return {
+        "line": f"{profile.target.name} {profile.precision}",
+        "batch": profile.batch_size,
+        "latency": result.latency_seconds,
+        "latency_text": describe_seconds(result.latency_seconds),
+        "rate": result.samples_per_second,
+        "cycles": result.cycles,
+        "peak": result.peak_tile_bytes,
+        "fits": result.fits,
+    }
+
+
+def _advice(advice: Advice | None) -> dict[str, Any] | None:
+    if advice is None:
+        return None
+    return {
+        "title": advice.title,
+        "text": advice.describe(),
+        "rows": [_suggestion(each) for each in advice.suggestions],
+    }
+
+
+def _suggestion(each: Suggestion) -> dict[str, Any]:
+    return {**_point(each.profile), "change": each.change, **_ratios(each)}
+
+
+def _ratios(each: Suggestion) -> dict[str, Any]:
+    return {
+        "latency_ratio": each.latency_ratio,
+        "rate_ratio": each.throughput_ratio,
+        "memory_ratio": each.memory_ratio,
+        "changes_results": each.changes_results,
+    }
+
+
+def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | None:
+    if other is None:
+        return None
+    return {
+        "subjects": [describe_subject(each) for each in (profile, other)],
+        "figures": [
+            [name, before, after, f"{ratio:.3f}"]
+            for name, before, after, ratio in list_figures(profile, other)
+        ],
+        "types": [_side_by_side(each) for each in compare_types(profile, other)],
+        "nodes": [_side_by_side(each) for each in compare_nodes(profile, other)],
+    }
+
+
+def _side_by_side(each: Difference) -> list[str | int | None]:
+    return [_cut(each.name), each.op_type, each.first, each.second]
+
+
+def _cut(text: str) -> str:
+    """A name as it can be shown: no control characters, and not without end."""
+    return escape_control(text, _MOST_NAME)
+
+
+def _encode(document: dict[str, Any]) -> str:
+    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _page(name: str) -> str:
+    return _read("commands.profile", "page", name)
+
+
+def _read(package: str, *names: str) -> str:
+    return resources.files(package).joinpath(*names).read_text("utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
