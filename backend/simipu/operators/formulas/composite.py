@@ -161,7 +161,8 @@ def widened(product: products.Formula, left: int, right: int) -> products.Formul
         ]
         node = onnx.NodeProto(name=given.name, op_type=given.op_type, attribute=given.attribute)
         node.input.extend([given.input[left], given.input[right]])
-        inner = replace(context, node=node, inputs=values, half_partials=False)
+        layouts = [context.layout(left), context.layout(right)]
+        inner = replace(context, node=node, inputs=values, layouts=layouts, half_partials=False)
         # Popops' casts: 9 cycles for four to halves, and floats to whole numbers no faster (section 4).
         casts = [*filter(None, values), context.result]
         cast = context.spread(
@@ -210,7 +211,7 @@ def deformed(context: Context) -> Work:
     positions = math.prod(context.result.shape[2:])
     samples = Value((source.shape[0], source.shape[1], taps, positions), source.bytes_per_element)
     # Its bias is behind its offsets.
-    inner = replace(context, inputs=[source, weights, *context.inputs[3:4]])
+    inner = replace(context, inputs=[source, weights, *context.inputs[3:4]], layouts=[])
     return in_turn("convolution", sample(context, samples), products.convolution(inner))
 
 

@@ -254,7 +254,7 @@ def _result_layout(plan: Plan, context: Context) -> Layout:
     axis = 1 if "Conv" in context.node.op_type and len(value.shape) > 1 else max(0, len(value.shape) - 1)
     length = value.shape[axis] if value.shape else 1
     return Layout(
-        context.node.output[0],
+        next(iter(context.node.output), ""),
         axis,
         min(BLOCK, length),
         math.gcd(BLOCK, length),
