@@ -207,7 +207,7 @@ _MOVING: Mapping[str, Operator] = {
     **_family("Split", rows=rows.along(0), cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Expand", rows=places.expand, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Tile", rows=places.tile, cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Pad", rows=places.pad, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("Pad", rows=places.pad, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Trilu", rows=places.trilu, cost=moves.move, rounding=EXACT),
     **_leading("DepthToSpace SpaceToDepth", moves.move, rounding=EXACT),
     **_family("Resize", rows=places.resize, cost=moves.move, shaped_by=(2, 3)),

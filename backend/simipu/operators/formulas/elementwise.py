@@ -19,6 +19,7 @@ from simipu.operators.formulas.vertices import (
     InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
+from simipu.target import HALF_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Elementwise:
     def __call__(self, context: Context) -> Work:
         """The work of a node."""
         layout = result_layout(context)
+        if layout is not None and _is_fragmented(layout, context.result):
+            return self._gathered(context, layout)
         elements = context.fullest(context.result.size, layout)
         others = [i for i in range(len(context.inputs)) if context.inputs[i] is not None]
         if len(others) <= 1:
@@ -52,6 +55,22 @@ class Elementwise:
             steps=len(others) if far else 0,
             local_steps=0 if far else len(others),
             layout=layout,
+        )
+
+    def _gathered(self, context: Context, layout: Layout) -> Work:
+        """Of an operand in single elements, as slices with steps leave it: they are brought together first,
+        and the result is whole."""
+        whole = replace(linear(layout.origin, context.result), imbalance=layout.imbalance)
+        layouts = [whole if each == layout else each for each in context.layouts]
+        work = self(replace(context, layouts=layouts))
+        width = context.result.bytes_per_element
+        moved = context.fullest(context.result.size, layout) * width
+        cycles = moved * REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, width)]
+        return replace(
+            work,
+            compute=work.compute + math.ceil(cycles),
+            exchange=work.exchange + math.ceil(context.exchange_cycles(moved)),
+            steps=work.steps + 1,
         )
 
     def _second(self, context: Context, i: int, elements: int, layout: Layout | None) -> tuple[float, float]:
@@ -95,6 +114,12 @@ _DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
 _QUARTER_CAST = InnerLoop(2, 8)
 """Two issue slots for 8 elements, either way (popops' inlineAssemblerCast.hpp; section 4.2)."""
 _CAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 4))
+
+
+def _is_fragmented(layout: Layout, value: Value) -> bool:
+    """Whether its pieces are parts of rows, and no vectors."""
+    is_short = layout.piece * value.bytes_per_element < WHOLE_ATOM_BYTES
+    return is_short and bool(value.shape) and layout.piece < value.shape[layout.axis]
 
 
 def result_layout(context: Context) -> Layout | None:

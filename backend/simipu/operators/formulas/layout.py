@@ -125,7 +125,8 @@ def _reshaped(view: _View) -> Layout:
 
 
 def _cut(view: _View) -> Layout:
-    """A part along the pieces' dimension keeps what divides it; other parts keep whole pieces."""
+    """A part along the pieces' dimension, or one padded there, keeps what divides it; others keep whole
+    pieces."""
     source, value = view.source, view.value
     size = view.result.shape[source.axis]
     if size == value.shape[source.axis]:
@@ -158,7 +159,7 @@ def _spread_out(view: _View) -> Layout:
 _VIEWS = {
     "Transpose": _transposed,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshaped),
-    **dict.fromkeys(("Slice", "Split"), _cut),
+    **dict.fromkeys(("Slice", "Split", "Pad"), _cut),
     "Concat": _joined,
     **dict.fromkeys(("Expand", "Tile"), _spread_out),
 }

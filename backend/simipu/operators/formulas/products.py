@@ -121,12 +121,44 @@ def convolution(context: Context) -> Work:
     """The rows of the product are the positions of the result, or of what is spread out where it is a
     transposed one."""
     source, weights = context.operands
+    kernel = tuple(weights.shape[2:]) or (1,)
+    if _is_patched(context, kernel):
+        return _with_bias(context, _patched(context, source, weights))
     field = source if context.node.op_type == "ConvTranspose" else context.result
     product = _convolution(context, source, weights, field)
-    kernel = tuple(weights.shape[2:]) or (1,)
     narrow = product.groups > 1 and product.k <= SLIC_CHANNELS
     work = _grouped(context, product, kernel) if narrow else _cast_and_planned(context, product)
     return _with_bias(context, work)
+
+
+def _is_patched(context: Context, kernel: Sequence[int]) -> bool:
+    """Whether every input position is in one patch: the stride is the kernel, and nothing is padded."""
+    if context.node.op_type != "Conv" or math.prod(kernel) == 1 or context.attribute("group", 1) != 1:
+        return False
+    whole = tuple(context.attribute("strides", [])) == tuple(kernel)
+    padded = any(context.attribute("pads", [])) or context.attribute("auto_pad", b"NOTSET") != b"NOTSET"
+    return whole and not padded and set(context.attribute("dilations", [1])) == {1}
+
+
+def _patched(context: Context, source: Value, weights: Value) -> Work:
+    """A product of patches: poplin expands the kernel's positions into the input channels. What comes from
+    the host lies so; activations are rearranged, as much of a patch's row at a time as can be."""
+    element, partial = find_widths(context, source, weights)
+    k, n = math.prod(weights.shape[1:]), weights.shape[0]
+    rows = max(1, context.result.size // max(1, n))
+    work = _cast_and_planned(context, Product(1, rows, k, n, element, partial, stored=context.is_constant(1)))
+    if context.layout(0) is None:
+        return work
+    moved = context.bytes_per_tile(source)
+    grain = math.gcd(weights.shape[-1] * source.bytes_per_element, WHOLE_ATOM_BYTES)
+    atom = grain if grain in REARRANGE_CYCLES_PER_BYTE else HALF_BYTES
+    return replace(
+        work,
+        compute=work.compute + math.ceil(moved * REARRANGE_CYCLES_PER_BYTE[atom]),
+        exchange=work.exchange + math.ceil(context.exchange_cycles(moved)),
+        steps=work.steps + 1,
+        temporary_bytes=work.temporary_bytes + moved,
+    )
 
 
 def _convolution(context: Context, source: Value, weights: Value, field: Value) -> Product:
@@ -202,8 +234,9 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
         "convolution SLIC" if is_slic else "convolution VMAC",
         compute=math.ceil(compute),
         exchange=math.ceil(context.exchange_cycles(received)),
-        steps=2,
+        steps=1,
         tiles=min(num_tiles, blocks * tiles),
+        layout=_blocks_of_channels(context, max(1.0, num_tiles / (blocks * tiles)), 1),
         temporary_bytes=math.ceil(received),
         code_bytes=fitted.product_code_bytes,
         macs=product.macs,
@@ -249,17 +282,24 @@ def planned(context: Context, product: Product) -> Work:
 
 
 def _result_layout(plan: Plan, context: Context) -> Layout:
-    """Blocks of output channels, split as the plan says."""
+    """As the plan splits it."""
+    size = max(1, context.result.size)
+    imbalance = max(1.0, plan.result_elements * context.target.num_tiles / size)
+    return _blocks_of_channels(context, imbalance, plan.row_parts)
+
+
+def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> Layout:
+    """Blocks of output channels, which are spread over so many tiles."""
     value = context.result
     axis = 1 if "Conv" in context.node.op_type and len(value.shape) > 1 else max(0, len(value.shape) - 1)
-    length = value.shape[axis] if value.shape else 1
+    length = max(1, value.shape[axis]) if value.shape else 1
     return Layout(
         next(iter(context.node.output), ""),
         axis,
         min(BLOCK, length),
         math.gcd(BLOCK, length),
-        max(1.0, plan.result_elements * context.target.num_tiles / max(1, value.size)),
-        max(1, min(plan.row_parts, math.ceil(length / BLOCK))),
+        imbalance,
+        max(1, min(row_parts, math.ceil(length / BLOCK))),
     )
 
 
