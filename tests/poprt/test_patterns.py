@@ -498,3 +498,31 @@ def test_passes_in_any_order_keep_every_output(pieces, shown, order, opset):
     feeds = make_feeds(model)
     for before, after in zip(run(model, feeds), run(changed, feeds), strict=True):
         np.testing.assert_allclose(after, before, atol=1e-4 * max(1.0, float(np.abs(before).max())))
+
+
+@pytest.mark.parametrize(
+    ("axis", "step", "ends"), [(1, 2, (8, 8)), (1, 2, (7, 99)), (3, 3, (4, 5, 6)), (0, 2, (2, 2))]
+)
+def test_every_nth_element_is_split_off_a_view(axis, step, ends):
+    net, shape = Exporter(), [2, 8, 3, 6]
+    x = net.input("x", shape)
+    parts = [net.slice(x, axis, start, end, step) for start, end in enumerate(ends)]
+    sizes = [size // step if place == axis else size for place, size in enumerate(shape)]
+    model = net.model({net.add("Neg", each): sizes for each in parts})
+    changed = get_pass("merge_multi_slice")(copied(model))
+    assert not count(changed, "Slice")
+    assert count(changed, "Split") == 1
+    feeds = make_feeds(model)
+    for before, after in zip(run(model, feeds), run(changed, feeds), strict=True):
+        np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize(("starts", "ends"), [((0, 1), (8, 6)), ((0, 0), (8, 8)), ((0, 2), (8, 8))])
+def test_steps_that_are_not_all_of_an_axis_stay(starts, ends):
+    net = Exporter()
+    x = net.input("x", [2, 8])
+    parts = [net.slice(x, 1, start, end, 2) for start, end in zip(starts, ends, strict=True)]
+    model = net.model(
+        {net.add("Neg", each): [2, 4 if start < 1 else 3] for each, start in zip(parts, starts, strict=True)}
+    )
+    assert get_pass("merge_multi_slice")(copied(model)) == model

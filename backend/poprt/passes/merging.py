@@ -13,7 +13,7 @@ from onnxgraph.edit import set_attribute
 from simipu import CompileError
 
 from poprt.passes.base_pass import Stage, register
-from poprt.passes.patterns import PatternPass, Scope, is_operator, join_weights
+from poprt.passes.patterns import Making, PatternPass, Scope, is_operator, join_weights
 
 _MATRIX_RANK = 2
 
@@ -132,9 +132,21 @@ class MergeMatMulAdd(_MergingProducts):
         super().__init__("merge_matmul_add", merge_matmul_add, 4, "M1,A1,M2,A2")
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A Slice along one axis, from `start` to below `end`."""
+
+    node: onnx.NodeProto
+    axis: int
+    start: int
+    end: int
+    step: int
+
+
 @register("merge_multi_slice")
 class MergeMultiSlice(PatternPass):
-    """Make one Split of Slices that together are all of a tensor along one axis."""
+    """Make one Split of Slices that together are all of a tensor along one axis: one behind the other, or
+    each with every n-th element, which a Reshape puts side by side first."""
 
     op_types = frozenset(("Slice",))
 
@@ -144,30 +156,46 @@ class MergeMultiSlice(PatternPass):
         shape = scope.shape(source)
         if shape is None or not scope.is_first(source, node) or scope.tensor(source) is not None:
             return
-        readers = [
-            each
-            for each in scope.readers.get(source, {}).values()
-            if is_operator(each, "Slice") and each.input[0] == source
-        ]
-        ranges = [_read_range(each, shape, scope) for each in readers]
-        for axis in {found[0] for found in ranges if found is not None}:
-            parts = sorted(
-                (found[1], found[2], place)
-                for place, found in enumerate(ranges)
-                if found is not None and found[0] == axis
-            )
-            ends = [0, *(end for _, end, _ in parts)]
-            if len(parts) > 1 and [start for start, _, _ in parts] == ends[:-1] and ends[-1] == shape[axis]:
-                slices = [readers[place] for _, _, place in parts]
+        readers = scope.readers.get(source, {}).values()
+        slices = [each for each in readers if is_operator(each, "Slice") and each.input[0] == source]
+        parts = [part for each in slices if (part := _read_part(each, shape, scope)) is not None]
+        for axis, step in dict.fromkeys((part.axis, part.step) for part in parts):
+            alike = [part for part in parts if (part.axis, part.step) == (axis, step)]
+            found = sorted(alike, key=lambda each: (each.start, each.end))
+            if len(found) > 1 and _are_all(found, shape[axis]):
                 made = scope.start(node, "split")
-                sizes = [end - start for start, end, _ in parts]
-                made.split_as([each.output[0] for each in slices], source, sizes, axis)
-                scope.rewrite(node, made.nodes, slices)
+                _split(found, source, shape, made)
+                scope.rewrite(node, made.nodes, [each.node for each in found])
                 return
 
 
-def _read_range(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> tuple[int, int, int] | None:
-    """Axis, start and end of a Slice along one axis, in steps of one; None of others."""
+def _are_all(parts: Sequence[_Part], size: int) -> bool:
+    """Whether parts of one step are all of an axis, each element once."""
+    step, starts = parts[0].step, [each.start for each in parts]
+    if step == 1:
+        return [*starts, size] == [0, *(each.end for each in parts)]
+    are_whole = all(each.end > size - step + each.start for each in parts)
+    return starts == list(range(step)) and size % step == 0 and are_whole
+
+
+def _split(parts: Sequence[_Part], source: str, shape: Sequence[int], made: Making) -> None:
+    axis, step = parts[0].axis, parts[0].step
+    results = [each.node.output[0] for each in parts]
+    if step == 1:
+        made.split_as(results, source, [each.end - each.start for each in parts], axis)
+        return
+    # Rows stay rows for any batch.
+    sizes = [-1 if place == 0 and axis else size for place, size in enumerate(shape)]
+    sizes[axis] //= step
+    apart = made.add("Reshape", source, made.shape([*sizes[: axis + 1], step, *sizes[axis + 1 :]]))
+    taken = [made.names.take(f"{name}/part") for name in results]
+    made.split_as(taken, apart, [1] * step, axis + 1)
+    for part, name in zip(taken, results, strict=True):
+        made.add_as(name, "Reshape", part, made.shape(sizes))
+
+
+def _read_part(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> _Part | None:
+    """What a Slice along one axis takes, forwards; None of others."""
     read = [attribute(node, name) for name in ("starts", "ends", "axes", "steps")]
     if read[0] is None:
         given = [*node.input[1:], "", "", "", ""][:4]
@@ -176,12 +204,12 @@ def _read_range(node: onnx.NodeProto, shape: Sequence[int], scope: Scope) -> tup
             return None
     starts, ends, axes, steps = ([0] if each is None else list(each) for each in read)
     steps = [1] if read[3] is None else steps
-    if [len(each) for each in (starts, ends, axes, steps)] != [1] * 4 or steps != [1]:
+    if [len(each) for each in (starts, ends, axes, steps)] != [1] * 4 or steps[0] < 1:
         return None
     axis = axes[0] % len(shape)
     size = shape[axis]
     start, end = (min(max(0, each + size if each < 0 else each), size) for each in (starts[0], ends[0]))
-    return (axis, start, end) if start < end else None
+    return _Part(node, axis, start, end, steps[0]) if start < end else None
 
 
 @register("merge_if_with_same_cond", stage=Stage.FOLDING, option="merge_if_with_same_cond")
