@@ -16,7 +16,10 @@ from poprt import Compiler, CompilerOptions, Converter, pipeline
 from simipu.cost import CostOptions
 from simipu.target import TARGETS
 
-ATTENTION = ("pre_scale", "fused_attention", "matmul_rotary_embedding", "attention_padding")
+USED = (
+    *("fuse_bn_into_gemm", "fuse_mul_into_matmul", "replace_gemm_with_matmul"),
+    *("pre_scale", "fused_attention", "matmul_rotary_embedding", "attention_padding"),
+)
 TARGET = TARGETS["ipu21"]
 
 
@@ -31,7 +34,34 @@ def convolutions():
     return net.model({net.add("Gemm", flat, net.weight(10, 64), net.weight(10), transB=1): [4, 10]})
 
 
+<<<<<<< HEAD
 MODELS = {
+=======
+def tables():
+    """What is made of weights only: rows of a table, a weight that is turned and one that is widened."""
+    net = Exporter()
+    x = net.input("x", [4, 6, 16])
+    rows = net.add("Gather", net.weight(20, 16), net.integers(3, 1, 4, 1, 5, 9))
+    turned = net.add("Transpose", net.weight(12, 16), perm=[1, 0])
+    wide = net.add("Concat", turned, net.add("Transpose", net.weight(4, 16), perm=[1, 0]), axis=1)
+    made = net.add("MatMul", net.add("Add", x, net.unsqueeze(rows, 0)), wide)
+    return net.model({net.add("Gemm", net.add("Reshape", made, net.integers(24, 16)), wide): [24, 16]})
+
+
+def scaled():
+    """Products with a normalisation and a factor behind them."""
+    net = Exporter()
+    spread = net.constant(np.linspace(0.5, 1.5, 32))
+    made = net.add("MatMul", net.input("x", [4, 16]), net.weight(16, 32))
+    made = net.add("BatchNormalization", made, *(net.weight(32) for _ in range(3)), spread)
+    made = net.add("MatMul", net.add("Relu", made), net.weight(32, 8))
+    return net.model({net.add("Mul", made, net.constant(0.25)): [4, 8]})
+
+
+MODELS = {
+    "tables": tables,
+    "scaled": scaled,
+>>>>>>> e109bca (Keep weights that products are scaled into)
     "bert": lambda: bert_like(4, 18, layers=2),
     "roformer": lambda: bert_like(4, 18, rotary="interleaved"),
     "deberta": lambda: deberta_like(4),
@@ -55,7 +85,7 @@ def list_nodes(model):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"used_passes": ATTENTION, "enable_erf_gelu": True}], ids=["plain", "used"]
+    "options", [{}, {"used_passes": USED, "enable_erf_gelu": True}], ids=["plain", "used"]
 )
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "fp8"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)

@@ -92,21 +92,20 @@ def _users(graph: onnx.GraphProto) -> dict[str, set[str]]:
 
 
 def _merged_weights(graph: onnx.GraphProto) -> set[str]:
-    """The weights of convolutions that the folding multiplies with a normalisation or a constant behind
-    them."""
+    """The weights of products that a pass multiplies with a normalisation or a constant behind them; a
+    convolution takes up what is added, too."""
     weights = {tensor.name for tensor in graph.initializer}
     weights |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
-    changed = {
-        name
-        for node in graph.node
-        if node.op_type == "BatchNormalization"
-        or (node.op_type in ("Add", "Mul") and weights.intersection(node.input))
-        for name in node.input
-    }
+    changed: dict[str, set[str]] = {"BatchNormalization": set(), "Mul": set(), "Add": set()}
+    for node in graph.node:
+        if node.op_type == "BatchNormalization" or weights.intersection(node.input):
+            changed.get(node.op_type, set()).update(node.input)
+    scaled = changed["BatchNormalization"] | changed["Mul"]
+    taken = {"Conv": scaled | changed["Add"], "Gemm": scaled, "MatMul": scaled}
     return {
         name
         for node in graph.node
-        if node.op_type == "Conv" and node.output[0] in changed
+        if node.output and node.output[0] in taken.get(node.op_type, ())
         for name in node.input
     }
 
