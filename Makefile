@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | soak | check | dist | dist-check | bench | test-tensorflow | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | validation | models-check | fuzz | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy soak check dist dist-check bench test-tensorflow validation models-check fuzz hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow validation models-check fuzz hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -26,7 +26,7 @@ models: .venv/server
 test: test-fast test-server
 
 test-fast: .venv/dev
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not tensorflow"
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m "not server and not deploy and not browser and not tensorflow"
 
 test-server: .venv/dev models
 	$(BIN)/python -m pytest -m server
@@ -37,6 +37,13 @@ deploy-tools: .venv/deploy
 
 test-deploy: deploy-tools models
 	$(BIN)/python -m pytest -m deploy -rP
+
+# Chromium and its driver, into .cache/browser-tools.
+browser-tools:
+	@.ci/browser_tools
+
+test-browser: .venv/dev browser-tools
+	$(BIN)/python -m pytest -m browser -rP
 
 SOAK_MINUTES ?= 60
 

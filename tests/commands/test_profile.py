@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -127,7 +125,16 @@ def test_the_tables_name_the_chip_the_operators_and_the_plan(onnx_file, run):
 
 
 @pytest.mark.parametrize(
-    ("alias", "name"), [("c600", "ipu21"), ("M2000", "ipu2"), ("mk1", "ipu1"), ("bow", "bow")]
+    ("alias", "name"),
+    [
+        ("c600", "ipu21"),
+        ("M2000", "ipu2"),
+        ("mk2", "ipu2"),
+        ("IPU2", "ipu2"),
+        ("ipu21", "ipu21"),
+        ("mk1", "ipu1"),
+        ("bow", "bow"),
+    ],
 )
 def test_chips_have_their_trade_names_too(onnx_file, run, alias, name):
     assert json.loads(run(onnx_file, "--batch_size", 1, "--json", "--target", alias)[1])["target"] == name
@@ -409,58 +416,91 @@ def test_an_operator_without_a_formula_is_named_in_a_warning(tmp_path, run):
     assert json.loads(run(path, "--batch_size", 4, "--json")[1])["fallback_operators"] == {"Det": 1}
 
 
-@pytest.mark.server
-def test_the_page_refers_to_nothing_outside_and_escapes_names(tmp_path, run):
-    pytest.importorskip("matplotlib")
-    path = save(network("<script>alert('$x_y$')</script>"), tmp_path / "a <b> & [c].onnx")
-    page = tmp_path / "page.html"
-    status, out, _ = run(path, "--batch_size", 1, "--html", page)
-    assert status == 0
-    assert f"wrote {page}" in out
-    text = page.read_text()
-    assert not re.search(r"""(src|href|action)\s*=\s*["'](?!#)|@import|url\((?!#)""", text)
-    assert "<script" not in text
-    assert "&lt;script&gt;alert" in text
-    assert "modelled" in text
-    assert text.count("<svg") == text.count("</svg>") == 5, "layers, types, causes, memory, batch sizes"
-    ids = re.findall(r'\sid="([^"]*)"', text)
-    assert len(ids) == len(set(ids))
-    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
-        ElementTree.fromstring(svg)
-
-
-@pytest.mark.server
-def test_a_page_of_a_sweep_compares_the_chips_by_batch_size(onnx_file, tmp_path, run):
-    pytest.importorskip("matplotlib")
-    page = tmp_path / "page.html"
-    status, _, _ = run(
-        onnx_file, "--sweep", "batch_size=1,4", "--sweep", "target=c600,bow", "--num_ipus", 2, "--html", page
-    )
-    assert status == 0
-    text = page.read_text()
-    assert text.count(">ipu21 fp16<") == text.count(">bow fp16<") == 2, "in both plots"
-    assert "tile, at the peak of its IPU" in text
-
-
-@pytest.mark.server
-def test_a_page_of_a_fixed_batch_says_so(tmp_path):
-    pytest.importorskip("matplotlib")
-    path = save(
-        make_model([helper.make_node("Relu", ["x"], ["y"])], {"x": (F, [4, 8])}, {"y": (F, [4, 8])}, {}),
-        tmp_path / "m.onnx",
-    )
-    found = profile(open_source(path))
-    assert "batch size is fixed" in report.make_report(found, [found])
-
-
-def test_without_matplotlib_the_report_names_the_command(onnx_file, run, monkeypatch):
+def test_without_plotly_the_report_names_the_command(onnx_file, run, monkeypatch):
     monkeypatch.setattr(report.importlib.util, "find_spec", lambda name: None)
     status, _, err = run(onnx_file, "--batch_size", 1, "--html", "page.html")
     assert status == 1
-    assert (
-        err == "poplar-triton: error: --html needs matplotlib, which is not installed; get it with: pip "
-        "install matplotlib\n"
+    assert err == (
+        "poplar-triton: error: --html needs plotly, which is not installed; get it with: pip install "
+        "'poplar-triton[report]'\n"
     )
+
+
+def test_another_model_or_the_same_under_other_settings_stands_beside_it(onnx_file, tmp_path, run):
+    plain = json.loads(run(onnx_file, "--batch_size", 2, "--json")[1])
+    wider = save(network("other"), tmp_path / "wider.onnx")
+    for words, expected in (
+        (("--compare", "target=bow,partials_type=float"), {"target": "bow", "partials_type": "float"}),
+        (("--compare", "precision=fp32,batch_size=8"), {"precision": "fp32", "batch_size": 8}),
+        (("--compare", wider), {"model": "wider", "batch_size": 2}),
+    ):
+        found = json.loads(run(onnx_file, "--batch_size", 2, *words, "--json")[1])
+        both = found.pop("comparison")
+        assert found == plain
+        assert both["with"] == {**both["with"], **expected}
+        assert {name: pair[0] for name, pair in both["by_operator"].items() if pair[0]} == {
+            name: cycles for name, cycles in plain["by_operator"].items() if cycles
+        }
+        sums = [sum(pair[side] or 0 for pair in both["by_operator"].values()) for side in (0, 1)]
+        assert sums == [plain["cycles"], both["with"]["cycles"]]
+    out = run(onnx_file, "--batch_size", 2, "--compare", "num_io_tiles=32")[1]
+    assert "B: network, batch 2, fp16, half partials on C600 (ipu21), num_io_tiles=32" in out
+    assert "B - A" in out
+
+
+@pytest.mark.parametrize("text", ["gone.onnx", "tiles=3", "=", ""])
+def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", text)
+    assert status == 2
+    assert (
+        "--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of batch_size, target" in err
+    )
+
+
+def test_a_value_that_cannot_be_compared_with_is_named(onnx_file, run):
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "target=c700")
+    assert status == 2
+    assert "target 'c700' is not known; known are bow, c600" in err
+
+
+def test_what_helps_is_listed_where_it_is_asked_for(onnx_file, run):
+    options = ("--batch_size", 2, "--partials_type", "float")
+    assert "advice" not in json.loads(run(onnx_file, *options, "--json")[1])
+    advice = json.loads(run(onnx_file, *options, "--json", "--suggest")[1])["advice"]
+    assert (advice["goal"], advice["not_tried"]) == ("faster", 0)
+    assert advice["tried"] > len(advice["suggestions"]) > 0
+    out = run(onnx_file, *options, "--suggest")[1]
+    assert "To make it faster, try" in out
+    for each in advice["suggestions"]:
+        assert each["fits"]
+        assert each["change"] in out
+        changed = json.loads(run(onnx_file, *options, *each["change"].split(), "--json")[1])
+        for name in ("latency_seconds", "samples_per_second", "peak_tile_bytes"):
+            assert changed[name] == each[name], "it can be had as it is said"
+
+
+def test_a_folder_stands_for_its_model(onnx_file, compile_popef, tmp_path, run):
+    popef = compile_popef(network(), name="served/1/executable.popef")
+    compile_popef(network(), batch=8, name="served/10/executable.popef")
+    (tmp_path / "served" / "labels").mkdir()
+    found = json.loads(run(tmp_path / "served", "--json")[1])
+    assert (found["model"], found["batch_size"]) == ("served", 8), "the newest version, by number"
+    config = tmp_path / "served" / "config.pbtxt"
+    config.write_text('parameters { key: "executable_path" value { string_value: "../1/executable.popef" } }')
+    assert json.loads(run(tmp_path / "served", "--json")[1])["batch_size"] == 4
+    config.write_text('parameters { key: "executable_path" value { string_value: "gone.popef" } }')
+    assert "executable_path 'gone.popef' is not there" in run(tmp_path / "served")[2]
+    config.write_text("no configuration")
+    assert "config.pbtxt: expected a model configuration" in run(tmp_path / "served")[2]
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    assert "exported: expected executable.popef or model.onnx, another file" in run(folder)[2]
+    save(network(), folder / "a.onnx")
+    assert json.loads(run(folder, "--batch_size", 1, "--json")[1])["model"] == "exported"
+    save(network(), folder / "b.onnx")
+    assert "must hold exactly one model, found a.onnx, b.onnx; name the file" in run(folder)[2]
+    (folder / "executable.popef").write_bytes(popef.read_bytes())
+    assert json.loads(run(folder, "--json")[1])["batch_size"] == 4
 
 
 def test_the_events_of_a_trace_follow_each_other_and_sum_to_the_total(onnx_file, tmp_path, run):

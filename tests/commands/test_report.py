@@ -1,18 +1,22 @@
-"""A profile's page, plots and table of a sweep say what its JSON says."""
+"""A profile's page, its advice, comparison, trace and table of a sweep say what its JSON says."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
-import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from html.parser import HTMLParser
 
 import numpy as np
+import onnx
 import pytest
 from commands.profile import command, report
+from commands.profile.compare import compare_nodes, compare_types, list_figures, print_comparison
 from commands.profile.profiler import Profiler, Settings
+from commands.profile.report import Content, describe_page, make_report
 from commands.profile.source import open_source
+from commands.profile.suggest import Advice, print_advice, try_changes
 from commands.profile.sweep import print_sweep
 from commands.profile.trace import make_trace
 from onnx import TensorProto, helper
@@ -22,7 +26,6 @@ from sample_models import make_model
 from popef.arguments import Parser
 
 F = TensorProto.FLOAT
-PLOTS = ("layers", "operators", "causes", "memory", "batches")
 
 
 @pytest.fixture(scope="module")
@@ -45,111 +48,226 @@ def profile(profiler):
     return profiler.profile(Settings("ipu21", 4, "fp16"))
 
 
-@pytest.fixture
-def page(monkeypatch):
-    """The page of some profiles, with a mark for each plot: drawing takes seconds."""
-    plots = SimpleNamespace(
-        **{f"plot_{name}": lambda given, name=name: f"[{name} {type(given).__name__}]" for name in PLOTS}
-    )
-    monkeypatch.setattr("commands.profile.plots", plots, raising=False)
-    monkeypatch.setitem(sys.modules, "commands.profile.plots", plots)
-    return report.make_report
-
-
-def tables(page: str) -> list[list[list[str]]]:
-    return [
-        [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr>(.*?)</tr>", table)]
-        for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)
-    ]
-
-
-def figures(page: str) -> dict[str, str]:
-    return {
-        label: value for value, label in re.findall(r"<div><b[^>]*>(.*?)</b>(.*?)</div>", page, re.DOTALL)
-    }
-
-
-def test_the_page_lists_every_operator_with_its_cycles(profile, page):
-    (table,) = tables(page(profile, [profile]))
-    head, *rows = table
-    assert head[:7] == ["node", "operator", "plan", "cycles", "share", "compute", "exchange"]
-    assert head[7:] == ["sync", "MACs", "of peak", "tiles", "steps", "live KiB"]
-    assert [row[1] for row in rows] == [step.op_type for step in profile.steps]
-    assert any("&lt;softmax&gt;" in row[0] for row in rows)
-    for row, step in zip(rows, profile.steps, strict=True):
-        numbers = [int(cell.replace(",", "")) for cell in (row[3], *row[5:8])]
-        assert numbers == [step.cycles, step.work.compute, step.work.exchange, step.sync_cycles]
-        assert numbers[0] == sum(numbers[1:])
-        assert float(row[4].rstrip("%")) == pytest.approx(
-            100 * step.cycles / profile.estimate.cycles, abs=0.06
-        )
-        assert [int(cell) for cell in row[10:12]] == [step.work.tiles, step.work.steps]
-        assert row[12] == f"{step.live_bytes / 1024:,.0f}"
-        # A product has a plan, and a share of the chip's rate; the others have neither.
-        assert bool(row[8]) == bool(row[9]) == bool(step.work.macs)
-    (product,) = (row for row, step in zip(rows, profile.steps, strict=True) if step.work.macs)
-    macs = 4 * 64 * 96
-    assert product[8] == f"{macs / 1000:.3g} k"
-    rate = macs / (int(product[3].replace(",", "")) * profile.peak_macs_per_cycle)
-    assert product[9] == f"{rate:.1%}"
-
-
-def test_the_page_begins_with_the_figures_of_the_estimate(profile, page):
-    text = page(profile, [profile])
-    estimate = profile.estimate
-    assert "<h1>network on C600 (ipu21)</h1>" in text
-    assert "batch 4, fp16; " in text
-    assert "num_io_tiles=0" in text
-    found = figures(text)
-    assert found["cycles"] == f"{estimate.cycles:,}"
-    assert found["samples/s"] == f"{estimate.samples_per_second:,.0f}"
-    assert found["of the peak MAC rate"] == f"{profile.peak_share(4 * 64 * 96, estimate.cycles):.1%}"
-    assert found["of 624 KiB of a tile: fits"] == f"{estimate.peak_tile_bytes / 1024:,.0f} KiB"
-    assert 'class="bad"' not in text
-
-
-def crowded(profile):
+def crowded(profile, tile_bytes=1024):
     """The same on a chip whose tiles hold next to nothing."""
     estimate = profile.estimate
-    return replace(profile, estimate=replace(estimate, target=replace(estimate.target, bytes_per_tile=1024)))
+    return replace(
+        profile, estimate=replace(estimate, target=replace(estimate.target, bytes_per_tile=tile_bytes))
+    )
 
 
-def test_what_does_not_fit_is_marked(profile, page):
-    text = page(crowded(profile), [profile], [crowded(profile), profile])
-    assert "of 1 KiB of a tile: does not fit" in figures(text)
-    assert text.count('<b class="bad">') == 1
-    assert [row[-1] for row in tables(text)[0][1:]] == ["no", "yes"]
+def test_the_page_has_every_node_with_its_cycles(profile):
+    nodes = describe_page(Content(profile))["nodes"]
+    assert nodes["left_out"] == 0
+    assert nodes["name"] == [step.name for step in profile.steps]
+    assert [nodes["types"][i] for i in nodes["type"]] == [step.op_type for step in profile.steps]
+    assert [nodes["plans"][i] for i in nodes["plan"]] == [s.work.plan or s.work.kind for s in profile.steps]
+    causes = zip(nodes["compute"], nodes["exchange"], nodes["sync"], strict=True)
+    assert [sum(each) for each in causes] == [step.cycles for step in profile.steps]
+    assert nodes["macs"] == [step.work.macs for step in profile.steps]
+    assert nodes["ipu"] == [], "there is one"
 
 
-def test_batch_sizes_are_compared_where_there_are_several(profiler, profile, page):
+def test_the_page_has_the_figures_of_the_estimate(profile):
+    page, estimate = describe_page(Content(profile)), profile.estimate
+    assert (page["title"], page["fits"]) == ("network", True)
+    assert page["subject"] == "batch 4, fp16, half partials on C600 (ipu21)"
+    figures = dict(page["figures"])
+    assert figures["cycles"] == f"{estimate.cycles:,}"
+    assert figures["samples/s"] == f"{estimate.samples_per_second:,.0f}"
+    assert figures["of the peak MAC rate"] == f"{profile.peak_share(4 * 64 * 96, estimate.cycles):.1%}"
+    amounts = [float(text.split()[0]) for _, text in page["latency"]]
+    assert sum(amounts) == pytest.approx(float(page["latency_text"].split()[0]), abs=1e-9)
+    assert [name for name, _ in page["latency"]] == ["chip", "transfers", "fixed cost of a call"]
+    assert sum(page["causes"].values()) == estimate.total_cycles * estimate.target.num_tiles
+    assert sum(sum(each[2:]) for each in page["types"]) == estimate.cycles
+    memory = page["memory"]
+    assert sum(memory["held"].values()) == memory["peak"] == estimate.peak_tile_bytes
+    assert memory["staying"][0] + max(step.live_bytes for step in estimate.operators) == memory["peak"]
+    assert not describe_page(Content(crowded(profile)))["fits"]
+
+
+class Scripts(HTMLParser):
+    """What a browser takes for scripts in a page, and the other elements."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.scripts, self.tags, self._inside = [], [], False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self._inside = tag == "script"
+        if self._inside:
+            self.scripts.append((dict(attributes), ""))
+
+    def handle_endtag(self, tag):
+        self._inside = self._inside and tag != "script"
+
+    def handle_data(self, data):
+        if self._inside:
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = attributes, text + data
+
+
+def test_the_page_is_one_file_whose_names_are_no_markup(tmp_path):
+    name = "</script><script>alert('$x_y$')</script><!--<img src=x>&amp;"
+    model = make_model(
+        [helper.make_node("Tanh", ["x"], ["y"], name=name)], {"x": (F, [4])}, {"y": (F, [4])}, {}
+    )
+    onnx.save(model, tmp_path / "a <b> & $title.onnx")
+    profile = Profiler(open_source(tmp_path / "a <b> & $title.onnx")).profile(Settings(precision="fp32"))
+    text = make_report(Content(profile))
+    found = Scripts(text)
+    (kind, data), (_, plotly), (_, drawing) = found.scripts
+    assert kind["type"] == "application/json"
+    assert json.loads(data)["nodes"]["name"] == [name]
+    assert "img" not in found.tags
+    assert "plotly.js" in plotly[:100]
+    assert drawing == report._page("page.js")
+    assert "<title>a &lt;b&gt; &amp; $title on C600 (ipu21)</title>" in text
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    assert "default-src 'none'" in policy
+    assert [report._digest(script) in policy for script in (plotly, drawing, data)] == [True, True, False]
+    assert not re.search(r"<(link|iframe|object|embed|base)|(src|href)=[\"'](?!#)", text.replace(plotly, ""))
+
+
+def test_the_nodes_of_a_page_are_the_dearest_where_all_would_be_too_many(profile, monkeypatch):
+    whole = len(json.dumps(report._columns(profile.steps, profile)))
+    monkeypatch.setattr(report, "_MOST_NODES_BYTES", whole - 1)
+    nodes = describe_page(Content(profile))["nodes"]
+    assert nodes["left_out"] == len(profile.steps) - len(nodes["name"]) > 0
+    dearest = {step.name for step in profile.dearest(len(nodes["name"]))}
+    assert set(nodes["name"]) == dearest
+    assert nodes["name"] == [step.name for step in profile.steps if step.name in dearest], "in order"
+
+
+def test_a_long_name_is_cut_and_a_control_character_written_out(profile):
+    estimate = profile.estimate
+    first = replace(estimate.operators[0], name="\x1b[31m" + "x" * 5000)
+    changed = replace(profile, estimate=replace(estimate, operators=(first, *estimate.operators[1:])))
+    (name, *_) = describe_page(Content(changed))["nodes"]["name"]
+    assert name.startswith(r"\x1b[31mxxx")
+    assert len(name) < 200
+
+
+def test_batch_sizes_are_plotted_where_there_are_several(profiler, profile):
     other = profiler.profile(Settings("ipu21", 8, "fp16"))
-    assert "[batches" not in page(profile, [profile])
-    assert "nothing to compare" in page(profile, [profile])
-    assert "[batches list]" in page(profile, [profile, other])
-    # A sweep over chips alone leaves the report's own batch sizes.
     bow = profiler.profile(Settings("bow", 4, "fp16"))
-    assert "[batches list]" in page(profile, [profile, other], (profile, bow))
-    assert "[batches tuple]" in page(profile, [profile], (profile, other))
-    assert "Sweep" not in page(profile, [profile])
+
+    def plotted(*content):
+        return [each["batch"] for each in describe_page(Content(*content))["batches"]]
+
+    assert plotted(profile, [profile]) == []
+    assert plotted(profile, [other, profile]) == [4, 8]
+    assert plotted(profile, [profile, other], (profile, bow)) == [4, 8], "of chips alone: the report's own"
+    assert plotted(profile, [profile], (profile, other)) == [4, 8]
 
 
-def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(profiler, profile, page, capsys):
+def test_a_sweep_is_a_row_for_each_point_on_the_page_and_in_the_terminal(profiler, profile, capsys):
     points = [profile, profiler.profile(Settings("bow", 2, "fp32"))]
-    head, *rows = tables(page(profile, points, points))[0]
-    assert head == ["target", "precision", "batch", "cycles", "latency", "samples/s", "KiB of a tile", "fits"]
+    listed = describe_page(Content(profile, points, points))["sweep"]
     print_sweep(points, make_console())
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    for row, line, point in zip(rows, shown, points, strict=True):
+    for row, line, point in zip(listed, shown, points, strict=True):
         cells = [cell.strip() for cell in line.strip("│").split("│")]
         estimate = point.estimate
-        kib = f"{estimate.peak_tile_bytes / 1024:,.0f}"
-        latency = row[4]
-        assert latency.endswith(" us")
-        assert float(latency[:-3]) == pytest.approx(1e6 * estimate.latency_seconds, rel=0.006)
+        assert row["line"] == f"{point.chip}, {point.precision}, half partials"
+        assert (row["cycles"], row["peak"], row["fits"]) == (estimate.cycles, estimate.peak_tile_bytes, True)
+        named = [point.target.name, point.precision, "half", str(point.batch_size), f"{estimate.cycles:,}"]
         rate = f"{estimate.samples_per_second:,.0f}"
-        name = [point.target.name, point.precision, str(point.batch_size), f"{estimate.cycles:,}"]
-        assert row == [*name, latency, rate, kib, "yes"]
-        assert cells == ["network", *name, latency, rate, f"{kib} KiB", "yes"]
+        kib = f"{estimate.peak_tile_bytes / 1024:,.0f} KiB"
+        assert cells == ["network", *named, row["latency_text"], rate, kib, "yes"]
+
+
+def test_two_profiles_are_compared_by_figure_type_and_node(profiler, profile, capsys):
+    other = profiler.profile(Settings("ipu21", 8, "fp32"))
+    types = compare_types(profile, other)
+    assert sum(each.first or 0 for each in types) == profile.estimate.cycles
+    assert sum(each.second or 0 for each in types) == other.estimate.cycles
+    assert [abs(each.change) for each in types] == sorted((abs(each.change) for each in types), reverse=True)
+    nodes = compare_nodes(profile, other)
+    assert all(each.change for each in nodes)
+    assert sum(each.change for each in nodes) == other.estimate.cycles - profile.estimate.cycles
+    assert compare_nodes(profile, profile) == []
+    assert compare_nodes(profile, other, 1) == nodes[:1]
+    assert [ratio for *_, ratio in list_figures(profile, profile)] == [1.0] * len(
+        list_figures(profile, profile)
+    )
+    print_comparison(profile, other, make_console())
+    out = capsys.readouterr().out
+    assert "A: network, batch 4, fp16, half partials on C600 (ipu21)" in out
+    assert "B: network, batch 8, fp32, half partials on C600 (ipu21)" in out
+    both = describe_page(Content(profile, other=other))["comparison"]
+    assert [[name, a, b] for name, _, a, b in both["types"]] == [[e.name, e.first, e.second] for e in types]
+
+
+def test_nodes_of_one_name_are_compared_together(profile):
+    first = profile.steps[0]
+    estimate = replace(profile.estimate, operators=(first, first))
+    twice = replace(profile, estimate=estimate)
+    found = {each.name: each for each in compare_nodes(profile, twice)}
+    assert found[first.name].second == 2 * first.cycles
+    assert found[profile.steps[1].name].second is None
+
+
+def test_what_is_advised_was_tried_and_has_an_effect(profiler, capsys):
+    settings = Settings("ipu21", 4, "fp32", {"partials_type": "float"})
+    base = profiler.profile(settings)
+    advice = try_changes(profiler, settings, base)
+    assert (advice.goal, advice.num_left) == ("faster", 0)
+    rates = [each.throughput_ratio for each in advice.suggestions]
+    assert rates == sorted(rates, reverse=True)
+    for each in advice.suggestions:
+        again = profiler.profile(each.settings).estimate
+        assert again.fits
+        assert each.latency_ratio == again.latency_seconds / base.estimate.latency_seconds
+        assert each.throughput_ratio >= 1.02 or each.latency_ratio <= 0.98
+    assert len({each.change.partition(" ")[0] for each in advice.suggestions}) == len(advice.suggestions)
+    assert {each.changes_results for each in advice.suggestions if "batch" in each.change} == {False}
+    print_advice(advice, make_console())
+    out = capsys.readouterr().out
+    for each, row in zip(
+        advice.suggestions, describe_page(Content(base, advice=advice))["advice"]["rows"], strict=True
+    ):
+        assert row["change"] == each.change
+        assert each.change in out
+
+
+class Small:
+    """A profiler of a chip whose tiles have a few bytes less than a model takes."""
+
+    def __init__(self, profiler, tile_bytes):
+        self._profiler, self._tile_bytes = profiler, tile_bytes
+
+    def profile(self, settings):
+        return crowded(self._profiler.profile(settings), self._tile_bytes)
+
+
+def test_what_does_not_fit_is_made_to_fit_where_anything_does(profiler):
+    settings = Settings("ipu21", 4096, "fp32")
+    needed = profiler.profile(settings).estimate.peak_tile_bytes
+    small = Small(profiler, needed - 1)
+    advice = try_changes(small, settings, small.profile(settings))
+    assert advice.goal == "fit"
+    assert advice.title == "To make it fit, try"
+    fitting = [each.profile.estimate.fits for each in advice.suggestions]
+    assert fitting[0]
+    assert fitting == sorted(fitting, reverse=True), "first what fits"
+    assert any(each.change == "--precision fp16" for each in advice.suggestions)
+    tiny = Small(profiler, 1024)
+    advice = try_changes(tiny, settings, tiny.profile(settings))
+    assert "none makes it fit" in advice.describe()
+    assert all(each.memory_ratio <= 0.98 for each in advice.suggestions)
+
+
+def test_trying_ends_when_its_time_is_over(profiler, profile):
+    clock = itertools.count()
+    advice = try_changes(profiler, Settings("ipu21", 4, "fp16"), profile, 3, lambda: next(clock))
+    assert advice.num_tried == 2
+    assert advice.num_left > 5
+    assert f"{advice.num_left} more were not for want of time" in advice.describe()
+    assert "none has an effect" in Advice("faster", [], 3, 0).describe()
 
 
 def test_the_steps_of_a_node_are_numbered_and_share_its_cycles_evenly(profile):
@@ -182,123 +300,3 @@ def test_neighbours_of_a_sweep_share_the_converted_graph():
     # One axis stays in the order in which it was asked for.
     points = command._points(parser.parse_args(["m.onnx", *words[:2]]))
     assert [point.batch_size for point in points] == [8, 2]
-
-
-@pytest.fixture
-def plots(monkeypatch):
-    """The plots, as figures that are not drawn."""
-    pytest.importorskip("matplotlib")
-    from commands.profile import plots
-
-    monkeypatch.setattr(plots, "_svg", lambda figure, name: figure)
-    return plots
-
-
-def test_memory_over_the_tiles_is_that_of_the_fullest_and_of_those_beside_it(tmp_path, plots):
-    widths = (64, 2048, 64, 64, 64)
-    nodes = [helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"]) for i in range(4)]
-    weights = {f"w{i}": np.ones((widths[i], widths[i + 1]), np.float32) for i in range(4)}
-    model = make_model(nodes, {"t0": (F, ["n", 64])}, {"t4": (F, ["n", 64])}, weights)
-    (tmp_path / "chain.onnx").write_bytes(model.SerializeToString())
-    profile = Profiler(open_source(tmp_path / "chain.onnx")).profile(
-        Settings("ipu21", 4, "fp16", {"num_io_tiles": 32, "num_ipus": 2})
-    )
-    edges, layers = plots._memory_over_tiles(profile)
-    ipus = len(profile.estimate.ipus)
-    assert edges[0] == 0
-    assert edges[-1] == 1472 * ipus
-    assert edges == sorted(set(edges))
-    widths = np.diff(edges)
-    heights = np.sum([values for _, values in layers], axis=0)
-    assert profile.estimate.ipus[0].by_memory() != profile.estimate.ipus[1].by_memory()
-    for number, ipu in enumerate(profile.estimate.ipus):
-        mine = [1472 * number <= start < 1472 * (number + 1) for start in edges[:-1]]
-        assert heights[mine].max() == pytest.approx(sum(ipu.by_memory().values()) / 1024)
-        fullest = max((step for step in profile.steps if step.ipu == number), key=lambda s: s.live_bytes)
-        assert widths[mine][0] == min(fullest.work.tiles, 1472 - 32)
-    assert widths[heights == 0].tolist() == [32] * ipus, "what I/O tiles hold is not modelled"
-    assert {cause for cause, _ in layers} == {*profile.estimate.by_memory(), "copies"}
-
-
-def test_the_plots_of_nodes_and_types_hold_all_cycles(profile, plots):
-    (axes,) = plots.plot_layers(profile).axes
-    tops = [collection.get_paths()[0].vertices[:, 1].max() for collection in axes.collections]
-    assert max(tops) == max(step.cycles for step in profile.steps) < axes.get_ylim()[1]
-    ranked = sorted(range(len(profile.steps)), key=lambda i: -profile.steps[i].cycles)
-    assert axes.get_xlim() == (-0.5, len(profile.steps) - 0.5)
-    assert axes.get_ylim()[0] == 0
-    marks = {int(text.get_text()): text.xy for text in axes.texts}
-    assert [marks[rank][0] for rank in sorted(marks)] == ranked[:5]
-    (axes,) = plots.plot_operators(profile).axes
-    total = sum(bar.get_width() for bar in axes.patches)
-    assert total == profile.estimate.cycles
-    assert sum(float(text.get_text().strip(" %")) for text in axes.texts) == pytest.approx(100, abs=0.3)
-    (axes,) = plots.plot_causes(profile).axes
-    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(1)
-    causes = profile.estimate.by_cause()
-    assert axes.get_xlim() == (0, 1)
-    bars = {f"{bar.get_width():.0%}": bar.get_x() + bar.get_width() / 2 for bar in axes.patches}
-    assert axes.texts
-    for text in axes.texts:
-        assert text.xy[0] == pytest.approx(bars[text.get_text()]), "in the middle of its bar"
-    labels = [label for label in (bar.get_label() for bar in axes.containers) if label]
-    assert labels == [
-        f"{cause} {cycles / sum(causes.values()):.1%}" for cause, cycles in causes.items() if cycles
-    ]
-
-
-def test_a_model_that_computes_nothing_has_plots_of_its_transfers(tmp_path, plots):
-    node = helper.make_node("Identity", ["x"], ["y"])
-    model = make_model([node], {"x": (F, [4, 8])}, {"y": (F, [4, 8])}, {})
-    (tmp_path / "idle.onnx").write_bytes(model.SerializeToString())
-    profile = Profiler(open_source(tmp_path / "idle.onnx")).profile(Settings())
-    assert profile.estimate.cycles == 0
-    (axes,) = plots.plot_causes(profile).axes
-    assert sum(bar.get_width() for bar in axes.patches) == pytest.approx(1)
-    assert not plots.plot_operators(profile).axes[0].patches
-
-
-def test_every_plot_has_the_pages_style(profile, plots):
-    drawn = [plots.plot_layers, plots.plot_operators, plots.plot_causes, plots.plot_memory]
-    for figure in [*(draw(profile) for draw in drawn), plots.plot_batches([profile])]:
-        for axes in figure.axes:
-            assert not axes.spines["top"].get_visible()
-            assert not axes.spines["right"].get_visible()
-            assert axes.xaxis.label.get_fontsize() == 9
-            assert axes.get_legend() is None or not axes.get_legend().get_frame_on()
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_the_plot_of_memory_has_the_line_of_what_a_tile_has(profile, plots, fits):
-    profile = profile if fits else crowded(profile)
-    over_tiles, over_nodes = plots.plot_memory(profile).axes
-    tile = profile.target.bytes_per_tile / 1024
-    assert [line.get_ydata()[0] for line in over_tiles.lines] == [tile]
-    assert [line.get_ydata()[0] for line in over_nodes.lines] == ([] if fits else [tile])
-    assert over_tiles.get_ylim()[1] > max(tile, profile.estimate.peak_tile_bytes / 1024)
-    assert over_tiles.get_xlim() == (0, 1472)
-    peak = max(each.get_paths()[0].vertices[:, 1].max() for each in over_nodes.collections)
-    assert peak == pytest.approx(profile.estimate.peak_tile_bytes / 1024)
-
-
-def test_the_plot_of_batch_sizes_has_a_line_for_each_chip_and_precision(profiler, plots):
-    def points(target):
-        return [profiler.profile(Settings(target, size, "fp16")) for size in (8, 2)]
-
-    one = points("ipu21")
-    latency, rate = plots.plot_batches([*one, crowded(profiler.profile(Settings("ipu21", 4, "fp16")))]).axes
-    for axes, read in (
-        (latency, lambda estimate: 1e3 * estimate.latency_seconds),
-        (rate, lambda estimate: estimate.samples_per_second),
-    ):
-        line, *markers = axes.lines
-        assert line.get_xdata().tolist() == [2, 4, 8]
-        assert line.get_ydata()[2] == pytest.approx(read(one[0].estimate))
-        assert [marker.get_marker() for marker in markers] == ["o", "X", "o"], "a cross: does not fit"
-        assert len(axes.texts) == 3
-        assert axes.get_ylim()[1] > max(line.get_ydata())
-        assert axes.get_legend() is None
-    two = plots.plot_batches([*one, *points("bow")]).axes
-    for axes in two:
-        assert [text.get_text() for text in axes.get_legend().get_texts()] == ["ipu21 fp16", "bow fp16"]
-        assert not axes.texts

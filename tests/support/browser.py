@@ -16,7 +16,13 @@ from typing import Any
 
 _START_SECONDS = 30.0
 _ANSWER_SECONDS = 60.0
-_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+_ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+)
 """Without a sandbox: containers, and root, have none to give."""
 
 
@@ -132,7 +138,9 @@ def open_browser(programs: Path, scratch: Path) -> Iterator[Browser]:
     """`chromium`, driven by the `chromedriver` beside it in the folder `programs`; both end with it."""
     output = scratch / "driver.log"
     with output.open("wb") as log:
-        child = subprocess.Popen([programs / "chromedriver", "--port=0"], stdout=log, stderr=subprocess.STDOUT)
+        child = subprocess.Popen(
+            [programs / "chromedriver", "--port=0"], stdout=log, stderr=subprocess.STDOUT
+        )
     try:
         address = f"http://127.0.0.1:{_wait_for(lambda: _find_port(output.read_text()))}"
         browser = Browser(address, programs / "chromium", scratch / "profile")

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from commands.profile.compare import compare_as_json, print_comparison
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.report import BATCH_SIZES, Content, make_report, require_plotly
 from commands.profile.source import open_source
-from commands.profile.suggest import MOST_TRIED, Advice, print_advice, try_changes
+from commands.profile.suggest import BUDGET_SECONDS, MOST_TRIED, Advice, print_advice, try_changes
 from commands.profile.sweep import print_sweep
 from commands.profile.trace import make_trace
 from popef.arguments import Parser, count, positive, proportion
@@ -65,8 +66,8 @@ def add_arguments(parser: Parser) -> None:
     """Give `parser` the arguments that `run` reads."""
     add = parser.add_argument
     model_help = (
-        "ONNX file (weights may be missing), a PopEF file compiled by poprt, or a folder of one, as Triton has "
-        "it; with --output several, and folders of them"
+        "ONNX file (weights may be missing), a PopEF file compiled by poprt, or the folder of a model, as "
+        "Triton has it; with --output several, and folders of them"
     )
     parser.add_path("model", type=Path, nargs="+", metavar="MODEL", help=model_help)
     chip_help = f"the chip: {known_chips()} (default: c600; PopEF: its own)"
@@ -201,8 +202,11 @@ def _run_one(options: argparse.Namespace) -> int:
         profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
         other = _profile_other(options, profiler, on_step)
-        advice = try_changes(profiler, points[0], profiles[0]) if options.suggest or options.html else None
-        batches = _profile_batches(options, profiler, points[0])
+        deadline = time.monotonic() + BUDGET_SECONDS
+        batches = _profile_batches(options, profiler, points[0], deadline)
+        advice = None
+        if options.suggest or options.html:
+            advice = try_changes(profiler, points[0], profiles[0], deadline - time.monotonic())
     if options.html:
         content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
         _write(options.html, make_report(content))
@@ -219,10 +223,17 @@ def _count_points(options: argparse.Namespace, num_points: int) -> int:
     return num_points + (MOST_TRIED if options.html or options.suggest else 0)
 
 
-def _profile_batches(options: argparse.Namespace, profiler: Profiler, point: Settings) -> list[Profile]:
-    """Of the report's batch sizes, those that the model can have."""
+def _profile_batches(
+    options: argparse.Namespace, profiler: Profiler, point: Settings, deadline: float
+) -> list[Profile]:
+    """Of the report's batch sizes, those that the model can have and that there is time for: half of it is
+    for what else is tried."""
     sizes = dict(options.sweep).get("batch_size", BATCH_SIZES) if options.html else ()
-    found = (_try_profile(profiler, replace(point, batch_size=size)) for size in sizes)
+    found = []
+    for size in sizes:
+        if deadline - time.monotonic() < BUDGET_SECONDS / 2:
+            break
+        found.append(_try_profile(profiler, replace(point, batch_size=size)))
     return [each for each in found if each is not None]
 
 

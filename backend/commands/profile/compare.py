@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from poprt.profiling.profile import Profile
@@ -59,15 +59,23 @@ def compare_as_json(first: Profile, second: Profile) -> dict[str, Any]:
     return {"with": second.as_json(), "by_operator": types}
 
 
+def describe_sides(first: Profile, second: Profile) -> tuple[str, str]:
+    """What each is of, with the options that they do not have in common."""
+    ours, theirs = asdict(first.estimate.options), asdict(second.estimate.options)
+    names = [name for name in ours if ours[name] != theirs[name] and name != "partials_type"]
+    told = []
+    for profile, options in ((first, ours), (second, theirs)):
+        told.append(", ".join([describe_subject(profile), *(f"{name}={options[name]}" for name in names)]))
+    return told[0], told[1]
+
+
 def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, float]]:
     """What each is called, its text in both, and the second's ratio to the first."""
-    rows = []
+    rows: list[tuple[str, str, str, float]] = []
     one, two = first.estimate, second.estimate
-    for name, before, after in (
-        ("latency", one.latency_seconds, two.latency_seconds),
-        ("chip", one.compute_seconds, two.compute_seconds),
-        ("transfers", one.host_seconds, two.host_seconds),
-    ):
+    parts = [each.latency_parts.name() for each in (first, second)]
+    seconds = [(part, *(each.get(part, 0.0) for each in parts)) for part in {**parts[0], **parts[1]}]
+    for name, before, after in (*seconds, ("latency", one.latency_seconds, two.latency_seconds)):
         rows.append((name, describe_seconds(before), describe_seconds(after), _ratio(after, before)))
     for name, before, after in (
         ("samples/s", one.samples_per_second, two.samples_per_second),
@@ -75,18 +83,18 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
     ):
         rows.append((name, f"{before:,.0f}", f"{after:,.0f}", _ratio(after, before)))
     sizes = (one.peak_tile_bytes, two.peak_tile_bytes)
-    told = [
-        f"{size / 1024:,.0f} KiB, {'fits' if each.estimate.fits else 'does not fit'}"
-        for size, each in zip(sizes, (first, second), strict=True)
-    ]
-    rows.append(("fullest tile", *told, _ratio(sizes[1], sizes[0])))
+    before_text, after_text = (
+        f"{each.peak_tile_bytes / 1024:,.0f} KiB, {'fits' if each.fits else 'does not fit'}"
+        for each in (one, two)
+    )
+    rows.append(("fullest tile", before_text, after_text, _ratio(sizes[1], sizes[0])))
     return rows
 
 
 def print_comparison(first: Profile, second: Profile, console: Console) -> None:
     """Figures and operator types of both."""
-    console.print(cell(f"A: {describe_subject(first)}"))
-    console.print(cell(f"B: {describe_subject(second)}"))
+    for side, told in zip("AB", describe_sides(first, second), strict=True):
+        console.print(cell(f"{side}: {told}"))
     table = make_table("A and B, modelled", "A|", "B|", "B / A|")
     for name, before, after, ratio in list_figures(first, second):
         add_row(table, [name, before, after, f"{ratio:.3f}"])

@@ -45,6 +45,7 @@ _COLUMNS = (
     "peak_tile_bytes",
     "tile_bytes",
     "fits",
+    "partials_type",
 )
 """Of the CSV file, between the model and the error; the names are those of `profile --json`."""
 _SUFFIXES = (".csv", ".jsonl")

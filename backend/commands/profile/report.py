@@ -1,7 +1,7 @@
 """A profile as a page: one HTML file with everything in it, which asks for nothing from outside.
 
-What it shows is a JSON document in it; `page/page.js` draws that with plotly's JavaScript, which ships in
-plotly's wheel. All text of a model is in that document, which nothing takes for markup: `page.js` puts it in as
+What it shows is a JSON document in it, which `page/page.js` draws with the JavaScript out of
+plotly's wheel. All text of a model is in that document, and nothing takes it for markup: it is put in as
 text, and the page's policy lets no script run but its own.
 """
 
@@ -23,13 +23,13 @@ from poprt.profiling.table import (
     describe_error,
     describe_macs,
     describe_seconds,
-    describe_subject,
+    describe_sum,
     describe_warnings,
 )
 from simipu import CompileError
 from simipu.cost import Estimate, OperatorCost
 
-from commands.profile.compare import Difference, compare_nodes, compare_types, list_figures
+from commands.profile.compare import Difference, compare_nodes, compare_types, describe_sides, list_figures
 from commands.profile.suggest import Advice, Suggestion
 from popef.text import escape as escape_control
 
@@ -37,6 +37,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 _MOST_NODES_BYTES = 4 << 20
 """Of the nodes in the document: with plotly the file stays below 10 MB, whatever the graph."""
 _MOST_NAME = 160
+_MOST_TEXT = 1000
 _MODELLED = (
     "Everything here is modelled; no chip ran. Products and convolutions are planned over the tiles after "
     "Graphcore's published estimators, other operators cost their elements spread over the tiles, "
@@ -72,7 +73,7 @@ def make_report(content: Content) -> str:
     scripts = [_read("plotly", "package_data", "plotly.min.js"), _page("page.js")]
     policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     return Template(_page("page.html")).substitute(
-        title=escape(f"{content.profile.model} on {content.profile.chip}"),
+        title=escape(f"{_cut(content.profile.model)} on {content.profile.chip}"),
         policy=policy,
         style=_page("page.css"),
         plotly=scripts[0],
@@ -85,15 +86,16 @@ def describe_page(content: Content) -> dict[str, Any]:
     """The document that the page draws."""
     profile, result = content.profile, content.profile.estimate
     plotted = _choose_plotted(content)
+    parts, latency = describe_sum(profile)
     return {
-        "title": profile.model,
+        "title": _cut(profile.model),
         "subject": _describe_settings(profile),
         "fits": result.fits,
-        "latency": [[part, s, describe_seconds(s)] for part, s in profile.latency_parts.name().items()],
-        "latency_text": describe_seconds(result.latency_seconds),
+        "latency": parts,
+        "latency_text": latency,
         "figures": _figures(profile),
         "error": describe_error(profile),
-        "warnings": describe_warnings(profile),
+        "warnings": [escape_control(each, _MOST_TEXT) for each in describe_warnings(profile)],
         "modelled": _MODELLED,
         "options": [[name, str(value)] for name, value in asdict(result.options).items()],
         "cycles": result.cycles,
@@ -101,7 +103,8 @@ def describe_page(content: Content) -> dict[str, Any]:
         "peak_macs": profile.peak_macs_per_cycle,
         "causes": {cause: cycles for cause, cycles in result.by_cause().items() if cycles},
         "types": [
-            [each.op_type, each.count, each.compute, each.exchange, each.sync] for each in profile.by_type()
+            [_cut(each.op_type), each.count, each.compute, each.exchange, each.sync]
+            for each in profile.by_type()
         ],
         "memory": _memory(profile),
         "nodes": _nodes(profile),
@@ -206,7 +209,7 @@ class _Words:
 def _point(profile: Profile) -> dict[str, Any]:
     result = profile.estimate
     return {
-        "line": f"{profile.target.name} {profile.precision}",
+        "line": f"{profile.target.title}, {profile.precision}, {profile.partials}",
         "batch": profile.batch_size,
         "latency": result.latency_seconds,
         "latency_text": describe_seconds(result.latency_seconds),
@@ -244,7 +247,7 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
     if other is None:
         return None
     return {
-        "subjects": [describe_subject(each) for each in (profile, other)],
+        "subjects": [escape_control(each, _MOST_TEXT) for each in describe_sides(profile, other)],
         "figures": [
             [name, before, after, f"{ratio:.3f}"]
             for name, before, after, ratio in list_figures(profile, other)
@@ -255,7 +258,7 @@ def _comparison(profile: Profile, other: Profile | None) -> dict[str, Any] | Non
 
 
 def _side_by_side(each: Difference) -> list[str | int | None]:
-    return [_cut(each.name), each.op_type, each.first, each.second]
+    return [_cut(each.name), _cut(each.op_type), each.first, each.second]
 
 
 def _cut(text: str) -> str:

@@ -15,6 +15,7 @@ def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
         "model, modelled",
         "target",
         "precision",
+        "partials",
         "batch|",
         "cycles|",
         "latency|",
@@ -24,7 +25,8 @@ def print_sweep(profiles: Iterable[Profile], console: Console) -> None:
     )
     for each in profiles:
         result = each.estimate
-        cells = [each.model, each.target.name, each.precision, str(each.batch_size), f"{result.cycles:,}"]
+        cells = [each.model, each.target.name, each.precision]
+        cells += [result.options.partials_type, str(each.batch_size), f"{result.cycles:,}"]
         cells += [describe_seconds(result.latency_seconds), f"{result.samples_per_second:,.0f}"]
         cells += [f"{result.peak_tile_bytes / 1024:,.0f} KiB", "yes" if result.fits else "no"]
         add_row(table, cells)

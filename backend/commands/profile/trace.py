@@ -29,6 +29,7 @@ def make_trace(profile: Profile) -> dict[str, Any]:
             "target": profile.target.name,
             "batch_size": profile.batch_size,
             "precision": profile.precision,
+            "partials_type": profile.estimate.options.partials_type,
             "supersteps": "the cycles of a node are spread evenly over its supersteps",
         },
     }

@@ -14,6 +14,11 @@ FOUR_DIGITS = 1000
 """Numbers from here on are written whole: three digits would need an exponent."""
 
 
+_UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+_TWO_DECIMALS = 100
+"""Below it a second decimal tells two figures apart; from there on one does."""
+
+
 def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
     """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
     console.print(cell(describe_profile(profile)))
@@ -48,9 +53,25 @@ def describe_subject(profile: Profile) -> str:
 
 def describe_latency(profile: Profile) -> str:
     """The sum that makes the latency."""
+    parts, total = describe_sum(profile)
+    told = " + ".join(f"{part} {seconds}" for part, seconds in parts)
+    return f"{told} = latency {total}"
+
+
+def describe_sum(profile: Profile) -> tuple[list[tuple[str, str]], str]:
+    """The parts of the latency with their names, and the latency, all in its unit and with as many decimals:
+    what is read adds up, the largest part being what the others leave."""
     parts = profile.latency_parts.name()
-    told = " + ".join(f"{part} {describe_seconds(seconds)}" for part, seconds in parts.items())
-    return f"{told} = latency {describe_seconds(profile.estimate.latency_seconds)}"
+    total = profile.estimate.latency_seconds
+    unit, scale = next(((u, s) for u, s in _UNITS if total * s >= 1), _UNITS[-1])
+    decimals = 2 if total * scale < _TWO_DECIMALS else 1
+    shown = {part: round(seconds * scale, decimals) for part, seconds in parts.items()}
+    largest = max(parts, key=lambda part: parts[part])
+    whole = round(total * scale, decimals)
+    shown[largest] = whole - sum(value for part, value in shown.items() if part != largest)
+    least = 10.0**-decimals
+    named = [(p, f"{v:,.{decimals}f} {unit}" if v else f"<{least} {unit}") for p, v in shown.items()]
+    return named, f"{whole:,.{decimals}f} {unit}"
 
 
 def describe_error(profile: Profile) -> str:
@@ -71,7 +92,7 @@ def describe_warnings(profile: Profile) -> list[str]:
 
 def describe_seconds(seconds: float) -> str:
     """A time with three digits or so in the unit that suits it."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+    for unit, scale in _UNITS:
         if seconds * scale >= 1 or unit == "us":
             return (
                 f"{seconds * scale:.3g} {unit}"

@@ -73,7 +73,8 @@
     return {
       height, margin: { l: 60, r: 12, t: 8, b: 40 }, barmode: "stack", bargap: 0.25, hovermode: "closest",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: colour("ink"), family: "system-ui, sans-serif", size: 12 },
-      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 1, xanchor: "right", traceorder: "normal" },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left", traceorder: "normal" },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("soft"), activecolor: colour("accent") },
       hoverlabel: { align: "left", bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
       xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
     };
@@ -82,8 +83,9 @@
   // A chart whose traces and layout `draw` makes anew in the colours of the moment.
   function chart(id, label, draw, { onclick, onzoom, still } = {}) {
     const element = make("div", { id, class: "chart", role: "img", "aria-label": label });
+    // These buttons and no others: plotly has one that sends the chart to its makers' cloud.
     const config = { responsive: true, displaylogo: false, staticPlot: false, scrollZoom: false,
-      displayModeBar: still ? false : "hover", modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+      displayModeBar: still ? false : "hover", modeBarButtons: [["toImage", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
     let range = null;
     const redraw = () => {
       const { traces, ...rest } = draw(range);
@@ -234,11 +236,12 @@
   }
 
   function drawComparison() {
-    const types = page.comparison.types.slice(0, 14).reverse();
+    const types = page.comparison.types.filter((each) => each[2] || each[3])
+      .sort((one, two) => two[2] + two[3] - one[2] - one[3]).slice(0, 14).reverse();
     const names = types.map((each) => plain(short(each[1], 28)));
     const traces = [["B", 3, "b"], ["A", 2, "a"]].map(([name, place, shade]) => wide(name, types.map((each) => each[place] || 0), {
       y: names, marker: { color: colour(shade) }, hovertemplate: `<b>%{y}</b><br>${name}: %{x:,} cycles<extra></extra>`, customdata: types.map((each) => each[1]) }));
-    return { traces, height: 80 + 34 * types.length, layout: { barmode: "group", bargroupgap: 0.05, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 1, xanchor: "right", traceorder: "reversed" }, xaxis: { tickformat: ",", title: { text: "cycles" } }, yaxis: { showgrid: false } } };
+    return { traces, height: 80 + 34 * types.length, layout: { barmode: "group", bargroupgap: 0.05, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, xanchor: "left", traceorder: "reversed" }, xaxis: { tickformat: ",", title: { text: "cycles" } }, yaxis: { showgrid: false } } };
   }
 
   // The table of nodes
@@ -335,7 +338,7 @@
   // Sections
 
   function makeSummary() {
-    const sum = page.latency.flatMap(([name, , text], k) => [k ? make("span", { class: "sign" }, "+") : null,
+    const sum = page.latency.flatMap(([name, text], k) => [k ? make("span", { class: "sign" }, "+") : null,
       make("div", { class: "figure" }, make("b", {}, text), make("span", {}, name))]);
     const used = make("b", { class: page.fits ? "good" : "bad" }, kib(page.memory.peak));
     const memory = make("div", { class: "figure", id: "fits" }, used, make("span", {}, `of ${kib(page.memory.tile)} of a tile: ${page.fits ? "fits" : "does not fit"}`));

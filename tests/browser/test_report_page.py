@@ -1,0 +1,280 @@
+"""The report of `poplar-triton profile --html`, opened, clicked, searched and sorted by a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from commands.cli import main
+from commands.profile.profiler import Profiler, Settings
+from commands.profile.report import Content, make_report
+from commands.profile.source import open_source
+from onnx import TensorProto, helper
+from sample_models import make_model
+
+F = TensorProto.FLOAT
+HOSTILE = "</script><script>window.harmed = 1</script><img src=x onerror='window.harmed=1'>&lt;b&gt;${x}"
+DRAWN = """const charts = [...document.querySelectorAll(".chart")];
+    return charts.length > 0 && charts.every((each) => each.dataset.drawn && each.querySelector("svg"));"""
+HOVERED = """const shown = document.querySelector("#chart-nodes .hoverlayer .hovertext");
+    return shown && shown.textContent;"""
+
+
+def chain(names, width=64):
+    """Products one after the other, each with a Tanh behind it."""
+    held = {f"w{i}": np.full((width, width), 0.01 * (i + 1), np.float32) for i in range(len(names))}
+    nodes = []
+    for i, name in enumerate(names):
+        nodes.append(helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"m{i}"], name=name))
+        nodes.append(helper.make_node("Tanh", [f"m{i}"], [f"t{i + 1}"], name=f"tanh_{i}"))
+    shape = (F, ["n", width])
+    return make_model(nodes, {"t0": shape}, {f"t{len(names)}": shape}, held)
+
+
+def make_page(model, folder: Path, *words, name: str = "model.onnx") -> Path:
+    onnx.save(model, folder / name)
+    page = folder / "report.html"
+    assert main(["profile", str(folder / name), "--batch_size", "4", "--html", str(page), *words]) == 0
+    return page
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """Of a chain with one node that is dearer than the others, beside itself in fp32."""
+    folder = tmp_path_factory.mktemp("report")
+    model = chain([f"layer_{i}" for i in range(70)])
+    wide = helper.make_node("MatMul", ["t70", "wide"], ["y"], name="the_dearest")
+    model.graph.node.append(wide)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((64, 8192), np.float32), "wide"))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", F, ["n", 8192]))
+    return make_page(model, folder, "--compare", "precision=fp32")
+
+
+@pytest.fixture
+def opened(browser, page):
+    """The page as a user with a light screen sees it."""
+    show(browser, page)
+    return browser
+
+
+def show(browser, page: Path, scheme: str = "light") -> None:
+    browser.prefer(scheme)
+    browser.open("about:blank")
+    browser.read_console()
+    browser.read_requests()
+    browser.open(page.as_uri())
+    browser.wait_for(DRAWN)
+
+
+def rows(browser) -> list[list[str]]:
+    script = """return [...document.querySelectorAll("#nodes tbody tr")]
+        .map((row) => [...row.cells].map((cell) => cell.textContent));"""
+    return browser.run(script)
+
+
+def selected(browser) -> list[str]:
+    script = """const row = document.querySelector('#nodes tr[aria-selected="true"]');
+        return row && [...row.cells].map((cell) => cell.textContent);"""
+    return browser.run(script)
+
+
+def place_of_bar(browser, chart: str, node: int) -> tuple[float, float]:
+    """The middle of a node's bar in the window, which is scrolled to it."""
+    script = """const chart = document.getElementById(arguments[0]);
+        chart.scrollIntoView({ block: "center", behavior: "instant" });
+        const box = chart.getBoundingClientRect(), { _size: plot, xaxis, yaxis } = chart._fullLayout;
+        const place = chart.data[0].customdata.indexOf(arguments[1]);
+        return [box.left + plot.l + xaxis.l2p(chart.data[0].x[place]),
+                box.top + plot.t + yaxis.l2p(chart.data[0].y[place] / 2)];"""
+    return tuple(browser.run(script, chart, node))
+
+
+def search(browser, text: str) -> None:
+    script = """const field = document.getElementById("search"); field.value = arguments[0];
+        field.dispatchEvent(new Event("input"));"""
+    browser.run(script, text)
+
+
+def sort_by(browser, column: str) -> list[str]:
+    """Click a column's head; the column as it then is."""
+    script = """const heads = [...document.querySelectorAll("#nodes th")];
+        const place = heads.findIndex((head) => head.textContent === arguments[0]);
+        heads[place].querySelector("button").click();
+        const shown = [...document.querySelectorAll("#nodes tbody tr")];
+        return shown.map((row) => row.cells[place].textContent);"""
+    return browser.run(script, column)
+
+
+def test_it_opens_without_a_word_on_the_console_and_asks_for_nothing(opened, page):
+    assert opened.read_console() == []
+    assert [each for each in opened.read_requests() if not each.startswith("data:")] == [page.as_uri()]
+    charts = opened.run("return [...document.querySelectorAll('.chart')].map((each) => each.id)")
+    assert charts == [
+        "chart-nodes", "chart-types", "chart-causes", "chart-memory", "chart-live", "chart-comparison",
+        "chart-latency", "chart-rate",
+    ]  # fmt: skip
+    assert opened.run("""return [...document.querySelectorAll("section")].every((each) =>
+        each.children.length > 1 && each.innerText.length > each.firstChild.innerText.length + 10)""")
+
+
+def test_its_figures_are_those_of_the_json_and_add_up(opened, page, capsys):
+    assert main(["profile", str(page.parent), "--batch_size", "4", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    figures = opened.run(
+        "return [...document.querySelectorAll('#latency b')].map((each) => each.textContent)"
+    )
+    *parts, total = [float(figure.split()[0]) for figure in figures]
+    assert sum(parts) == pytest.approx(total, abs=1e-6)
+    assert {figure.split()[1] for figure in figures} == {"us"}
+    assert total == pytest.approx(1e6 * told["latency_seconds"], abs=0.06)
+    text = opened.run("return document.body.innerText")
+    assert f"{told['cycles']:,}" in text
+    assert f"{told['samples_per_second']:,.0f}" in text
+    assert "batch 4, fp16, half partials on C600 (ipu21)" in text
+    assert "How far off" in text
+
+
+def test_the_dearest_nodes_are_named_on_the_chart(opened):
+    names = opened.run("""return [...document.querySelectorAll("#chart-nodes .annotation-text")]
+        .map((each) => each.textContent)""")
+    assert len(names) == 5
+    assert any("the_dearest" in name for name in names)
+
+
+@pytest.mark.parametrize("chart", ["chart-nodes", "chart-live"])
+def test_a_click_on_a_bar_shows_its_node_in_the_table(opened, chart):
+    last = opened.run("return JSON.parse(document.getElementById('data').textContent).nodes.name.length") - 1
+    search(opened, "no such node")
+    assert rows(opened) == []
+    opened.click_at(*place_of_bar(opened, chart, last))
+    opened.wait_for("return document.querySelector('#nodes tr[aria-selected=\"true\"]')")
+    found = selected(opened)
+    assert found[0] == str(last + 1)
+    assert "the_dearest" in found[1]
+    assert "the_dearest" in opened.run("return document.getElementById('detail').textContent")
+    opened.wait_for("""const box = document.querySelector('#nodes tr[aria-selected="true"]')
+        .getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight;""")
+
+
+def test_a_node_is_described_under_the_mouse(opened):
+    opened.move_to(*place_of_bar(opened, "chart-nodes", 0))
+    text = opened.wait_for(HOVERED)
+    assert "layer_0" in text
+    assert "cycles" in text
+
+
+def test_a_drag_zooms_and_a_double_click_goes_back(opened):
+    window = "return document.getElementById('chart-nodes')._fullLayout.xaxis.range"
+    before = opened.run(window)
+    opened.run(
+        "document.getElementById('chart-nodes').scrollIntoView({block: 'center', behavior: 'instant'})"
+    )
+    box = opened.run("""const box = document.getElementById('chart-nodes').getBoundingClientRect();
+        return [box.left, box.top, box.width, box.height]""")
+    opened.drag(box[0] + box[2] / 3, box[1] + box[3] / 2, box[2] / 3)
+    low, high = opened.wait_for(f"const found = (() => {{ {window} }})(); return found[0] > 10 && found")
+    assert before[0] < low < high < before[1]
+
+
+def test_a_click_on_an_operator_type_lists_its_nodes(opened):
+    place = """const chart = document.getElementById("chart-types");
+        chart.scrollIntoView({ block: "center", behavior: "instant" });
+        const box = chart.getBoundingClientRect(), { _size: plot, xaxis, yaxis } = chart._fullLayout;
+        const row = chart.data[0].customdata.indexOf("Tanh");
+        return [box.left + plot.l + xaxis.l2p(chart.data[0].x[row] / 2),
+            box.top + plot.t + yaxis.l2p(row)];"""
+    opened.click_at(*opened.run(place))
+    opened.wait_for("return !document.getElementById('type').hidden")
+    assert {row[2] for row in rows(opened)} == {"Tanh"}
+    opened.run("document.getElementById('type').click()")
+    assert {row[2] for row in rows(opened)} > {"Tanh"}
+
+
+def test_the_table_is_searched_sorted_and_turned(opened):
+    assert [row[0] for row in rows(opened)] == [str(i) for i in range(1, 101)]
+    search(opened, "LAYER_6 matmul")
+    assert {row[1].split("/")[0] for row in rows(opened)} == {"layer_6", *(f"layer_6{i}" for i in range(10))}
+    search(opened, "")
+    down = [int(cycles.replace(",", "")) for cycles in sort_by(opened, "cycles")]
+    assert down == sorted(down, reverse=True)
+    assert "the_dearest" in rows(opened)[0][1]
+    up = [int(cycles.replace(",", "")) for cycles in sort_by(opened, "cycles")]
+    assert up == sorted(up)
+    assert up[0] < down[0]
+    assert sort_by(opened, "node") == sorted(row[1] for row in rows(opened))
+    opened.run("document.querySelector('[aria-label=\"Next page\"]').click()")
+    assert 0 < len(rows(opened)) <= 100
+    assert "101 to" in opened.run("return document.getElementById('told').textContent")
+
+
+def test_it_is_dark_where_the_user_wants_it_dark_at_once(opened, page):
+    colours = """const luminance = (text) => text.match(/\\d+/g).slice(0, 3).reduce((a, b) => a + +b, 0);
+        return [luminance(getComputedStyle(document.body).backgroundColor),
+            luminance(getComputedStyle(document.querySelector("#chart-nodes .xtick text")).fill)];"""
+    bright = opened.run(colours)
+    assert bright[0] > 600 > 400 > bright[1]
+    opened.prefer("dark")
+    opened.wait_for(f"const [page, ink] = (() => {{ {colours} }})(); return page < 150 && ink > 400")
+    assert opened.read_console() == []
+
+
+def test_two_profiles_stand_side_by_side(opened):
+    script = """return [...document.querySelectorAll("#both tbody tr")]
+        .map((row) => [...row.cells].map((cell) => cell.textContent))"""
+    figures = {name: values for name, *values in opened.run(script)}
+    assert set(figures) >= {"latency", "chip", "transfers", "samples/s", "cycles", "fullest tile"}
+    assert float(figures["cycles"][2]) > 1, "fp32 takes longer"
+    assert opened.run("return document.getElementById('chart-comparison').data.map((each) => each.name)") == [
+        "B",
+        "A",
+    ]
+    differing = opened.run("return document.querySelectorAll('#differences tbody tr').length")
+    assert 70 < differing <= 500
+
+
+def test_names_of_strangers_are_text_everywhere(browser, tmp_path):
+    model = chain([HOSTILE, "<b>bold</b>", "%{x} <extra></extra>", "‮\x1b[31m", "x" * 5000])
+    page = make_page(model, tmp_path, "--compare", "target=bow", name="<i>&'\"$title.onnx")
+    show(browser, page)
+    assert browser.read_console() == []
+    assert browser.run("return window.harmed") is None
+    assert browser.run("return document.title").startswith("<i>&'\"$title on C600")
+    assert browser.run("return document.querySelector('h1').textContent") == "<i>&'\"$title"
+    shown = [row[1] for row in rows(browser)]
+    assert any(HOSTILE in name for name in shown)
+    assert any("<b>bold</b>" in name for name in shown)
+    assert all(len(name) < 250 for name in shown)
+    assert (
+        browser.run(
+            "return document.querySelectorAll('img, b b, #nodes td b, script[src], main script').length"
+        )
+        == 0
+    )
+    for node in range(len(shown)):
+        browser.move_to(1, 1)
+        browser.move_to(*place_of_bar(browser, "chart-nodes", node))
+        text = browser.wait_for(HOVERED)
+        assert "cycles" in text
+    assert browser.run("return window.harmed") is None
+    assert [each for each in browser.read_requests() if not each.startswith("data:")] == [page.as_uri()]
+
+
+def test_a_graph_of_many_nodes_is_a_page_of_bounded_size(browser, tmp_path):
+    kind = (F, ["n", 8])
+    long = "long_" * 50
+    nodes = [helper.make_node("Tanh", [f"t{i}"], [f"t{i + 1}"], name=f"{long}{i}") for i in range(20_000)]
+    onnx.save(make_model(nodes, {"t0": kind}, {"t20000": kind}, {}), tmp_path / "model.onnx")
+    profiler = Profiler(open_source(tmp_path / "model.onnx"))
+    page = tmp_path / "report.html"
+    page.write_text(make_report(Content(profiler.profile(Settings(batch_size=4)))), encoding="utf-8")
+    assert page.stat().st_size < 10_000_000
+    show(browser, page)
+    assert browser.run("return document.querySelectorAll('#nodes tbody tr').length") == 100
+    assert browser.run("return document.querySelectorAll('#chart-nodes .point').length") <= 3 * 600
+    told = re.search(r"The ([\d,]+) cheapest are not listed", browser.run("return document.body.innerText"))
+    assert told
+    assert browser.read_console() == []
