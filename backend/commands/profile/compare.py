@@ -74,7 +74,8 @@ def list_figures(first: Profile, second: Profile) -> list[tuple[str, str, str, f
     rows: list[tuple[str, str, str, float]] = []
     one, two = first.estimate, second.estimate
     parts = [each.latency_parts.name() for each in (first, second)]
-    seconds = [(part, *(each.get(part, 0.0) for each in parts)) for part in {**parts[0], **parts[1]}]
+    names = {**parts[0], **parts[1]}
+    seconds = [(part, parts[0].get(part, 0.0), parts[1].get(part, 0.0)) for part in names]
     for name, before, after in (*seconds, ("latency", one.latency_seconds, two.latency_seconds)):
         rows.append((name, describe_seconds(before), describe_seconds(after), _ratio(after, before)))
     for name, before, after in (
