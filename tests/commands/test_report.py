@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import numpy as np
 import onnx
 import pytest
-from commands.profile import command, report
+from commands.profile import command, report, suggest
 from commands.profile.compare import compare_nodes, compare_types, list_figures, print_comparison
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.report import Content, describe_page, make_report
@@ -301,3 +301,26 @@ def test_neighbours_of_a_sweep_share_the_converted_graph():
     # One axis stays in the order in which it was asked for.
     points = command._points(parser.parse_args(["m.onnx", *words[:2]]))
     assert [point.batch_size for point in points] == [8, 2]
+
+
+def test_passes_are_tried_on_a_transformer(tmp_path):
+    """Scores of 49 keys, which attention_padding makes 64."""
+    nodes = [
+        helper.make_node("MatMul", ["q", "k"], ["s"], name="scores"),
+        helper.make_node("Softmax", ["s"], ["p"]),
+        helper.make_node("MatMul", ["p", "v"], ["y"], name="values"),
+    ]
+    inputs = {"q": (F, [64, 49, 32]), "k": (F, [64, 32, 49]), "v": (F, [64, 49, 32])}
+    onnx.save(make_model(nodes, inputs, {"y": (F, [64, 49, 32])}, {}), tmp_path / "m.onnx")
+    profiler = Profiler(open_source(tmp_path / "m.onnx"))
+    settings = Settings("ipu21", None, "fp16", converter={"used_passes": ["pre_scale"]})
+    changes = dict(suggest._iter_changes(settings, profiler.profile(settings)))
+    found = {
+        change: changed.converter["used_passes"]
+        for change, changed in changes.items()
+        if change.startswith("--passes")
+    }
+    assert found == {
+        "--passes pre_scale,fused_attention": ["pre_scale", "fused_attention"],
+        "--passes pre_scale,attention_padding": ["pre_scale", "attention_padding"],
+    }

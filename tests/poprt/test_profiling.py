@@ -87,7 +87,11 @@ def test_types_add_up_their_nodes_and_say_what_bounds_them():
     product, relu = found.by_type()
     products = found.estimate.operators[:3]
     assert (product.op_type, product.count, relu.op_type) == ("MatMul", 3, "Relu")
-    assert product.cycles == product.compute + product.exchange + product.sync == sum(each.cycles for each in products)
+    assert (
+        product.cycles
+        == product.compute + product.exchange + product.sync
+        == sum(each.cycles for each in products)
+    )
     assert product.macs == 3 * 64 * 256 * 256
     assert product.bound == "compute"
     assert [TypeCost("", 1, *of, 0).bound for of in ((1, 2, 1), (1, 2, 3), (0, 0, 0))] == [

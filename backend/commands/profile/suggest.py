@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from poprt.profiling.errors import kind_of
 from poprt.profiling.profile import Profile
 from poprt.profiling.table import add_row, describe_seconds, make_table
 from poprt.terminal import cell
@@ -25,6 +26,9 @@ _PROPORTIONS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Of tile memory for products: PopART's users go from 0.1 to 1."""
 _IO_TILES = (0, 32, 64)
 _NEXT_PRECISION = {"fp32": ("fp16",), "fp16": ("fp8", "fp8_weight")}
+_PASSES = ("fused_attention", "attention_padding", "pre_scale")
+"""Of the converter, which a user lists for a transformer."""
+_VALUED = ("--available_memory_proportion", "--num_io_tiles", "--batch_size", "--precision")
 _INEXACT = ("--precision", "--partials_type")
 _LEAST_GAIN = 0.02
 """Less is within what any figure is off."""
@@ -152,6 +156,11 @@ def _iter_changes(settings: Settings, base: Profile) -> Iterator[tuple[str, Sett
     for name, value in _iter_options(base):
         shown = f"--{name}" if value is True else f"--{name} {value}"
         yield shown, replace(settings, options={**settings.options, name: value})
+    used = tuple(settings.converter.get("used_passes", ()))
+    for name in _PASSES if kind_of(base.estimate) == "transformer" else ():
+        if name not in used:
+            passes = {**settings.converter, "used_passes": [*used, name]}
+            yield f"--passes {','.join([*used, name])}", replace(settings, converter=passes)
     for size in _batch_sizes(base):
         yield f"--batch_size {size}", replace(settings, batch_size=size)
     for precision in _NEXT_PRECISION.get(base.precision, ()):
@@ -217,7 +226,8 @@ def _drop_worse(found: Sequence[Suggestion]) -> list[Suggestion]:
     """Of the values of one option only the best, which come first."""
     best: dict[str, Suggestion] = {}
     for each in found:
-        best.setdefault(each.change.rpartition(" ")[0] or each.change, each)
+        option, _, _ = each.change.rpartition(" ")
+        best.setdefault(option if option in _VALUED else each.change, each)
     return list(best.values())
 
 
