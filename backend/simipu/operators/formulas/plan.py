@@ -132,25 +132,24 @@ def plan_product(product: Product, target: Target, options: PlanOptions, calibra
 
     Of a matmul with weights the planner prefers those where the weights stream past the rows, which are
     loaded as coefficients: the others it charges for rearranging both operands and the result (ConvModel.cpp,
-    addTransformCycleEstimate), although a run does not rearrange weights. Two activations are rearranged
-    anyway. A plan that keeps to availableMemoryProportion is the fastest of those that do; where none does,
-    the smallest is taken.
+    addTransformCycleEstimate). Here that counts as time too, although a run does not rearrange the weights:
+    otherwise less to multiply could take longer. Two activations are rearranged anyway. A plan that keeps to
+    availableMemoryProportion is the fastest of those that do; where none does, the smallest is taken.
     """
     swapped = replace(product, rows=product.n, n=product.rows)
-    candidates = [product] if product.convolution else [swapped, product]
-    plans = [
-        (candidate, _plan(candidate, target, options, calibration, swapped=candidate is swapped))
-        for candidate in candidates
-    ]
-    charged = product.stored and not product.convolution
+    if product.convolution:
+        return _plan(product, target, options, calibration, swapped=False)
+    first = _plan(swapped, target, options, calibration, swapped=True)
+    second = _plan(product, target, options, calibration, swapped=False)
+    if product.stored:
+        charge = math.ceil(_transform_cycles(product, second.tiles))
+        second = replace(second, compute=second.compute + charge)
 
-    def objective(found: tuple[Product, Plan]) -> tuple[bool, float, float]:
-        candidate, plan = found
-        charge = _transform_cycles(product, plan.tiles) if charged and candidate is product else 0.0
-        cycles = plan.cycles + plan.steps * calibration.step_cycles(target) + charge
+    def objective(plan: Plan) -> tuple[bool, float, float]:
+        cycles = plan.cycles + plan.steps * calibration.step_cycles(target)
         return not plan.fits, 0 if plan.fits else plan.temporary_bytes, cycles
 
-    return min(plans, key=objective)[1]
+    return min(first, second, key=objective)
 
 
 def _transform_cycles(product: Product, tiles: int) -> float:
@@ -265,6 +264,12 @@ class _Ways:
         exchange *= self.serial * self.groups
         return exchange
 
+    @property
+    def streamed_bytes(self) -> Array:
+        """That pass the AMP units: inputs, and sums."""
+        found: Array = self.serial * self.groups * (self.input_bytes + self.partial_bytes)
+        return found
+
     def messages(self) -> Array:
         """Received by a tile."""
         product = self.product
@@ -316,7 +321,7 @@ def _rounds(groups: int, tiles: int) -> list[int]:
     found, most = [], 0.0
     for rounds in range(fewest, min(groups, _MOST_ROUNDS * fewest) + 1):
         share = (tiles // math.ceil(groups / rounds)) / rounds
-        if share > most:
+        if share >= most:
             most = share
             found.append(rounds)
     return found
@@ -356,7 +361,7 @@ class _Counted:
         compute += (
             calibration.field_cycles
             if ways.product.convolution
-            else calibration.streamed_cycles_per_byte * ways.groups * (ways.input_bytes + ways.partial_bytes)
+            else calibration.streamed_cycles_per_byte * ways.streamed_bytes
         )
         exchange = ways.exchange_cycles()
         total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)
