@@ -34,9 +34,6 @@ def convolutions():
     return net.model({net.add("Gemm", flat, net.weight(10, 64), net.weight(10), transB=1): [4, 10]})
 
 
-<<<<<<< HEAD
-MODELS = {
-=======
 def tables():
     """What is made of weights only: rows of a table, a weight that is turned and one that is widened."""
     net = Exporter()
@@ -61,7 +58,6 @@ def scaled():
 MODELS = {
     "tables": tables,
     "scaled": scaled,
->>>>>>> e109bca (Keep weights that products are scaled into)
     "bert": lambda: bert_like(4, 18, layers=2),
     "roformer": lambda: bert_like(4, 18, rotary="interleaved"),
     "deberta": lambda: deberta_like(4),

@@ -27,9 +27,8 @@ LARGE_BYTES = 1 << 20
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 _FILLED = (*_FLOATS, TensorProto.INT8, TensorProto.UINT8)
 _PRODUCTS = frozenset({"MatMul", "Gemm", "Gather", "Conv", "Transpose"})
-"""Operators that the folding never computes with such weights, unless all their inputs are weights; a
-convolution may take up a constant that follows it. A weight that is transposed is known at compile time all
-the same, and costs nothing."""
+"""Operators that the folding never computes with such weights, unless all their inputs are weights: what
+comes of them then is a weight without data. A convolution may take up a constant that follows it."""
 
 _log = logging.getLogger("poprt")
 

@@ -28,7 +28,7 @@ from onnxgraph import (
 from onnxgraph.edit import drop_initializers, forget_values, keep_opsets
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import element_bytes
-from onnxgraph.weights import has_data, inline
+from onnxgraph.weights import OUTLINED_TYPES, has_data, inline
 from simipu import CompileError, CompileMemoryError
 from simipu.demand import measure
 from simipu.numerics.quarter import QUARTERS
@@ -71,8 +71,8 @@ class ConstantFolding(Pass):
     too.
 
     What would be larger than `max_tensor_size` bytes stays computed; -1: no bound. Weights without data stay
-    so, and nothing is computed with them. Operators without a kernel in ONNX Runtime become what the standard
-    defines them as.
+    so, and what would be computed with them is a weight without data, too. Operators without a kernel in ONNX
+    Runtime become what the standard defines them as.
     """
 
     def __init__(self, max_tensor_size: int = -1) -> None:
@@ -200,6 +200,15 @@ class _Place:
     found: dict[str, TensorProto] = field(default_factory=dict)
     released: set[str] = field(default_factory=set)
     """Initializers that nodes have read which went."""
+    unread: dict[str, TensorProto] = field(default_factory=dict)
+    """What nodes make of weights without data: such weights again."""
+
+    def unread_home(self, name: str) -> _Place | None:
+        """The graph that makes `name` of weights without data."""
+        place: _Place | None = self
+        while place is not None and name not in place.unread:
+            place = None if name in place.local else place.outer
+        return place
 
     def key(self, name: str) -> str | None:
         """The name in the plan of what is known here under that name."""
@@ -259,7 +268,9 @@ class _Plan:
 
     def _want(self, names: Iterable[str], place: _Place) -> None:
         for name in names:
-            key = place.key(name)
+            home, key = place.unread_home(name), place.key(name)
+            if home is not None:
+                home.found[name] = home.unread[name]
             # An initializer is there already.
             if key is not None and (key in self.nodes or self._is_known(key)):
                 self.wanted[key] = None
@@ -273,7 +284,7 @@ class _Plan:
         held = _find_known(node, place.scope)
         sources = [place.key(name) if name else "" for name in node.input]
         if held is None and (None in sources or not self._is_small(node, place.scope)):
-            return False
+            return self._take_unread(node, place)
         if node.op_type == "Identity":  # the same under another name: nobody copies gigabytes for that
             place.keys[node.output[0]] = sources[0] or ""
             return False
@@ -289,6 +300,26 @@ class _Plan:
             if name:
                 own.output[j] = self._add(place, name)
                 self.nodes[own.output[j]] = own
+        return True
+
+    def _take_unread(self, node: onnx.NodeProto, place: _Place) -> bool:
+        """Whether the node makes a weight of weights, of some of which there are no data: its result is a
+        weight without data, as it would be one with them."""
+        name, scope = node.output[0], place.scope
+        others = [each for each in filter(None, node.input) if place.key(each) is None]
+        shape, is_made = scope.shape(name), all(_is_unread(each, place) for each in others)
+        if (
+            not others
+            or not is_made
+            or shape is None
+            or len(node.output) > 1
+            or scope.type(name) not in OUTLINED_TYPES
+        ):
+            return False
+        if not self._is_small(node, scope):
+            return False
+        place.unread[name] = TensorProto(name=name, data_type=scope.type(name), dims=shape)
+        place.folded.append(node)
         return True
 
     def _is_small(self, node: onnx.NodeProto, scope: Scope) -> bool:
@@ -387,6 +418,12 @@ class _Plan:
             given = {value.name for value in graph.input}
             drop_initializers(graph, place.released - used_names(graph) - given)
         return bool(gone)
+
+
+def _is_unread(name: str, place: _Place) -> bool:
+    """Whether a tensor is a weight without data, or made of such."""
+    tensor = place.scope.tensor(name)
+    return place.unread_home(name) is not None or (tensor is not None and not has_data(tensor))
 
 
 def _named(tensor: TensorProto, name: str) -> TensorProto:
