@@ -92,15 +92,8 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
         for i, value in enumerate(context.operands)
         if context.layout(i) is not None and not context.is_constant(i)
     ]
-<<<<<<< HEAD
     is_dynamic = not any(context.is_constant(i) for i in range(len(context.operands)))
     if not is_dynamic and work.broadcasts <= MOST_RECEIVERS:
-=======
-    if (
-        any(context.is_constant(i) for i in range(len(context.operands)))
-        and work.broadcasts <= MOST_RECEIVERS
-    ):
->>>>>>> 9af7195 (State the laws of times and memory as tests)
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
     sizes = [context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found]
     copied = sum(sizes)
