@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 import onnx
@@ -31,8 +31,13 @@ def find_opset(model: onnx.ModelProto, default: int | None = None) -> int:
     return int(versions[0]) if versions else int(default or 0)
 
 
-def iter_bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs inside an If, Loop or Scan."""
+def iter_bodies(node: onnx.NodeProto) -> Iterable[onnx.GraphProto]:
+    """The graphs inside an If, Loop or Scan. Every pass asks for those of every node, most of which have no
+    attribute at all: they are answered without a generator."""
+    return _iter_graphs(node) if node.attribute else ()
+
+
+def _iter_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for each in node.attribute:
         if each.type == AttributeProto.GRAPH:
             yield each.g

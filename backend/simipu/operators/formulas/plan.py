@@ -166,14 +166,14 @@ class _Ways:
 
     product: Product
     target: Target
-    groups: int
+    groups: Array
     """One after the other."""
-    shares: int
+    shares: Array
     """Into which the groups are parted: each has tiles of its own."""
     channels: int
     """Input channels of a block: the AMP units take no fewer at a time."""
-    units: int
-    """Output channels of a block: one for each AMP unit."""
+    units: Array
+    """Output channels of a block: one for each AMP unit at work."""
     row_split: Array
     k_split: Array
     n_split: Array
@@ -196,20 +196,24 @@ class _Ways:
     """Whether sums become narrower without being added up: then a pass of its own casts them."""
 
     @staticmethod
-    def of(product: Product, target: Target, groups: int, units: int, *, serial: bool) -> _Ways:
+    def of(product: Product, target: Target, *, serial: bool) -> _Ways:
         """A share of the groups has its tiles; k and n are spread over them, and rows over those that are
         left."""
         channels = target.channel_block_bytes // product.element_bytes
-        k_blocks, n_blocks = math.ceil(product.k / channels), math.ceil(product.n / units)
-        shares = math.ceil(product.groups / groups)
-        tiles = max(1, target.num_tiles // shares)
-        found = _candidates(k_blocks, n_blocks, tiles, serial)
-        rows, tried = _row_parts(product.rows, tiles // (found[0] * found[1]), target.workers_per_tile)
-        k_split, n_split, n_serial, k_serial = (np.tile(split, tried) for split in found)
+        units = target.amp_units(product.element_bytes, product.partial_bytes)
+        fewer = units > FEWER_UNITS and not product.is_quarter
+        k_blocks = math.ceil(product.k / channels)
+        groups, shares, units_at_work, n_blocks, k_split, n_split, n_serial, k_serial, rows = np.hstack(
+            [
+                _candidates(product.groups, each, product.rows, k_blocks, product.n, width, target, serial)
+                for each in _rounds(product.groups, target.num_tiles)
+                for width in ((units, FEWER_UNITS) if fewer else (units,))
+            ]
+        )
         row_split = np.ceil(product.rows / rows)
         in_blocks = np.ceil(k_blocks / (k_split * k_serial))
         out_blocks = np.ceil(n_blocks / (n_split * n_serial))
-        k, n = np.minimum(in_blocks * channels, product.k), np.minimum(out_blocks * units, product.n)
+        k, n = np.minimum(in_blocks * channels, product.k), np.minimum(out_blocks * units_at_work, product.n)
         positions = rows * product.inputs_per_row
         return _Ways(
             product,
@@ -217,7 +221,7 @@ class _Ways:
             groups=groups,
             shares=shares,
             channels=channels,
-            units=units,
+            units=units_at_work,
             row_split=row_split,
             k_split=k_split,
             n_split=n_split,
@@ -296,22 +300,11 @@ def _plan(
 ) -> Plan:
     """The best of all ways, by groups that follow one another and by the AMP units at work. Parts that follow
     one another only save memory: they are tried where the fastest way without them does not fit."""
-    units = target.amp_units(product.element_bytes, product.partial_bytes)
-    variants = [
-        (groups, width)
-        for groups in _rounds(product.groups, target.num_tiles)
-        for width in ([units, FEWER_UNITS] if units > FEWER_UNITS and not product.is_quarter else [units])
-    ]
     for serial in (False, True):
-        found = [
-            _Counted.of(_Ways.of(product, target, *variant, serial=serial), options, calibration)
-            for variant in variants
-        ]
-        best = min(found, key=lambda counted: counted.total[counted.fastest])
-        if best.fits[best.fastest]:
-            return best.plan(best.fastest, calibration, swapped=swapped)
-    best = min(found, key=lambda counted: counted.objective)
-    return best.plan(best.best, calibration, swapped=swapped)
+        found = _Counted.of(_Ways.of(product, target, serial=serial), options, calibration)
+        if found.fits[found.fastest]:
+            return found.plan(found.fastest, calibration, swapped=swapped)
+    return found.plan(found.best, calibration, swapped=swapped)
 
 
 def _rounds(groups: int, tiles: int) -> list[int]:
@@ -325,16 +318,6 @@ def _rounds(groups: int, tiles: int) -> list[int]:
             most = share
             found.append(rounds)
     return found
-
-
-def _row_parts(rows: int, limit: Array, workers: int) -> tuple[Array, int]:
-    """Rows of a tile, for parts up to those limits, and how often the limits are repeated: as few rows as can
-    be; as many as the workers take in the same time; all, so that weights need not be sent to several
-    tiles."""
-    fewest = np.ceil(rows / np.minimum(limit, rows))
-    full = np.minimum(np.ceil(fewest / workers) * workers, rows)
-    tried = [fewest, full, np.full_like(fewest, rows)]
-    return np.concatenate(tried), len(tried)
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,17 +362,11 @@ class _Counted:
         wanted = np.where(self.fits, self.total, np.inf) if self.fits.any() else self.ways.memory
         return int(np.argmin(wanted))
 
-    @property
-    def objective(self) -> tuple[bool, float]:
-        """What the least of is wanted."""
-        fits = bool(self.fits.any())
-        return not fits, float((self.total if fits else self.ways.memory)[self.best])
-
     def plan(self, way: int, calibration: Calibration, *, swapped: bool) -> Plan:
         """One of the ways."""
         ways = self.ways
         splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
-        busy = ways.shares * (ways.row_split * ways.k_split * ways.n_split)[way]
+        busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
         results = ways.groups * ways.rows * ways.n * ways.n_serial / ways.k_split
         return Plan(
             compute=math.ceil(self.compute[way]) + calibration.planned_cycles,
@@ -414,7 +391,7 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
     product, workers = ways.product, ways.target.workers_per_tile
     load = ways.channels * ways.units * product.element_bytes / ways.target.coefficient_bytes_per_cycle
     if options.use_128bit_conv_unit_load:
-        load /= 2
+        load = load / 2
     amp = amp_cycles(
         product, ways.rows, ways.in_blocks, ways.out_blocks, load, ways.groups, workers, calibration
     )
@@ -436,19 +413,40 @@ def _compute(ways: _Ways, options: PlanOptions, calibration: Calibration) -> tup
     return np.where(ways.serial > 1, ways.serial * (compute + slices), compute), is_other, kind
 
 
-@lru_cache(maxsize=1024)
-def _candidates(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> tuple[Array, Array, Array, Array]:
+def _candidates(
+    groups: int, rounds: int, rows: int, k_blocks: int, n: int, units: int, target: Target, serial: bool
+) -> Array:
+    """What is tried with so many groups one after the other and so many AMP units: the rounds, shares of the
+    groups, units, blocks of n, the splits of k and n over tiles, those of n and k in time, and the rows of a
+    tile."""
+    shares, n_blocks = math.ceil(groups / rounds), math.ceil(n / units)
+    tiles = max(1, target.num_tiles // shares)
+    splits = _split_channels(k_blocks, n_blocks, tiles, serial)
+    limit = tiles // (splits[0] * splits[1])
+    fewest = np.ceil(rows / np.minimum(limit, rows))
+    # As few rows as can be; as many as the workers take in the same time; all, so that weights need not be
+    # sent to several tiles.
+    workers = target.workers_per_tile
+    tried = [fewest, np.minimum(np.ceil(fewest / workers) * workers, rows), np.full_like(fewest, rows)]
+    same = np.array([[rounds], [shares], [units], [n_blocks]])
+    ways = np.vstack([np.broadcast_to(same, (len(same), len(fewest))), splits])
+    return np.vstack([np.tile(ways, len(tried)), np.concatenate(tried)])
+
+
+@lru_cache(maxsize=4096)
+def _split_channels(k_blocks: int, n_blocks: int, tiles: int, serial: bool) -> Array:
     """The splits of k and n over tiles, then of n and k in time, that leave every part a block."""
     in_time: list[Any] = [_SERIAL_N, _SERIAL_K] if serial else [[1], [1]]
     grid: list[Any] = [_splits(k_blocks, tiles), _splits(n_blocks, tiles), *in_time]
-    k_split, n_split, n_serial, k_serial = (
-        axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij")
+    k_split, n_split, n_serial, k_serial = found = np.stack(
+        [axis.ravel() for axis in np.meshgrid(*map(np.array, grid), indexing="ij")]
     )
     possible = (
         (k_split * n_split <= tiles) & (n_split * n_serial <= n_blocks) & (k_split * k_serial <= k_blocks)
     )
     possible &= (n_serial == 1) | (k_serial == 1)
-    return k_split[possible], n_split[possible], n_serial[possible], k_serial[possible]
+    tried: Array = found[:, possible]
+    return tried
 
 
 def _splits(blocks: int, limit: int) -> Array:
@@ -465,8 +463,8 @@ def amp_cycles(
     rows: Array,
     in_blocks: Array,
     out_blocks: Array,
-    load: float,
-    groups: int,
+    load: Array | float,
+    groups: Array | int,
     workers: int,
     calibration: Calibration,
 ) -> Array:

@@ -55,7 +55,7 @@ class AmpVertex:
     in_block: float = 0
     out_block: float = 0
 
-    def cycles(self, groups: int, in_blocks: Array, out_blocks: Array, block: Array) -> Array:
+    def cycles(self, groups: Array | int, in_blocks: Array, out_blocks: Array, block: Array) -> Array:
         """Of a tile, where each block takes `block`."""
         inner = self.in_block + out_blocks * (self.out_block + block)
         found: Array = self.start + groups * (self.group + in_blocks * inner)
@@ -97,7 +97,9 @@ class OuterProduct:
     prologue: int = 12
     """Columns that are on their way before the loop begins."""
 
-    def cycles(self, groups: int, rows: Array, columns: Array, element_bytes: int, workers: int) -> Array:
+    def cycles(
+        self, groups: Array | int, rows: Array, columns: Array, element_bytes: int, workers: int
+    ) -> Array:
         """Of a tile."""
         row = self.row + np.maximum(0, columns - self.prologue) / (8 // element_bytes)
         found: Array = workers * (self.worker + groups * (self.group + np.ceil(rows / workers) * row))
@@ -114,7 +116,7 @@ class DotProduct:
     row: int = 10
 
     def cycles(
-        self, groups: int, outputs: Array, rows: Array, k: int, widths: tuple[int, int], workers: int
+        self, groups: Array | int, outputs: Array, rows: Array, k: int, widths: tuple[int, int], workers: int
     ) -> Array:
         """Of a tile, for `k` channels of elements and partial sums of those `widths` in bytes."""
         element_bytes, partial_bytes = widths
