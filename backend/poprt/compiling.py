@@ -220,13 +220,13 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
     if cost.fits:
         return
     parts = ", ".join(f"{name} {size}" for name, size in cost.by_memory().items())
-    fullest = max(cost.operators, key=lambda operator: operator.live_bytes)
+    fullest = cost.peak.node if cost.peak else ""
     fullest_ipu = max(range(len(cost.ipus)), key=lambda ipu: cost.ipus[ipu].peak_tile_bytes, default=0)
     tile = fullest_ipu * cost.target.tiles_per_ipu
     text = (
         "Out of memory: Cannot fit all variable data onto one or more tiles. Out of memory on tile "
         f"{tile}: {cost.peak_tile_bytes} bytes used but tiles only have {cost.target.bytes_per_tile} bytes "
-        f"of memory (modelled; {parts}; fullest at node {fullest.name!r})"
+        f"of memory (modelled; {parts}; fullest at node {fullest!r})"
     )
     if not options.allow_out_of_memory:
         raise OutOfMemoryError(

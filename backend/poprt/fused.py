@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
-from simipu.cost.estimate import Estimate, IpuCost
+from simipu.cost import Estimate, IpuCost
+from simipu.operators.formulas.code import Code
 from simipu.target import Target
 
 import popef
@@ -83,16 +84,16 @@ def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -
 def _fuse_costs(costs: Sequence[Estimate]) -> Estimate:
     """The memory of all models, beside the operators of that which has most alive."""
     fullest = max(costs, key=lambda cost: max(ipu.live_bytes for ipu in cost.ipus))
-    shared = fullest.target.reserved_bytes + fullest.calibration.program_code_bytes
     ipus = []
     for mine in zip(*(cost.ipus for cost in costs), strict=True):
         ipus.append(
             IpuCost(
                 cycles=max(ipu.cycles for ipu in mine),
                 weight_bytes=sum(ipu.weight_bytes for ipu in mine),
-                code_bytes=sum(ipu.code_bytes - shared for ipu in mine) + shared,
-                stream_bytes=sum(ipu.stream_bytes for ipu in mine),
+                code=sum((ipu.code for ipu in mine), Code()),
+                handed_bytes=sum(ipu.handed_bytes for ipu in mine),
                 live_bytes=max(ipu.live_bytes for ipu in mine),
+                io_tile_bytes=max(ipu.io_tile_bytes for ipu in mine),
             )
         )
     return replace(fullest, ipus=tuple(ipus))

@@ -53,7 +53,7 @@ _WARNED = ": a warning"
 WITHOUT_EFFECT: Mapping[str, str] = {
     **dict.fromkeys(
         "enable_prefetch_datastreams enable_pad_conv_channel enable_gather_simplifier "
-        "enable_multi_stage_reduce enable_fast_reduce enable_outlining outline_threshold group_host_sync "
+        "enable_multi_stage_reduce enable_fast_reduce outline_threshold group_host_sync "
         "rearrange_streams_on_host rearrange_anchors_on_host enable_non_stable_softmax "
         "subgraph_copying_strategy create_host_transferable_tensor_with_offset "
         "enable_efficient_overlap_io_topo_cons".split(),

@@ -54,10 +54,6 @@ class Target:
     channel_block_bytes: int = 32
     """Of the input channels that an AMP unit takes at a time: 16 halves, 32 quarters or 8 floats (poplibs,
     getWeightsPerConvUnit)."""
-    memory_element_bytes: int = 16_384
-    """A bank of a tile's memory, one access each at a time (osmarks/ipu-stack for Mk2; assumed for Mk1)."""
-    reserved_bytes: int = 16_384
-    """At the bottom of a tile, for the loader (osmarks/ipu-stack on a C600; assumed for the others)."""
     internal_sync_cycles: int = 200
     """Assumed, within the 100 to 600 seen; whole models were validated with it (section 2)."""
     external_sync_cycles: int = 600

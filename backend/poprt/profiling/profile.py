@@ -160,6 +160,9 @@ class Profile:
             "by_operator": result.by_operator(),
             "by_cause": result.by_cause(),
             "by_memory": result.by_memory(),
+            "io_tile_bytes": result.fullest.io_tile_bytes,
+            "peak": None if result.peak is None else asdict(result.peak),
+            "host_buffer_bytes": result.host_buffer_bytes,
             "fallback_operators": result.fallback_operators,
             "total_cycles": result.total_cycles,
             "interval_cycles": result.interval_cycles,
@@ -169,7 +172,7 @@ class Profile:
         }
 
     def _ipu_as_json(self, ipu: IpuCost) -> dict[str, Any]:
-        fits = ipu.peak_tile_bytes <= self.target.bytes_per_tile
+        fits = ipu.fullest_tile_bytes <= self.target.bytes_per_tile
         return {
             "cycles": ipu.cycles,
             "peak_tile_bytes": ipu.peak_tile_bytes,

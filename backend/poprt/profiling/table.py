@@ -159,19 +159,28 @@ def _memory(profile: Profile) -> Table:
     table = make_table("fullest tile", "bytes|", "of the tile|")
     tile = profile.target.bytes_per_tile
     for cause, size in profile.estimate.by_memory().items():
-        add_row(table, [cause, f"{size:,}", f"{size / tile:.1%}"])
+        if size:
+            add_row(table, [cause, f"{size:,}", f"{size / tile:.1%}"])
     table.add_section()
-    peak = profile.estimate.peak_tile_bytes
-    add_row(table, [f"peak, {'fits' if peak <= tile else 'does not fit'}", f"{peak:,}", f"{peak / tile:.1%}"])
+    peak, beside = profile.estimate.peak_tile_bytes, profile.estimate.fullest.io_tile_bytes
+    add_row(table, [f"peak, {_fits(peak, tile)}", f"{peak:,}", f"{peak / tile:.1%}"])
+    if beside:
+        add_row(table, [f"an I/O tile, {_fits(beside, tile)}", f"{beside:,}", f"{beside / tile:.1%}"])
     return table
 
 
+def _fits(size: int, tile: int) -> str:
+    return "fits" if size <= tile else "does not fit"
+
+
 def _ipus(profile: Profile) -> Table:
-    table = make_table("IPU|", "cycles|", "weights|", "code|", "streams|", "live|", "peak of a tile|", "fits")
+    table = make_table(
+        "IPU|", "cycles|", "weights|", "live|", "handed on|", "code|", "peak of a tile|", "fits"
+    )
     for number, ipu in enumerate(profile.estimate.ipus):
-        sizes = (f"{size:,}" for size in (*ipu.by_memory().values(), ipu.peak_tile_bytes))
-        fits = "yes" if ipu.peak_tile_bytes <= profile.target.bytes_per_tile else "no"
-        add_row(table, [str(number), f"{ipu.cycles:,}", *sizes, fits])
+        sizes = (ipu.weight_bytes, ipu.live_bytes, ipu.handed_bytes, ipu.code_bytes, ipu.peak_tile_bytes)
+        fits = "yes" if ipu.fullest_tile_bytes <= profile.target.bytes_per_tile else "no"
+        add_row(table, [str(number), f"{ipu.cycles:,}", *(f"{size:,}" for size in sizes), fits])
     return table
 
 

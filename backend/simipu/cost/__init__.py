@@ -5,7 +5,8 @@ never values.
 an operator takes is said in `simipu.operators`.
 """
 
-from simipu.cost.estimate import Estimate, IpuCost, estimate, node_cycles
+from simipu.cost.estimate import Estimate, estimate, node_cycles
+from simipu.cost.memory import IpuCost, Peak
 from simipu.cost.options import CostOptions
 from simipu.cost.walk import OperatorCost
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
@@ -17,6 +18,7 @@ __all__ = [
     "Estimate",
     "IpuCost",
     "OperatorCost",
+    "Peak",
     "estimate",
     "node_cycles",
 ]

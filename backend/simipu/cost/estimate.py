@@ -15,41 +15,17 @@ import onnx
 from onnxgraph import Value, graph_values, iter_reads
 
 from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
+from simipu.cost.memory import HOST_EXCHANGE_BYTES, STACK_BYTES, IpuCost, Peak
 from simipu.cost.options import CostOptions
 from simipu.cost.placed import find_ipus, find_stages
-from simipu.cost.walk import OperatorCost, Walk, code_bytes
+from simipu.cost.walk import OperatorCost, Walk, code_of_all
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
+from simipu.operators.formulas.code import NO_CODE
 from simipu.target import Target
 
-
-@dataclass(frozen=True, slots=True)
-class IpuCost:
-    """What one of the IPUs has of a run."""
-
-    cycles: int
-    weight_bytes: int
-    """Of a tile, as all that follows."""
-    code_bytes: int
-    stream_bytes: int
-    """Of every tile where there are no I/O tiles; of a pipeline's stage also what it hands on and is handed
-    meanwhile."""
-    live_bytes: int
-    """At the peak."""
-
-    def by_memory(self) -> dict[str, int]:
-        """Bytes of the fullest tile at the peak, by what they hold."""
-        return {
-            "weights": self.weight_bytes,
-            "code": self.code_bytes,
-            "streams": self.stream_bytes,
-            "live": self.live_bytes,
-        }
-
-    @property
-    def peak_tile_bytes(self) -> int:
-        """Bytes of the fullest tile at the peak."""
-        return sum(self.by_memory().values())
+_MOST_TENSORS = 10
+"""That a peak names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +45,8 @@ class Estimate:
     calibration: Calibration = CALIBRATION
     stage_cycles: tuple[int, ...] = ()
     """Of the stages of a pipeline, where nodes say theirs; else each IPU is a stage."""
+    peak: Peak | None = None
+    """Of the fullest IPU; None where no node is costed."""
     cycles: int = field(init=False)
     """Of one batch on the chip, from the first node to the last, without host transfers."""
 
@@ -115,6 +93,11 @@ class Estimate:
         return self.target.seconds(self.cycles)
 
     @property
+    def host_buffer_bytes(self) -> int:
+        """Of the host's memory, for the streams' buffers: the chip has none."""
+        return self.host_bytes * self.options.stream_buffering_depth * self.options.replication_factor
+
+    @property
     def host_seconds(self) -> float:
         """Modelled seconds of the transfers to and from the host."""
         return transfer_seconds(self.host_bytes * self.options.replication_factor, self.target)
@@ -126,6 +109,7 @@ class Estimate:
             self.target.seconds(self.interval_cycles),
             self.host_seconds,
             overlapped=self.overlapped,
+            batches_per_step=self.options.batches_per_step,
             calibration=self.calibration,
         )
 
@@ -177,7 +161,7 @@ class Estimate:
     @property
     def fullest(self) -> IpuCost:
         """The IPU whose tiles are fullest."""
-        return max(self.ipus, key=lambda ipu: ipu.peak_tile_bytes)
+        return max(self.ipus, key=lambda ipu: ipu.fullest_tile_bytes)
 
     @property
     def weight_bytes(self) -> int:
@@ -190,13 +174,13 @@ class Estimate:
 
     @property
     def peak_tile_bytes(self) -> int:
-        """Bytes of the fullest tile at the peak."""
+        """Bytes of the fullest tile that computes, at the peak."""
         return self.fullest.peak_tile_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within a tile's memory, on every IPU."""
-        return self.peak_tile_bytes <= self.target.bytes_per_tile
+        """Whether every tile of every IPU, I/O tiles too, has memory enough."""
+        return self.fullest.fullest_tile_bytes <= self.target.bytes_per_tile
 
 
 def estimate(
@@ -218,22 +202,28 @@ def estimate(
     stages = find_stages(graph) if options.enable_pipelining else []
     by_stage = dict.fromkeys(sorted(set(stages)), 0)
     operators = []
+    fullest: dict[int, tuple[OperatorCost, int]] = {}
+    """By IPU, with the node's position."""
     for operator in walk.iter_operators(graph, ipus):
         operators.append(operator)
+        if operator.ipu not in fullest or operator.live_bytes > fullest[operator.ipu][0].live_bytes:
+            fullest[operator.ipu] = (operator, walk.position)
         if stages:
             by_stage[stages[walk.position]] += operator.cycles
     streams = [values[info.name] for info in (*graph.input, *graph.output) if info.name in values]
-    host_bytes = sum(stream.bytes for stream in streams)
+    costs = tuple(_ipu_cost(ipu, graph, ipus, operators, walk, streams) for ipu in range(options.num_ipus))
+    most = max(range(options.num_ipus), key=lambda ipu: costs[ipu].peak_tile_bytes)
     return Estimate(
         target.with_ipus(options.num_ipus),
         options,
         tuple(operators),
-        tuple(_ipu_cost(ipu, graph, ipus, operators, walk, host_bytes) for ipu in range(options.num_ipus)),
-        host_bytes=host_bytes,
+        costs,
+        host_bytes=sum(stream.bytes for stream in streams),
         batch_size=batch_size,
         assumptions=tuple(walk.assumptions),
         calibration=calibration,
         stage_cycles=tuple(by_stage.values()),
+        peak=_find_peak(*fullest[most], walk) if most in fullest else None,
     )
 
 
@@ -264,26 +254,41 @@ def _ipu_cost(
     ipus: Sequence[int],
     operators: Sequence[OperatorCost],
     walk: Walk,
-    host_bytes: int,
+    streams: Sequence[Value],
 ) -> IpuCost:
     mine = [operator for operator in operators if operator.ipu == ipu]
     nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
-    tiles, options, calibration = walk.target.num_tiles, walk.options, walk.calibration
+    options = walk.options
     weights = _weight_bytes(graph, nodes, walk.values, options.num_ipus) + walk.further_weight_bytes[ipu]
-    # The host writes to the first IPU's tiles and reads from the last one's, through buffers there.
-    streams = 0
-    if not options.num_io_tiles and ipu in (0, options.num_ipus - 1):
-        streams = math.ceil(host_bytes * options.stream_buffering_depth / tiles)
     # A pipeline's stage hands on one batch while it computes the next.
     handed = [walk.values[node.input[0]].bytes for node in nodes if node.op_type == IPU_COPY]
-    if options.enable_pipelining:
-        streams += math.ceil(sum(handed) / tiles)
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
-        weight_bytes=math.ceil(weights / tiles * calibration.imbalance),
-        code_bytes=walk.target.reserved_bytes + calibration.program_code_bytes + code_bytes(mine),
-        stream_bytes=streams,
+        weight_bytes=walk.per_tile(weights),
+        code=code_of_all(mine, outlined=options.enable_outlining),
         live_bytes=max((operator.live_bytes for operator in mine), default=0),
+        handed_bytes=walk.per_tile(sum(handed)) if options.enable_pipelining else 0,
+        io_tile_bytes=_io_tile_bytes(streams, options),
+    )
+
+
+def _io_tile_bytes(streams: Sequence[Value], options: CostOptions) -> int:
+    """Of an I/O tile: while a batch is computed the next one's inputs and the last one's outputs lie there
+    (PopART's OverlapInnerLoop), each a message for every tile that it is sent to or comes from."""
+    if not options.num_io_tiles:
+        return 0
+    held = math.ceil(sum(stream.bytes for stream in streams) / options.num_io_tiles)
+    return held + NO_CODE.rearranging(held).exchange + HOST_EXCHANGE_BYTES + STACK_BYTES
+
+
+def _find_peak(operator: OperatorCost, position: int, walk: Walk) -> Peak:
+    alive = sorted(walk.liveness.iter_alive(position, operator.ipu), key=lambda tensor: -tensor[1])
+    return Peak(
+        operator.ipu,
+        operator.name,
+        operator.op_type,
+        operator.work.temporary_bytes,
+        tuple((name, walk.per_tile(size)) for name, size in alive[:_MOST_TENSORS]),
     )
 
 

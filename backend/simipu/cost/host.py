@@ -18,14 +18,22 @@ def transfer_seconds(num_bytes: int, target: Target) -> float:
 
 
 def batch_seconds(
-    compute_seconds: float, host_seconds: float, *, overlapped: bool, calibration: Calibration = CALIBRATION
+    compute_seconds: float,
+    host_seconds: float,
+    *,
+    overlapped: bool,
+    batches_per_step: int = 0,
+    calibration: Calibration = CALIBRATION,
 ) -> float:
     """From batch to batch while batches are queued.
 
     Transfers overlap with computing where there are I/O tiles (`overlapped`), else one follows the other; the
-    host prepares the next batch meanwhile.
+    host prepares the next batch meanwhile. So many batches share the way back to the host and out again; 0
+    leaves it out.
     """
     device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
+    if batches_per_step:
+        device += calibration.host_step_seconds / batches_per_step
     return max(device, host_seconds + calibration.host_batch_seconds)
 
 

@@ -1,9 +1,14 @@
-"""Which tensors are alive while a node runs, and on which of the IPUs."""
+"""Which tensors are alive while a node runs, and on which of the IPUs.
+
+What PopART does in place needs no memory of its own: views, which keep all of their source alive, and
+operators that write over an operand whom nobody needs afterwards (its in-placing pattern is on by default;
+docs/ipu-performance.md, section 8).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx
 from onnxgraph import Value, iter_reads
@@ -11,52 +16,130 @@ from onnxgraph import Value, iter_reads
 from simipu.cost.placed import place_inputs
 from simipu.operators import operator_of
 
+_VIEWS = frozenset("Transpose Split Slice Concat Expand Identity".split())
+"""Beside those that the table of operators calls views. Of a Concat's parts each stays where it is."""
+_LEFT, _EITHER = (0,), (0, 1)
+_IN_PLACE: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(
+        "Asin Atan Ceil Clip Elu Exp Floor Gelu HardSigmoid LeakyRelu LogSoftmax Relu Round Selu Shrink "
+        "Sigmoid Sign Sinh Softmax Softplus Softsign Swish Tanh ThresholdedRelu Pow".split(),
+        _LEFT,
+    ),
+    **dict.fromkeys(("Add", "Mul"), _EITHER),
+    "Where": (1, 2),
+}
+"""The operands that may be written over: the in-place variants of PopART (willow/src/popx/op), and Tanh,
+which popnn has in place. Subtractions, divisions, comparisons, casts and products have none."""
+
 
 class Liveness:
     """From the node that makes a tensor to the last that needs it, on the IPU of its maker.
 
-    A view is its source under another name. Weights are not among them: they are always there.
+    Weights, and what nodes make of `constants` alone, are not among them: they are always there.
     """
 
-    def __init__(self, graph: onnx.GraphProto, values: Mapping[str, Value], ipus: Sequence[int]) -> None:
-        self._values, self._ipus = values, ipus
-        self._roots = {tensor.name: "" for tensor in graph.initializer}
-        self._last_use: dict[str, int] = {}
+    def __init__(
+        self,
+        graph: onnx.GraphProto,
+        values: Mapping[str, Value],
+        ipus: Sequence[int],
+        constants: Collection[str] = (),
+    ) -> None:
+        self._values, self._ipus, self._nodes = values, ipus, graph.node
         self._places = place_inputs(graph, ipus)
-        made = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-        made = made.union(*(node.output for node in graph.node))
-        for i, node in enumerate(graph.node):
-            roots = [self._root(name) for name in iter_reads(node) if name in made]
-            self._last_use.update(dict.fromkeys(roots, i))
-            self._places.update(dict.fromkeys(node.output, ipus[i]))
-            operator = operator_of(node)
-            if operator.is_view or not (any(roots) or operator.is_random):
-                self._roots.update(dict.fromkeys(node.output, roots[0] if roots else ""))
-        self._last_use.update({self._root(info.name): len(graph.node) for info in graph.output})
-        self._live: set[str] = set()
+        self._constants = {*constants, *(tensor.name for tensor in graph.initializer)}
+        self._ends = self._find_ends(graph)
+        self._dying: dict[int, list[str]] = {}
+        for name, end in self._ends.items():
+            self._dying.setdefault(end, []).append(name)
+        self._holders: dict[str, str] = {}
+        """What a view shows, where that is one tensor."""
+        self._live: dict[str, int] = {}
+        """Tensors with the node that made them: -1 is the host."""
+        self._spans: dict[str, tuple[int, int]] = {}
+        """First and last node of those that are dead."""
         self._totals = Counter[int]()
         """Bytes of what is alive, by IPU: kept, because to add them up for each node would take time in the
         square of nodes."""
-        self._begin(info.name for info in graph.input if self._root(info.name))
+        self.freed = 0
+        """Bytes on its IPU that the last node was the last to need."""
+        for info in graph.input:
+            if info.name in self._ends and info.name not in self._constants:
+                self._begin(info.name, -1)
 
-    def _root(self, name: str) -> str:
-        return self._roots.get(name, name)
+    def _find_ends(self, graph: onnx.GraphProto) -> dict[str, int]:
+        """The last node that needs a tensor, itself or by a view of it."""
+        ends = {info.name: len(graph.node) for info in graph.output}
+        for i, node in reversed(list(enumerate(graph.node))):
+            shown = max((ends.get(name, i) for name in node.output), default=i) if _is_view(node) else i
+            for name in iter_reads(node):
+                ends[name] = max(ends.get(name, i), shown)
+        return ends
 
     def _bytes(self, name: str) -> int:
         return self._values[name].bytes if name in self._values else 0
 
     def during(self, i: int, node: onnx.NodeProto) -> int:
         """Bytes alive on its IPU while node `i` runs; to be called for each in turn."""
-        self._begin(name for name in node.output if self._root(name) == name)
-        total = self._totals[self._ipus[i]]
-        for name in {*map(self._root, iter_reads(node)), *node.output} & self._live:
-            if self._last_use.get(name, i) <= i:
-                self._live.remove(name)
+        ipu, reads = self._ipus[i], list(iter_reads(node))
+        self._places.update(dict.fromkeys(node.output, ipu))
+        if self._constants.issuperset(reads) and not operator_of(node).is_random:
+            self._constants.update(node.output)
+        elif _is_view(node):
+            self._show(node)
+        else:
+            self._make(i, node)
+        total = self._totals[ipu]
+        unread = [name for name in node.output if name not in self._ends]
+        self.freed = 0
+        for name in (*self._dying.pop(i, ()), *unread):
+            if name in self._live:
+                self.freed += self._bytes(name) if self._live[name] < i and self._places[name] == ipu else 0
                 self._totals[self._places[name]] -= self._bytes(name)
+                self._spans[name] = (self._live.pop(name), i)
         return total
 
-    def _begin(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self._live:
-                self._live.add(name)
-                self._totals[self._places[name]] += self._bytes(name)
+    def _show(self, node: onnx.NodeProto) -> None:
+        shown = [name for name in node.input if name and name not in self._constants]
+        if len(shown) == 1:
+            holder = self._holders.get(shown[0], shown[0])
+            self._holders.update(dict.fromkeys(node.output, holder))
+
+    def _make(self, i: int, node: onnx.NodeProto) -> None:
+        for name in node.output:
+            taken = self._find_taken(i, node) if name == node.output[0] else None
+            if taken is not None:
+                self._spans[taken] = (self._live.pop(taken), i - 1)
+                self._live[name] = i
+            elif name:
+                self._begin(name, i)
+
+    def _find_taken(self, i: int, node: onnx.NodeProto) -> str | None:
+        """The tensor whose memory the result gets: one as large that nobody needs afterwards."""
+        size = self._bytes(node.output[0])
+        for index in _IN_PLACE.get(node.op_type, ()):
+            if index < len(node.input):
+                name = self._holders.get(node.input[index], node.input[index])
+                dies = name in self._live and self._ends[name] <= i and self._places[name] == self._ipus[i]
+                if dies and self._bytes(name) == size:
+                    return name
+        return None
+
+    def _begin(self, name: str, i: int) -> None:
+        if name not in self._live:
+            self._live[name] = i
+            self._totals[self._places[name]] += self._bytes(name)
+
+    def iter_alive(self, i: int, ipu: int) -> Iterator[tuple[str, int]]:
+        """The tensors that lie on an IPU while node `i` runs, with their bytes; after the last node."""
+        spans: Iterable[tuple[str, tuple[int, int]]] = [
+            *self._spans.items(),
+            *((name, (begin, len(self._nodes))) for name, begin in self._live.items()),
+        ]
+        for name, (begin, end) in spans:
+            if begin <= i <= end and self._places[name] == ipu and self._bytes(name):
+                yield name, self._bytes(name)
+
+
+def _is_view(node: onnx.NodeProto) -> bool:
+    return operator_of(node).is_view or node.op_type in _VIEWS

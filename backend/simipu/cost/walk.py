@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -16,9 +16,11 @@ from onnxgraph.inference import MOST_TRIPS
 from simipu.cost.control import Bodies, find_bodies, known_constants
 from simipu.cost.liveness import Liveness
 from simipu.cost.options import CostOptions
+from simipu.cost.outlining import find_copied_weights
 from simipu.errors import CompileError
 from simipu.operators import IPU_COPY, operator_of
 from simipu.operators.formulas.calibration import Calibration
+from simipu.operators.formulas.code import NO_CODE, Code
 from simipu.operators.formulas.elementwise import is_quarter_cast
 from simipu.operators.formulas.layout import Layout, follow, linear
 from simipu.operators.formulas.moving import control
@@ -58,6 +60,8 @@ class Walk:
         they are."""
         self.position = 0
         """The node of the main graph that is costed."""
+        self.liveness: Liveness
+        """Of the main graph, from its first node on."""
         self._plan_options = PlanOptions(
             options.available_memory_proportion, options.use_128bit_conv_unit_load
         )
@@ -75,23 +79,33 @@ class Walk:
         meanwhile."""
         self._constants.update(tensor.name for tensor in graph.initializer)
         self._known.update(known_constants(graph))
-        liveness = Liveness(graph, self.values, ipus)
+        liveness = Liveness(graph, self.values, ipus, self._constants)
+        if not inside:
+            self.liveness = liveness
+        copied = [0] * len(graph.node)
+        if not inside and self.options.enable_outlining:
+            copied = find_copied_weights(graph.node, self.values, self._constants)
         for i, node in enumerate(graph.node):
             if not inside:
                 self.position = i
-            live = around + math.ceil(
-                liveness.during(i, node) / self.target.num_tiles * self.calibration.imbalance
-            )
+            live = around + self.per_tile(liveness.during(i, node) + copied[i])
             bodies = find_bodies(node, self.values, self._known)
             if bodies.graphs or not self._is_constant(node):
                 self._hold(iter_reads(node), ipus[i])
             if bodies.graphs:
                 yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
             else:
-                yield self._operator(node, self._work(node), ipus[i], inside, live)
+                work = self._work(node)
+                gone = self.per_tile(liveness.freed) if work.replaces_source else 0
+                live = max(live, live + work.temporary_bytes - gone)
+                yield self._operator(node, work, ipus[i], inside, live)
 
         if not inside:
             self._hold((info.name for info in graph.output), ipus[-1] if ipus else 0)
+
+    def per_tile(self, size: int) -> int:
+        """Bytes of the fullest tile."""
+        return math.ceil(size / self.target.num_tiles * self.calibration.imbalance)
 
     def _is_constant(self, node: onnx.NodeProto) -> bool:
         known = all(name in self._constants for name in node.input if name)
@@ -118,7 +132,7 @@ class Walk:
         target, is_link = self.target, node.op_type == IPU_COPY
         sync = target.external_sync_cycles if is_link else self.calibration.step_cycles(target)
         control = work.steps * sync + work.local_steps * self.calibration.local_step_cycles
-        return OperatorCost(inside + node.name, node.op_type, work, control, live + work.temporary_bytes, ipu)
+        return OperatorCost(inside + node.name, node.op_type, work, control, live, ipu)
 
     def _work(self, node: onnx.NodeProto) -> Work:
         work = operator_work(self._context(node))
@@ -201,10 +215,9 @@ class Walk:
         dearest = max(found, key=lambda operators: sum(operator.cycles for operator in operators))
         others = [operator for operators in found if operators is not dearest for operator in operators]
         work = control(self._context(node), bodies.runs)
-        work = replace(work, code_bytes=work.code_bytes + code_bytes(others))
-        yield self._operator(
-            node, work, ipu, inside, max([live, *(operator.live_bytes for operator in others)])
-        )
+        work = replace(work, code=work.code + code_of_all(others, outlined=self.options.enable_outlining))
+        most = max([live, *(operator.live_bytes for operator in others)])
+        yield self._operator(node, work, ipu, inside, most + work.temporary_bytes)
         for operator in dearest:
             yield _repeat(operator, bodies.runs)
 
@@ -230,14 +243,10 @@ def operator_work(context: Context) -> Work:
     return Work(VIEW) if cost is None or not context.outputs or folded else cost(context)
 
 
-def code_bytes(operators: Iterable[OperatorCost]) -> int:
-    """Of a tile. Equal operators share their code: it is outlined."""
-    distinct = {
-        (operator.op_type, operator.work)
-        for operator in operators
-        if operator.work.steps or operator.work.local_steps
-    }
-    return sum(work.code_bytes for _, work in distinct)
+def code_of_all(operators: Iterable[OperatorCost], *, outlined: bool) -> Code:
+    """Of a tile. Where it is outlined (PopART's SubgraphOutline), equal operators share their code."""
+    found: Collection[Work] = [operator.work for operator in operators]
+    return sum((work.code for work in (set(found) if outlined else found)), NO_CODE)
 
 
 def _repeat(operator: OperatorCost, runs: int) -> OperatorCost:

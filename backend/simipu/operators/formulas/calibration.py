@@ -54,21 +54,14 @@ class Calibration:
     host_call_seconds: float = 130e-6
     """Of a synchronous call: 0.447 ms of the least latency of ResNet-50 against 0.321 ms streamed
     (graphcore/PopRT; section 1.2)."""
+    host_step_seconds: float = 30e-6
+    """Between two calls that follow one another, which the batches of a call share: ResNet-50 in half takes
+    0.321 ms streamed with one batch in a call and no I/O tiles, 0.274 on the chip alone, and its picture 17
+    us over the link (graphcore/PopRT; section 1.2)."""
     host_batch_seconds: float = 100e-6
     """The host's own work for a batch, which only shows where the chip is faster: Wide&Deep's intervals, 90
     to 166 us above what the link takes (graphcore/PopRT, ByteMLPerf; section 1.2). Fitted."""
 
-    program_code_bytes: int = 8_192
-    """Of every program. A planning figure (section 8)."""
-    product_code_bytes: int = 1_536
-    """Of each distinct planned product without its exchange code; with it, 2.0 to 2.5 kB were seen for dense
-    products (section 8)."""
-    step_code_bytes: int = 460
-    """Of each other distinct compute set. A planning figure (section 8)."""
-    message_code_bytes: int = 4
-    """Of exchange code for each message that a tile sends or receives (poplibs, DynamicSlice.cpp)."""
-    message_bytes: int = 4
-    """The least that a message carries."""
     imbalance: float = 1.05
     """The fullest tile's share of a tensor over the mean. Assumed (section 8)."""
 

@@ -10,6 +10,7 @@ import onnx
 from onnxgraph import Value
 
 from simipu.operators.formulas import products
+from simipu.operators.formulas.code import Code
 from simipu.operators.formulas.elementwise import BROADCAST, guess
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES
 from simipu.operators.formulas.moving import move
@@ -49,7 +50,7 @@ def in_turn(kind: str, *works: Work) -> Work:
         steps=sum(work.steps for work in works),
         tiles=max(work.tiles for work in works),
         temporary_bytes=max(work.temporary_bytes for work in works),
-        code_bytes=sum(work.code_bytes for work in works),
+        code=sum((work.code for work in works), Code()),
         macs=sum(work.macs for work in works),
         plan=", ".join(plans),
     )

@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear
+from simipu.operators.formulas.code import code_of
+from simipu.operators.formulas.layout import linear
 from simipu.operators.formulas.vertices import (
     GATHER_HIT,
     GATHER_INDEX,
@@ -28,20 +29,12 @@ def move(context: Context) -> Work:
         context.exchange_cycles(moved),
         temporary=moved,
     )
-    return replace(work, code_bytes=work.code_bytes + exchange_code_bytes(context, moved, atom))
+    return replace(work, code=work.code.rearranging(moved))
 
 
 def rearrangement_cycles(moved: float, atom_bytes: int) -> float:
     """Of a tile that changes the layout of so many bytes, in pieces of that size."""
     return REARRANGE_START + moved * REARRANGE_CYCLES_PER_BYTE[atom_bytes]
-
-
-def exchange_code_bytes(context: Context, moved: int, atom_bytes: int) -> int:
-    """Of a tile, for sending and receiving what is moved in small pieces."""
-    if atom_bytes >= WHOLE_ATOM_BYTES:
-        return 0
-    fitted = context.calibration
-    return 2 * math.ceil(moved / fitted.message_bytes) * fitted.message_code_bytes
 
 
 def _atom_bytes(context: Context) -> int:
@@ -73,7 +66,8 @@ def gather(context: Context) -> Work:
     )
     received = context.bytes_per_tile(context.result) + indices.bytes / copies
     exchange = (copies - 1) * broadcast + context.exchange_cycles(received)
-    temporary = math.ceil(copies * table.bytes / tiles)
+    # The first of the copies is the table itself.
+    temporary = math.ceil((copies - 1) * table.bytes / tiles)
     even = linear(context.node.output[0], context.result)
     layout = replace(even, imbalance=context.calibration.lookup_imbalance)
     return context.spread("gather", compute, exchange, steps=3, temporary=temporary, layout=layout)
@@ -84,12 +78,14 @@ def control(context: Context, runs: int) -> Work:
     out."""
     copied = sum(map(context.bytes_per_tile, (*filter(None, context.inputs), *context.outputs)))
     compute = runs * math.ceil(copied / context.target.copy_bytes_per_cycle)
-    return replace(context.spread("control flow", compute, steps=runs), temporary_bytes=copied)
+    work = context.spread("control flow", compute, steps=runs, temporary=copied)
+    return replace(work, code=code_of("control flow", context.node.op_type, steps=1))
 
 
 def copy_between_ipus(context: Context) -> Work:
     """One tensor over the links between two IPUs (section 1.3)."""
     target = context.target
     cycles = math.ceil(context.result.bytes / target.link_bytes_per_second * target.clock_hz)
-    code = context.calibration.step_code_bytes
-    return Work("link", exchange=cycles, steps=1, tiles=target.num_tiles, code_bytes=code)
+    return Work(
+        "link", exchange=cycles, steps=1, tiles=target.num_tiles, code=code_of("link", "link", steps=1)
+    )

@@ -42,6 +42,10 @@ _SERIAL_N, _SERIAL_K = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4, 8, 16)
 """Of the splits that poplin tries, enough that another does not change the cheapest plan's cycles by much;
 all of them would take minutes for a large model."""
 
+PIECES_OF_A_ROW = 1.5
+"""In which a row of a field's part arrives, as those who made it split the field elsewhere. Chosen for the
+sum of EfficientNet's exchange code (section 8); the two ends are 1, the same splits, and 2."""
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -62,6 +66,8 @@ class Product:
     halos."""
     convolution: bool = False
     """Rows are positions of a field: they are never swapped with the output channels."""
+    field: bool = False
+    """Rows are positions of a field, whatever the kernel: parts of it have two dimensions."""
     stored: bool = False
     """The n columns are weights, which the planner lays out as the operand that it prefers them to be."""
     packed_bytes: int = 0
@@ -102,9 +108,11 @@ class Plan:
     tiles: int
     temporary_bytes: int
     """Of a tile, for copies of the operands and partial sums: what availableMemoryProportion limits."""
-    copied_bytes: int
-    """Of a tile, beside the operands and the result themselves: partial sums that are the result are not
-    counted twice, and the AMP units want operands in memory elements of their own."""
+    copies: tuple[int, int, int]
+    """Bytes of a tile for copies of the rows, of the columns, and of the sums: those that are the result are
+    no copy."""
+    is_shared: bool
+    """Whether several tiles take the same part of the columns, or parts of them follow one another."""
     messages: int
     """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial
     sums."""
@@ -124,6 +132,12 @@ class Plan:
     def cycles(self) -> int:
         """Without syncs."""
         return self.compute + self.exchange
+
+    def copied_bytes(self, *, stored: bool = False) -> int:
+        """Of a tile, beside the operands and the result. Columns that are weights wait where they are used:
+        they are copied only where other tiles take them, too."""
+        rows, columns, sums = self.copies
+        return rows + sums + (columns if self.is_shared or not stored else 0)
 
 
 @lru_cache(maxsize=16384)
@@ -275,23 +289,22 @@ class _Ways:
         return found
 
     def messages(self) -> Array:
-        """Received by a tile."""
+        """Received by a tile: of a block of channels the rows of its part of a field, which is taken to be as
+        high as it is wide, or all rows of a matmul, which have one dimension only."""
         product = self.product
-        field_rows: Any = np.ceil(self.positions / product.width) if product.taps > 1 else 1
-        blocks = self.groups * self.in_blocks * (field_rows + product.taps * self.out_blocks)
+        rows: Any = np.ceil(np.sqrt(self.positions) * PIECES_OF_A_ROW) if product.field else 1
+        blocks = self.groups * self.in_blocks * (rows + product.taps * self.out_blocks)
         found: Array = blocks + np.where(self.k_split > 1, self.k_split, 0)
         return found
 
-    def copied_bytes(self) -> Array:
-        """Input, weights and sums each begin a memory element, so that the AMP units can load both operands
-        and store in the same cycle; sums that nothing else is done with are the result, and no copy."""
-        kept = (self.k_split > 1) | self.is_cast | (self.serial > 1)
-        parts = self.groups * np.stack(
-            [self.padded_bytes, self.weight_bytes, np.where(kept, self.partial_bytes, 0)]
-        )
-        element = self.target.memory_element_bytes
-        whole = np.ceil(parts / element) * element
-        found: Array = whole.sum(axis=0) + self.product.packed_bytes / self.target.num_tiles
+    def copies(self) -> Array:
+        """Input, weights and sums, a row each; sums that nothing else is done with are the result, and no
+        copy. Of quarters the results are halves, as the sums."""
+        is_cast = self.is_cast & (not self.product.is_quarter)
+        kept = (self.k_split > 1) | is_cast | (self.serial > 1)
+        packed = self.product.packed_bytes / self.target.num_tiles
+        parts = [self.padded_bytes, self.weight_bytes, np.where(kept, self.partial_bytes, 0)]
+        found: Array = self.groups * np.stack(parts) + np.array([[packed], [0], [0]])
         return found
 
 
@@ -367,6 +380,7 @@ class _Counted:
         ways = self.ways
         splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
         busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
+        *operands, sums = (math.ceil(size) for size in ways.copies()[:, way])
         results = ways.groups * ways.rows * ways.n * ways.n_serial / ways.k_split
         return Plan(
             compute=math.ceil(self.compute[way]) + calibration.planned_cycles,
@@ -374,7 +388,8 @@ class _Counted:
             steps=int(ways.steps[way]),
             tiles=min(ways.target.num_tiles, int(busy)),
             temporary_bytes=math.ceil(ways.memory[way]),
-            copied_bytes=int(ways.copied_bytes()[way]),
+            copies=(*(operands[::-1] if swapped else operands), sums),
+            is_shared=bool(ways.serial[way] > 1 or (ways.n_split if swapped else ways.row_split)[way] > 1),
             messages=int(ways.messages()[way]),
             result_elements=math.ceil(results[way]),
             row_parts=int((ways.row_split if swapped else ways.n_split)[way]),

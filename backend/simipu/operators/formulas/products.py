@@ -8,11 +8,9 @@ from dataclasses import replace
 
 from onnxgraph import Value
 
+from simipu.operators.formulas.code import FIELD, PRODUCT, SLIC_CODE, VMAC_CODE, Code, code_of
 from simipu.operators.formulas.elementwise import BROADCAST, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
-from simipu.operators.formulas.moving import (
-    exchange_code_bytes,
-)
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.vertices import (
     BINARY_START,
@@ -97,7 +95,6 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
         found = [each for each in found if each[1] < WHOLE_ATOM_BYTES]
     sizes = [context.fullest(value.size, layout) * value.bytes_per_element for value, _, layout in found]
     copied = sum(sizes)
-    codes = [exchange_code_bytes(context, size, each[1]) for size, each in zip(sizes, found, strict=True)]
     cycles = [size * REARRANGE_CYCLES_PER_BYTE[each[1]] for size, each in zip(sizes, found, strict=True)]
     return replace(
         work,
@@ -105,7 +102,7 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
         exchange=work.exchange + math.ceil(context.exchange_cycles(copied)),
         steps=work.steps + len(found),
         temporary_bytes=work.temporary_bytes + copied,
-        code_bytes=work.code_bytes + sum(codes),
+        code=work.code.rearranging(copied),
     )
 
 
@@ -179,6 +176,7 @@ def _convolution(context: Context, source: Value, weights: Value, field: Value) 
         1.0 if taps == 1 else _halo(source, field, kernel),
         # A kernel of one position is a product, with the same vertices.
         convolution=taps > 1,
+        field=True,
     )
     if groups > 1 or k >= FEW_CHANNELS or kernel[0] == 1:
         return product
@@ -238,7 +236,7 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
         tiles=min(num_tiles, blocks * tiles),
         layout=_blocks_of_channels(context, max(1.0, num_tiles / (blocks * tiles)), 1),
         temporary_bytes=math.ceil(received),
-        code_bytes=fitted.product_code_bytes,
+        code=(SLIC_CODE if is_slic else VMAC_CODE).rearranging(math.ceil(received)),
         macs=product.macs,
     )
 
@@ -259,21 +257,23 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
         compute=work.compute + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
         steps=work.steps + len(wide),
         temporary_bytes=work.temporary_bytes + sum(context.per_tile(value.size) for value in wide),
-        code_bytes=work.code_bytes + len(wide) * context.calibration.step_code_bytes,
+        replaces_source=True,
+        code=work.code + code_of("elementwise", "cast to fp8", len(wide)),
     )
 
 
 def planned(context: Context, product: Product) -> Work:
     """A product with operands that lie and are as its plan wants them."""
     plan = plan_product(product, context.target, context.plan_options, context.calibration.planning)
+    stored = product.stored or (product.field and context.is_constant(1))
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
         compute=plan.compute,
         exchange=plan.exchange,
         steps=plan.steps,
         tiles=plan.tiles,
-        temporary_bytes=plan.copied_bytes,
-        code_bytes=_code_bytes(plan, context),
+        temporary_bytes=plan.copied_bytes(stored=stored),
+        code=_code(plan, product),
         macs=product.macs,
         plan=f"{plan.kind} {plan.splits}".strip(),
         layout=_result_layout(plan, context),
@@ -303,9 +303,9 @@ def _blocks_of_channels(context: Context, imbalance: float, row_parts: int) -> L
     )
 
 
-def _code_bytes(plan: Plan, context: Context) -> int:
-    """Of a tile: the vertex and its state, and the exchange of what it receives, which another sent."""
-    return context.calibration.product_code_bytes + 2 * plan.messages * context.calibration.message_code_bytes
+def _code(plan: Plan, product: Product) -> Code:
+    """Of its vertices, and of the exchange of what a tile receives."""
+    return (FIELD if product.taps > 1 else PRODUCT).with_messages(plan.messages)
 
 
 def _with_bias(context: Context, work: Work) -> Work:
@@ -315,7 +315,8 @@ def _with_bias(context: Context, work: Work) -> Work:
     if not context.has(bias_input):
         return work
     bias = context.pass_over(context.result, BROADCAST.loop(context.result), BINARY_START)
-    return replace(work, compute=work.compute + math.ceil(bias), steps=work.steps + 1)
+    code = work.code + code_of("elementwise", "bias", 1)
+    return replace(work, compute=work.compute + math.ceil(bias), steps=work.steps + 1, code=code)
 
 
 def recurrent(context: Context) -> Work:
@@ -332,29 +333,25 @@ def recurrent(context: Context) -> Work:
     hidden = context.attribute("hidden_size", gate_rows // 4)
     columns = (2 * hidden, hidden) if context.node.op_type == "GRU" else (gate_rows,)
     element, partial = find_widths(context, source, weights)
+    products = [Product(1, n, width + hidden, batch, element, partial, convolution=True) for n in columns]
     plans = [
-        plan_product(
-            Product(1, n, width + hidden, batch, element, partial, convolution=True),
-            context.target,
-            context.plan_options,
-            context.calibration.planning,
-        )
-        for n in columns
+        plan_product(product, context.target, context.plan_options, context.calibration.planning)
+        for product in products
     ]
     gates = Value((batch, gate_rows), source.bytes_per_element)
     loop = _GATE_HALF if source.bytes_per_element == HALF_BYTES else _GATE_FLOAT
     cycles = _GATES * context.pass_over(gates, loop) + sum(plan.compute for plan in plans)
     cycles += _PARTS_OF_A_STEP * context.target.workers_per_tile * SERIAL_SLICE.worker
     steps = length * directions
-    widest = max(plans, key=lambda plan: plan.copied_bytes)
+    widest = max(plans, key=lambda plan: plan.copied_bytes())
     return Work(
         "recurrent",
         compute=math.ceil(steps * cycles),
         exchange=steps * sum(plan.exchange for plan in plans),
         steps=steps * (sum(plan.steps for plan in plans) + _GATES),
         tiles=max(plan.tiles for plan in plans),
-        temporary_bytes=widest.copied_bytes,
-        code_bytes=sum(_code_bytes(plan, context) for plan in plans),
+        temporary_bytes=widest.copied_bytes(),
+        code=sum(map(_code, plans, products), code_of("elementwise", "gates", _GATES)),
         macs=steps * batch * (width + hidden) * gate_rows,
         plan=widest.splits,
     )

@@ -12,6 +12,7 @@ from onnxgraph import Value, attribute
 
 from simipu.errors import CompileError
 from simipu.operators.formulas.calibration import Calibration
+from simipu.operators.formulas.code import NO_CODE, Code, code_of
 from simipu.operators.formulas.layout import Layout
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.vertices import SPREAD_START, UNARY_START, InnerLoop
@@ -35,7 +36,10 @@ class Work:
     """Further compute sets, whose operands are where they are needed: tiles need not wait for each other."""
     tiles: int = 0
     temporary_bytes: int = 0
-    code_bytes: int = 0
+    code: Code = NO_CODE
+    replaces_source: bool = False
+    """Whether what it copies of its source takes the source's place: a cast before a product, behind which
+    the source may be gone."""
     macs: int = 0
     plan: str = ""
     fallback: bool = False
@@ -150,6 +154,7 @@ class Context:
         layout: Layout | None = None,
     ) -> Work:
         """Work of which every tile that has an element takes its share."""
+        name = f"{self.node.op_type} {'float' if is_wide(self.source) else 'half'}"
         return Work(
             kind,
             compute=math.ceil(compute),
@@ -158,7 +163,7 @@ class Context:
             local_steps=local_steps,
             tiles=min(self.target.num_tiles, max(1, self.result.size)),
             temporary_bytes=temporary,
-            code_bytes=self.calibration.step_code_bytes,
+            code=code_of(kind, name, steps + local_steps),
             layout=layout,
         )
 
