@@ -1,0 +1,269 @@
+"""Networks whose memory on a real IPU is published: by category, or whether they fit.
+
+The categories are those of Poplar's reports, as the tests of graphcore/popliner (tests/test_profile.py,
+tests/test_popart_bert_inf.py) and of graphcore/ipu_tensorflow_addons (pva_utils_test.py) print them; sums
+over all tiles are divided by these.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import networks
+import onnx
+from commands.profile.source import open_source
+from onnx import TensorProto
+from poprt.pipeline import estimate
+from published import converter_options
+from simipu.cost import CostOptions, Estimate
+from simipu.target import TARGETS
+
+sys.path.insert(0, str(Path(__file__).with_name("data")))
+published_models: Any = import_module("published_models")
+
+MK2, C600 = TARGETS["ipu2"], TARGETS["ipu21"]
+
+
+def bert_large(batch: int, sequence: int = 128, layers: int = 24) -> onnx.ModelProto:
+    """BERT-Large as graphcore/examples' PopART code writes it: one product for queries, keys and values."""
+    net = networks.Builder()
+    hidden, heads = 1024, 16
+    ids, places = (net.input(name, [batch * sequence], TensorProto.INT32) for name in ("ids", "positions"))
+    mask = net.input("mask", [batch, 1, 1, sequence])
+
+    def norm(x: str) -> str:
+        return net.add("LayerNormalization", x, net.weight(hidden), net.weight(hidden))
+
+    def heads_of(x: str, order: list[int]) -> str:
+        shape = net.integers(batch, sequence, heads, hidden // heads)
+        return net.add("Transpose", net.add("Reshape", x, shape), perm=order)
+
+    def part(x: str, i: int) -> str:
+        return net.add("Slice", x, *map(net.integers, (i * hidden, (i + 1) * hidden, 1)))
+
+    words = net.add("Gather", net.weight(30_522, hidden), ids, axis=0)
+    x = norm(net.add("Add", words, net.add("Gather", net.weight(512, hidden), places, axis=0)))
+    for _ in range(layers):
+        joined = net.add("MatMul", x, net.weight(hidden, 3 * hidden))
+        query, value = (heads_of(part(joined, i), [0, 2, 1, 3]) for i in (0, 2))
+        key = heads_of(part(joined, 1), [0, 2, 3, 1])
+        scores = net.add("Add", net.add("Mul", net.add("MatMul", query, key), net.weight(1)), mask)
+        y = net.add("MatMul", net.add("Softmax", scores, axis=-1), value)
+        y = net.add("Transpose", y, perm=[0, 2, 1, 3])
+        y = net.add("Reshape", y, net.integers(batch * sequence, hidden))
+        x = norm(net.add("Add", net.add("MatMul", y, net.weight(hidden, hidden)), x))
+        y = net.add("Add", net.add("MatMul", x, net.weight(hidden, 4 * hidden)), net.weight(4 * hidden))
+        y = net.add("MatMul", net.add("Gelu", y), net.weight(4 * hidden, hidden))
+        x = norm(net.add("Add", net.add("Add", y, net.weight(hidden)), x))
+    return net.model(net.add("MatMul", x, net.weight(hidden, 2)))
+
+
+def efficientnet(batch: int = 4, size: int = 224) -> onnx.ModelProto:
+    """EfficientNet-EdgeTPU-L without its head, as TensorFlow's optimiser leaves it: each norm's product is in
+    the convolution, its sum behind it.
+
+    The profile says neither batch nor size; its activations (12,845,056 bytes after the first expansion) are
+    those of four pictures of 224 x 224 in half.
+    """
+    net = networks.Builder()
+
+    def conv(x: str, source: int, target: int, kernel: int, stride: int = 1, group: int = 1) -> str:
+        shape = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [kernel // 2] * 4}
+        y = net.add("Conv", x, net.weight(target, source // group, kernel, kernel), group=group, **shape)
+        return net.add("Add", y, net.weight(target, 1, 1))
+
+    x, source = net.add("Relu", conv(net.input("x", [batch, 3, size, size]), 3, 40, 3, 2)), 40
+    for repeats, kernel, stride, expansion, target, fused in (
+        (2, 3, 1, 4, 32, True),
+        (3, 3, 2, 8, 40, True),
+        (6, 3, 2, 8, 56, True),
+        (7, 5, 2, 8, 112, False),
+        (6, 5, 1, 8, 176, False),
+        (3, 5, 2, 8, 232, False),
+    ):
+        for i in range(repeats):
+            inner, step = source * expansion, stride if i == 0 else 1
+            y = net.add("Relu", conv(x, source, inner, kernel if fused else 1))
+            if not fused:
+                y = net.add("Relu", conv(y, inner, inner, kernel, step, inner))
+            y = conv(y, inner, target, 1, step if fused else 1)
+            x = net.add("Add", y, x) if i else y
+            source = target
+    return net.model(x)
+
+
+class Category(NamedTuple):
+    """Bytes of a tile for one category of a profile: what the model says, and what was published."""
+
+    name: str
+    category: str
+    predicted: int
+    published: int
+
+
+class Verdict(NamedTuple):
+    """Whether a network fits: what the model says, and what was published."""
+
+    name: str
+    predicted: bool
+    published: bool
+    tile_bytes: int
+    """Of the fullest tile, modelled."""
+
+
+def iter_categories() -> Iterator[Category]:
+    """The published profiles.
+
+    BERT-Large and EfficientNet are without sharing, as their operators and layers were listed: exchange code
+    of BERT-Large is that of its first layer's sum for each of them, since Poplar shared what was equal.
+    """
+    alone = CostOptions(enable_outlining=False)
+    found = estimate(bert_large(1), MK2, alone)
+    published = {
+        "weights": 453_493,
+        "live": 34_600,
+        "vertex code": 6_717,
+        "vertex state": 17_297,
+        "internal exchange code": 24 * 2_115,
+        "control code": 22_325,
+    }
+    yield from _compare("BERT-Large, batch 1", found, published)
+    found = estimate(efficientnet(), MK2, CostOptions(partials_type="float", enable_outlining=False))
+    published = {"vertex code": 11_808, "vertex state": 22_059, "control code": 8_831}
+    yield from _compare("EfficientNet-EdgeTPU-L", found, published | {"internal exchange code": 79_581})
+    variables = found.weight_bytes + found.by_memory()["live"]
+    yield Category("EfficientNet-EdgeTPU-L", "variables", variables, 116_141)
+    found = estimate(networks.matmul(16, 4096, 1024, TensorProto.FLOAT), MK2)
+    published = {"weights": 11_469, "live": 6_981, "vertex code": 2_422, "vertex state": 90}
+    published |= {"internal exchange code": 250, "control code": 70}
+    yield from _compare("a dense layer in float", found, published)
+    yield Category("a dense layer in float", "in all", found.peak_tile_bytes, 23_365)
+
+
+def _compare(name: str, found: Estimate, published: Mapping[str, int]) -> Iterator[Category]:
+    said = found.by_memory()
+    for category, size in published.items():
+        yield Category(name, category, said[category], size)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network that ran on one C600, or did not fit."""
+
+    name: str
+    builder: str
+    """In published_models."""
+    batch: int
+    fits: bool
+    precision: str = "fp16"
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of the builder."""
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """As `published.converter_options` takes them."""
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    """Of CostOptions."""
+    keeps_half: tuple[int, ...] = ()
+    """Products that stay in half where others are fp8, by their number."""
+
+    def estimate(self) -> Estimate:
+        """What the model says of it."""
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "model.onnx"
+            graph = published_models.Graph()
+            getattr(published_models, self.builder)(graph, self.batch, **self.shape)
+            graph.save(str(file))
+            arguments = converter_options(self.run)
+            products = [node.name for node in graph.nodes if node.op_type in ("Conv", "Gemm")]
+            if self.keeps_half:
+                arguments["fp8_skip_op_names"] = [products[number] for number in self.keeps_half]
+            model = open_source(file).convert(None, self.precision, _ignore, **arguments)
+            return estimate(model, C600, CostOptions(**self.cost), self.batch)
+
+
+def _ignore(step: str) -> None:
+    """Steps of a conversion are of no interest here."""
+
+
+_FIRST, _DOWN, _LAST = 0, 3, -1
+"""Of ResNet-50's products in published_models: the first convolution, that of the first block's other branch,
+which torchvision's export names Conv_13 where Conv_5 is the first, and the Gemm."""
+
+
+def _resnet() -> Iterator[Case]:
+    """graphcore/PopRT, examples/resnet50/README.md: with I/O tiles, and without any input (synthetic)."""
+    for tiles, words in ((32, "32 I/O tiles"), (0, "no I/O tiles")):
+        cost = {"num_io_tiles": tiles}
+        single = cost | {"partials_type": "float"}
+        for batch, fits in ((1, True), (16, True), (32, False), (64, False), (90, False), (96, False)):
+            yield Case(f"resnet50 fp32 {batch}, {words}", "resnet50", batch, fits, "fp32", cost=single)
+        for batch, fits in ((1, True), (32, True), (64, True), (90, True), (96, not tiles)):
+            yield Case(f"resnet50 fp16 {batch}, {words}", "resnet50", batch, fits, cost=cost)
+        for kept, name, most in (
+            ((_FIRST, _LAST), "fp8 but first and last", 96),
+            ((_FIRST, _DOWN, _LAST), "fp8 but first, Conv_13 and last", 90),
+            *([] if tiles else [((), "fp8", 64)]),
+        ):
+            for batch in (1, 64, 90, 96):
+                full = f"resnet50 {name} {batch}, {words}"
+                yield Case(full, "resnet50", batch, batch <= most, "fp8", cost=cost, keeps_half=kept)
+
+
+def _bert_256() -> Iterator[Case]:
+    """graphcore/PopRT, examples/bert/README.md."""
+    shape, cost = {"S": 256, "act": "gelu_tanh"}, {"num_io_tiles": 32}
+    kept = ["Gelu", "LayerNormalization"]
+    for precision, fused, most in (
+        ("fp32", False, 2),
+        ("fp16", False, 16),
+        ("fp16", True, 16),
+        ("fp8", False, 32),
+        ("fp8", True, 64),
+    ):
+        run = {"fuse_gelu": fused} | ({} if precision == "fp32" else {"fp32_ops": kept})
+        partials = {"partials_type": "float" if precision == "fp32" else "half"}
+        for batch in (1, 2, 4, 8, 16, 32, 64):
+            name = f"bert-base 256 {precision}{', gelu' if fused else ''} {batch}"
+            yield Case(name, "bert", batch, batch <= most, precision, shape, run, cost | partials)
+
+
+def _others() -> Iterator[Case]:
+    """Benchmarks of graphcore/PopRT, and the PopART BERT of graphcore/examples: all of them ran."""
+    base, large = {"S": 128}, {"S": 128, "L": 24, "H": 1024, "h": 16}
+    fused: dict[str, Any] = {"fuse_gelu": True}
+    wide = {"use_128bit_conv_unit_load": True}
+    tight = wide | {"available_memory_proportion": 0.4}
+    single = fused | {"fp32_ops": ["Gelu", "LayerNormalization"]}
+    yield Case("bert-base 128 16, 0.4", "bert", 16, True, shape=base, run=fused, cost=tight)
+    yield Case("bert-base 128 128, 0.4", "bert", 128, True, shape=base, run=single, cost=tight)
+    for batch in (1, 16, 64, 80):
+        yield Case(f"bert-base 128 {batch}, 0.6", "bert", batch, True, shape=base, run=fused)
+    for batch in (1, 2, 3, 4):
+        yield Case(f"bert-large 128 {batch}, 0.6", "bert", batch, True, shape=large, run=fused)
+    least = wide | {"available_memory_proportion": 0.15}
+    yield Case("bert-large 128 18, 0.15", "bert", 18, True, shape=large, run=fused, cost=least)
+    for batch in (1, 64, 356):
+        shape = {"S": 128, "v2": True}
+        yield Case(f"roformer {batch}", "roformer", batch, True, shape=shape)
+    for batch in (8, 32):
+        cost = {"available_memory_proportion": 1.0, "num_io_tiles": 32}
+        yield Case(f"vit {batch}, 1.0", "vit", batch, True, run=fused, cost=cost)
+
+
+def cases() -> dict[str, Case]:
+    """All of them by name."""
+    makers: tuple[Callable[[], Iterator[Case]], ...] = (_resnet, _bert_256, _others)
+    return {case.name: case for make in makers for case in make()}
+
+
+def iter_verdicts(names: Iterable[str] = ()) -> Iterator[Verdict]:
+    """Of the cases with those names, or of all."""
+    known = cases()
+    for name in names or known:
+        found = known[name].estimate()
+        yield Verdict(name, found.fits, known[name].fits, found.fullest.fullest_tile_bytes)
