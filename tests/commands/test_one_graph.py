@@ -97,3 +97,15 @@ def test_a_model_has_one_graph_whoever_asks(tmp_path: Path, monkeypatch, make, p
     assert list_nodes(light) == list_nodes(converted) == list_nodes(compiled)
     found = [pipeline.estimate(each, TARGET) for each in (light, converted, compiled)]
     assert len({(each.cycles, *each.by_memory().values()) for each in found}) == 1
+
+
+@pytest.mark.parametrize("make", [bert_like, deberta_like])
+def test_a_compiled_batch_is_profiled_as_any_other(tmp_path: Path, make):
+    onnx.save(make(2), tmp_path / "model.onnx")
+    options = CompilerOptions(ipu_version="ipu21", partials_type="float")
+    compiled = str(tmp_path / "model.popef")
+    Compiler.compile_and_export(Converter(precision="fp16").convert(make(4)), None, compiled, options)
+    source, popef = (open_source(tmp_path / f"model.{kind}") for kind in ("onnx", "popef"))
+    of_two = [source.convert(None, "fp16", lambda _step: None), popef.convert(2, "fp16", lambda _step: None)]
+    assert list_nodes(of_two[0]) == list_nodes(of_two[1])
+    assert len({pipeline.estimate(each, TARGET).cycles for each in of_two}) == 1

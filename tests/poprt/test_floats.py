@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import onnx
 import pytest
+from exported_graphs import bert_like
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import infer_shapes, iter_nodes
 from poprt import Compiler, Converter
@@ -251,3 +252,22 @@ def test_what_stays_in_float_stays_so_when_a_model_is_converted_again():
     again.CopyFrom(once)
     assert get_pass("float_to_half", ["Mul", "Exp"])(again) == once
     onnx.checker.check_model(once, full_check=True)
+
+
+@pytest.mark.parametrize("name", ["LayerNormalization", "GroupNormalization"])
+def test_layer_norms_stay_in_float_under_both_their_names(name, caplog):
+    converted = Converter(precision="fp16", fp16_skip_op_types=name).convert(bert_like())
+    assert not caplog.records
+    assert {node.op_type for node in converted.graph.node} & {"FastNorm", "GroupNormalization"} == {
+        "GroupNormalization"
+    }
+    readers = {name: node for node in converted.graph.node for name in node.input}
+    norms = [node for node in converted.graph.node if node.op_type == "GroupNormalization"]
+    assert {readers[node.output[0]].op_type for node in norms} == {"Cast"}
+
+
+def test_operators_that_stay_in_float_and_are_not_there_are_warned_of(caplog):
+    Converter(precision="fp16", fp16_skip_op_types="Gelu, MatMul").convert(bert_like())
+    assert "the model has no operator Gelu; it has " in caplog.text
+    assert "Erf" in caplog.text
+    assert len(caplog.records) == 1

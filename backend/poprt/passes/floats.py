@@ -210,6 +210,7 @@ class FloatToHalf(Pass):
                 f"fp16_skip_op_names: the model has no node {unknown[0]!r} (unnamed ones are called by their "
                 "output)"
             )
+        self._warn_of_unknown(model)
         inferred = infer_shapes(model).graph
         self._conversion = _Conversion(
             _find_floats(inferred),
@@ -224,6 +225,13 @@ class FloatToHalf(Pass):
         """What nodes make in float that the model knows in half."""
         self._convert_graph(model.graph, ChainMap())
         return model
+
+    def _warn_of_unknown(self, model: onnx.ModelProto) -> None:
+        there = {node.op_type for node in iter_nodes(model.graph)}
+        there |= {_EXPORTED[name] for name in there & _EXPORTED.keys()}
+        for name in sorted(set(self._skip_op_types) - there):
+            known = ", ".join(sorted(there))
+            self.logger.warning("fp16_skip_op_types: the model has no operator %s; it has %s", name, known)
 
     def _convert_graph(self, graph: onnx.GraphProto, in_float: ChainMap[str, str]) -> None:
         """A graph, or one inside a node of it. `in_float` maps half tensors that can be seen here to their
