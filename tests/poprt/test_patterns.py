@@ -57,7 +57,10 @@ def norm_model(form, opset, shape=(2, 3, 8), **options):
     return net.model({net.layer_norm(net.input("x", shape), shape[-1], form): shape})
 
 
-FORMS = (TORCH, TENSORFLOW, "twice", "cast", "mul", "inverse", "bare", "root", "power", "wide", "jax")
+FORMS = (
+    *(TORCH, TENSORFLOW, "twice", "cast", "mul", "inverse", "quotient", "bare", "root", "power", "wide"),
+    "jax",
+)
 
 
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 18])

@@ -76,8 +76,8 @@ class Exporter:
 
     def layer_norm(self, source: str, width: int, form: str = TORCH, axes: Sequence[int] = (-1,)) -> str:
         """The form: torch's (two Subs: `twice`; a Cast between: `cast`; x * x: `mul`; no scale and bias:
-        `bare`; 1 / deviation: `inverse`; powers of 0.5 and -0.5: `root`, `power`; weights of more axes:
-        `wide`), JAX's (`jax`), TensorFlow's, or the operator of opset 17."""
+        `bare`; 1 / deviation: `inverse`, `quotient`; powers of 0.5 and -0.5: `root`, `power`; weights of more
+        axes: `wide`), JAX's (`jax`), TensorFlow's, or the operator of opset 17."""
         if form == "operator":
             weights = self.weight(width), self.weight(width)
             return self.add("LayerNormalization", source, *weights, axis=-1, epsilon=1e-5)
@@ -98,6 +98,8 @@ class Exporter:
             return self.add("Add", self.add("Mul", off, factor), self.weight(width))
         if form == "power":
             normed = self.add("Mul", deviation, off)
+        elif form == "quotient":
+            normed = self.add("Mul", off, self.add("Div", self.constant(1.0), deviation))
         elif form == "inverse":
             normed = self.add("Mul", off, self.add("Reciprocal", deviation))
         else:

@@ -173,7 +173,7 @@ def _read_division(root: onnx.NodeProto, source: str, epsilon: float, scope: Sco
     been multiplied with the scale."""
     deviation, shape = _skip_forward(root.output[0], scope), scope.shape(source) or ()
     readers = list(scope.readers.get(deviation, {}).values())
-    inverses = [each.output[0] for each in readers if is_operator(each, "Reciprocal")]
+    inverses = [each.output[0] for each in readers if _is_inverse(each, scope)]
     if _read_power(root, scope) < 0:
         readers, inverses = [], [deviation]
     for reader in readers:
@@ -188,6 +188,12 @@ def _read_division(root: onnx.NodeProto, source: str, epsilon: float, scope: Sco
         if end is not None and _is_distance_of(_other_factor(end, product.output[0]), source, scope):
             return _Norm(source, epsilon, end, other)
     return None
+
+
+def _is_inverse(node: onnx.NodeProto, scope: Scope) -> bool:
+    """Whether a node that reads the deviation makes 1 of it."""
+    is_quotient = is_operator(node, "Div") and scope.number(node.input[0]) == 1
+    return is_quotient or is_operator(node, "Reciprocal")
 
 
 def _other_factor(node: onnx.NodeProto, name: str) -> str:
