@@ -258,6 +258,7 @@
     ["tiles|", (i) => nodes.tiles[i]],
     ["steps|", (i) => nodes.steps[i]],
     ["live|", (i) => nodes.live[i], (i) => kib(nodes.live[i])],
+    ...(nodes.ipu.length ? [["IPU|", (i) => nodes.ipu[i]]] : []),
     ["plan", (i) => nodes.plans[nodes.plan[i]]],
   ];
   const list = { sort: 0, up: true, from: 0, selected: null, type: null, words: "", order: [] };
@@ -347,7 +348,7 @@
       make("div", { class: "sum", id: "latency" }, ...sum, make("span", { class: "sign" }, "="),
         make("div", { class: "figure total" }, make("b", {}, page.latency_text), make("span", {}, "latency of a call"))),
       make("div", { class: "figures" }, ...page.figures.map(([label, value]) => make("div", { class: "figure" }, make("b", {}, value), make("span", {}, label))), memory),
-      make("p", { class: "error", id: "error" }, "How far off: " + page.error + "."), warnings);
+      make("p", { class: "error", id: "error" }, page.error[0].toUpperCase() + page.error.slice(1) + "."), warnings);
   }
 
   function makeTime() {
