@@ -34,7 +34,7 @@ from_debian() { # NAME "PACKAGE ..." PROGRAM ...: into $folder/NAME, with a scri
         dpkg -x "$package" "$packages/root"
     done
     rm -rf "$packages/lists" "$packages/cache"
-    libraries=$(find "$packages/root/usr/lib" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
+    libraries=$(find "$packages/root" -name '*.so*' -printf '%h\n' | sort -u | paste -sd:)
     [ -e /etc/fonts/fonts.conf ] || fonts="FONTCONFIG_PATH=$(printf %q "$packages/root/etc/fonts")"
     for program; do
         # Chromium's in /usr/bin is a script that looks for it where it would be installed.
