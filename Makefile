@@ -83,8 +83,10 @@ models-check: .venv/dev
 test-tensorflow: .venv/tensorflow
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
 
+# Writes what it finds into the document, the plot, and what profiles say of their error.
 validation: .venv/dev
-	$(BIN)/python benchmarks/validation.py --held_out
+	$(BIN)/python benchmarks/validation.py --docs docs/validation.md --plot benchmarks/data/validation.png \
+	    --errors backend/poprt/profiling/errors.json
 
 FUZZ_SECONDS ?= 600
 

@@ -1,7 +1,7 @@
 """How tensors lie on the tiles: who put them there, which elements stay together, what views make of that.
 
 PopART moves nothing for a Transpose, Reshape, Slice, Split, Concat or Expand: each is another way to look at
-the same bytes (docs/ipu-performance.md, section 6.4). What a view costs is paid by whoever reads it and wants
+the same bytes (docs/ipu-performance.md, section 6.1). What a view costs is paid by whoever reads it and wants
 another layout, at most once an operand, in pieces as long as the layout keeps together.
 """
 
