@@ -20,6 +20,7 @@ from commands.profile.suggest import Advice, print_advice, try_changes
 from commands.profile.sweep import print_sweep
 from commands.profile.trace import make_trace
 from onnx import TensorProto, helper
+from poprt.profiling.table import list_alive
 from poprt.terminal import make_console
 from sample_models import make_model
 
@@ -84,6 +85,8 @@ def test_the_page_has_the_figures_of_the_estimate(profile):
     memory = page["memory"]
     assert sum(memory["held"].values()) == memory["peak"] == estimate.peak_tile_bytes
     assert memory["staying"][0] + max(step.live_bytes for step in estimate.operators) == memory["peak"]
+    assert [name for name, _ in memory["alive"]] == [name for name, _ in list_alive(estimate.peak)]
+    assert (memory["node"], memory["io_tile"]) == (estimate.peak.node, 0)
     assert not describe_page(Content(crowded(profile)))["fits"]
 
 

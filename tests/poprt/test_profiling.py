@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import onnx
 import pytest
@@ -13,7 +13,14 @@ from poprt import cli
 from poprt.profiling import errors
 from poprt.profiling.errors import ExpectedError, choose_error, kind_of, parse_groups
 from poprt.profiling.profile import Profile, TypeCost, make_profile
-from poprt.profiling.table import describe_macs, describe_profile, describe_seconds, make_table, print_profile
+from poprt.profiling.table import (
+    describe_macs,
+    describe_profile,
+    describe_seconds,
+    list_alive,
+    make_table,
+    print_profile,
+)
 from rich.console import Console
 from simipu.cost import CostOptions
 from simipu.target import TARGETS
@@ -275,3 +282,17 @@ def test_an_unvalidated_kind_is_said_to_be_one(monkeypatch):
 
 def test_what_validation_wrote_can_be_read():
     assert all(0 <= each.within_25 <= 1 and each.median_error >= 0 for each in errors._read_groups())
+
+
+def test_what_is_live_at_the_peak_is_listed_largest_first():
+    found = profile_of(matmul(64, 256, 512))
+    peak = found.estimate.peak
+    alive = list_alive(peak)
+    assert [size for _, size in alive] == sorted((size for _, size in alive), reverse=True)
+    assert (f"copies of MatMul {peak.node}", peak.temporary_bytes) in alive
+    assert set(peak.tensors) < set(alive)
+    text = re.sub(r" +", " ", printed(found))
+    assert f"live while {peak.node} runs" in text
+    for name, size in alive[:5]:
+        assert f"│ {name} │ {size:,} │ {size / 638976:.1%} │" in text
+    assert list_alive(replace(peak, temporary_bytes=0)) == sorted(peak.tensors, key=lambda each: -each[1])

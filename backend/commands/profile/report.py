@@ -25,6 +25,7 @@ from poprt.profiling.table import (
     describe_seconds,
     describe_sum,
     describe_warnings,
+    list_alive,
 )
 from simipu import CompileError
 from simipu.cost import Estimate, OperatorCost
@@ -145,17 +146,16 @@ def _memory(profile: Profile) -> dict[str, Any]:
     """Of the fullest tile in bytes: by what it holds at its peak, and while each node runs."""
     result = profile.estimate
     staying = [ipu.peak_tile_bytes - _most_live(result, number) for number, ipu in enumerate(result.ipus)]
-    fullest = max(range(len(result.ipus)), key=lambda number: result.ipus[number].peak_tile_bytes)
-    mine = [operator for operator in result.operators if operator.ipu == fullest]
-    at_peak = max(mine, key=lambda each: each.live_bytes, default=None)
     return {
         "peak": result.peak_tile_bytes,
         "tile": profile.target.bytes_per_tile,
         "held": {cause: size for cause, size in result.by_memory().items() if size},
         "staying": staying,
-        "node": _cut(at_peak.name) if at_peak else "",
+        "io_tile": result.fullest.io_tile_bytes,
+        "node": _cut(result.peak.node) if result.peak else "",
+        "alive": [[_cut(name), size] for name, size in list_alive(result.peak)] if result.peak else [],
         "ipus": [
-            [number, ipu.cycles, ipu.peak_tile_bytes, ipu.peak_tile_bytes <= profile.target.bytes_per_tile]
+            [number, ipu.cycles, ipu.peak_tile_bytes, ipu.fullest_tile_bytes <= profile.target.bytes_per_tile]
             for number, ipu in enumerate(result.ipus)
         ],
     }

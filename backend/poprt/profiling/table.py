@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
+from simipu.cost import Peak
 
+from popef.text import escape
 from poprt.profiling.profile import Profile
 from poprt.terminal import cell
 
@@ -15,6 +17,8 @@ FOUR_DIGITS = 1000
 
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
+_MOST_ALIVE = 5
+"""Tensors that the table lists: the report has more."""
 _TWO_DECIMALS = 100
 """Below it a second decimal tells two figures apart; from there on one does."""
 
@@ -23,8 +27,11 @@ def print_profile(profile: Profile, console: Console, top: int = 10) -> None:
     """Summary, tables by operator type, cause, memory and node, and a warning for guessed operators."""
     console.print(cell(describe_profile(profile)))
     console.print(cell(describe_error(profile)))
-    for table in (_operators(profile), _causes(profile), _memory(profile), _nodes(profile, top)):
+    for table in (_operators(profile), _causes(profile), _memory(profile)):
         console.print(table)
+    if profile.estimate.peak is not None:
+        console.print(_alive(profile, profile.estimate.peak))
+    console.print(_nodes(profile, top))
     if len(profile.estimate.ipus) > 1:
         console.print(_ipus(profile))
     for warning in describe_warnings(profile):
@@ -166,6 +173,19 @@ def _memory(profile: Profile) -> Table:
     add_row(table, [f"peak, {_fits(peak, tile)}", f"{peak:,}", f"{peak / tile:.1%}"])
     if beside:
         add_row(table, [f"an I/O tile, {_fits(beside, tile)}", f"{beside:,}", f"{beside / tile:.1%}"])
+    return table
+
+
+def list_alive(peak: Peak) -> list[tuple[str, int]]:
+    """What is live at the peak with bytes of a tile, largest first: the tensors, and the node's copies."""
+    copies = [(f"copies of {peak.op_type} {peak.node}", peak.temporary_bytes)] if peak.temporary_bytes else []
+    return sorted([*peak.tensors, *copies], key=lambda each: -each[1])
+
+
+def _alive(profile: Profile, peak: Peak) -> Table:
+    table = make_table(f"live while {escape(peak.node)} runs", "bytes|", "of the tile|")
+    for name, size in list_alive(peak)[:_MOST_ALIVE]:
+        add_row(table, [name, f"{size:,}", f"{size / profile.target.bytes_per_tile:.1%}"])
     return table
 
 

@@ -10,7 +10,7 @@
   const MOST_BARS = 600; // more cannot be told apart: neighbours share a bar until one zooms in
   const PAGE_ROWS = 100;
   const NAMED = 5;
-  const MEMORY = { weights: "weights", code: "code", streams: "streams", live: "live", copies: "copies" };
+  const MEMORY = ["weights", "live"]; // those with a colour of their own
   const FURTHER = ["#7d5ba6", "#c0647c", "#3d8f9c", "#a0703c", "#6b8e23", "#9a6fb0", "#4f6d8f", "#b08d2f"];
   const redraws = []; // of charts, when light turns to dark
 
@@ -20,7 +20,7 @@
   const short = (text, most) => (text.length > most ? text.slice(0, most / 2) + "…" + text.slice(-most / 2 + 1) : text);
   const whole = (value) => Math.round(value).toLocaleString("en-US");
   const percent = (share) => (100 * share).toFixed(1) + "%";
-  const kib = (bytes) => whole(bytes / 1024) + " KiB";
+  const kib = (bytes) => (bytes < 10240 ? +(bytes / 1024).toPrecision(2) : whole(bytes / 1024)) + " KiB";
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 
   function seconds(value) {
@@ -195,8 +195,8 @@
   }
 
   const causeColour = (name) => colour(name) || colour("soft");
-  const memoryColour = (name) => (MEMORY[name] ? colour(name)
-    : FURTHER[Object.keys(page.memory.held).filter((each) => !MEMORY[each]).indexOf(name) % FURTHER.length]);
+  const memoryColour = (name) => (MEMORY.includes(name) ? colour(name)
+    : FURTHER[Object.keys(page.memory.held).filter((each) => !MEMORY.includes(each)).indexOf(name) % FURTHER.length]);
 
   function drawMemory(range) {
     const shown = bars(range);
@@ -206,7 +206,7 @@
       return most;
     });
     const stays = (i) => page.memory.staying[nodes.ipu.length ? nodes.ipu[i] : 0] || 0;
-    const layers = [["weights, code and streams", "weights", stays], ["live tensors", "live", (i) => Math.max(0, nodes.live[i] - nodes.copies[i])],
+    const layers = [["what stays: weights, code", "weights", stays], ["live tensors", "live", (i) => Math.max(0, nodes.live[i] - nodes.copies[i])],
       ["copies", "copies", (i) => Math.min(nodes.live[i], nodes.copies[i])]];
     const traces = layers.map(([name, shade, read]) => ({
       type: "bar", name, x: shown.map((bar) => bar.at), width: shown.map((bar) => bar.width), y: fullest.map((i) => read(i) / 1024),
@@ -365,10 +365,15 @@
   function makeMemory() {
     const held = Object.entries(page.memory.held);
     const at = page.memory.node ? ` It is fullest while ${page.memory.node} runs.` : "";
+    const alive = page.memory.alive.map(([name, size]) => [name, kib(size), percent(size / page.memory.tile)]);
+    const beside = page.memory.io_tile ? make("p", { class: "note" }, `An I/O tile needs ${kib(page.memory.io_tile)}.`) : null;
     const ipus = page.memory.ipus.length > 1 ? table(["IPU|", "cycles|", "peak of a tile|", "fits"],
       page.memory.ipus.map(([number, cycles, peak, fits]) => [number, whole(cycles), kib(peak), fitting(fits)])) : null;
     section("memory", "What fills the fullest tile", "At its peak, by what it holds." + at,
-      chart("chart-memory", "Memory of the fullest tile", () => drawShares(held, memoryColour, kib, page.memory.tile), { still: true }),
+      chart("chart-memory", "Memory of the fullest tile", () => drawShares(held, memoryColour, kib, page.memory.tile), { still: true }), beside,
+      make("div", { class: "pair" }, ...[
+        table(["what it holds", "a tile|", "of the tile|"], held.map(([name, size]) => [name, kib(size), percent(size / page.memory.tile)]), "held"),
+        alive.length ? table(["live at the peak", "a tile|", "of the tile|"], alive, "alive") : null].filter(Boolean)),
       count ? make("h3", {}, "While the nodes run") : null,
       count ? chart("chart-live", "Memory of a tile while each node runs", drawMemory, { onclick: (point) => select(point.customdata), onzoom: true }) : null, ipus);
   }
