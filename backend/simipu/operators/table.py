@@ -174,7 +174,8 @@ _REDUCING: Mapping[str, Operator] = {
     **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
     **_family("Hardmax", rows=rows.softmax, cost=reducing.softmax, rounding=EXACT),
     **_family("LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
-    **_leading("BatchNormalization InstanceNormalization LRN", reducing.norm),
+    **_leading("BatchNormalization", reducing.scaled),
+    **_leading("InstanceNormalization LRN", reducing.norm),
     **_family("LayerNormalization RMSNormalization", rows=rows.inner_axes, cost=reducing.norm),
     **_family("LpNormalization", rows=rows.along(-1), cost=reducing.norm),
     **_family(

@@ -28,6 +28,11 @@ _LOAD_BYTES = 8
 """That a tile reads in a cycle: a reduction does nothing else with its elements (section 5.1)."""
 _POOL_VECTOR = 4
 """Channels that a pool looks at together (section 5.4)."""
+_PASSES = 2
+"""Of a norm with vectors: a factor and a summand."""
+_CHANNELS_LAST = 2
+"""Axes of a tensor whose norm is of its rows; of more, channels are the second."""
+_OF_CHANNELS = ("GroupNormalization", "InstanceNormalization", "LRN")
 _EXP_START = 55
 _EXP, _EXP_FLOAT = InnerLoop(4, 4), InnerLoop(6, 2)
 
@@ -65,6 +70,15 @@ class _Rows:
             value.bytes_per_element,
             lay.grain if along else own,
         )
+
+    @staticmethod
+    def of_groups(context: Context, value: Value, layout: Layout | None, groups: int) -> _Rows:
+        """Groups of channels with all their positions, each spread over its share of the tiles."""
+        lay = layout or linear("", value)
+        elements = context.fullest(value.size, lay)
+        parts = max(1, context.target.num_tiles // groups)
+        count = max(1, math.ceil(groups / context.target.num_tiles))
+        return _Rows(elements, count, lay.piece, parts, value.bytes_per_element, lay.grain)
 
     @property
     def pieces(self) -> int:
@@ -166,29 +180,40 @@ def norm(context: Context) -> Work:
     times gamma, plus beta. PopART's group norm wants groups of four channels, and gives the result back as
     the source was: two regroupings, element by element (section 5.3)."""
     value, layout = context.source, context.source_layout
-    axis = len(value.shape) - 1
-    rows = _Rows.of(context, value, layout, axis)
-    workers = context.target.workers_per_tile
-    vector = Value((value.shape[-1] if value.shape else 1,), value.bytes_per_element)
-    scaled = sum(broadcast_cycles(context, vector, rows.elements, layout)[0] for _ in range(2))
+    workers, width = context.target.workers_per_tile, value.bytes_per_element
+    if len(value.shape) > _CHANNELS_LAST and context.node.op_type in _OF_CHANNELS:
+        groups = value.shape[0] * max(1, context.attribute("num_groups", value.shape[1]))
+        vector = Value((value.shape[1], *(1 for _ in value.shape[2:])), width)
+        rows = _Rows.of_groups(context, value, layout, groups)
+    else:
+        vector = Value((value.shape[-1] if value.shape else 1,), width)
+        rows = _Rows.of(context, value, layout, len(value.shape) - 1)
+    scaled = _PASSES * broadcast_cycles(context, vector, rows.elements, layout)[0]
     compute = 2 * rows.reduce_cycles(workers) + 2 * rows.broadcast_cycles(workers) + scaled
-    compute += context.loop_cycles(rows.count, InnerLoop(18, 2))
+    compute += context.loop_cycles(rows.count, InnerLoop(18, 2)) + rows.across_cycles(workers)
+    moved = 2 * rows.elements * width
+    compute += moved * REARRANGE_CYCLES_PER_BYTE[max(HALF_BYTES, min(4, width))]
     split = rows.parts > 1
-    compute += rows.across_cycles(workers)
-    received = 2 * rows.count * rows.parts * 4 if split else 0
-    steps = 5 if split else 3
-    moved = rows.elements * value.bytes_per_element
-    compute += 2 * moved * REARRANGE_CYCLES_PER_BYTE[min(4, value.bytes_per_element)]
-    received += 2 * moved
+    received = moved + (2 * rows.count * rows.parts * 4 if split else 0)
     return context.spread(
         "norm",
         compute,
         context.exchange_cycles(received),
-        steps=steps,
+        steps=5 if split else 3,
         local_steps=6,
         temporary=2 * context.bytes_per_tile(value),
         layout=layout,
     )
+
+
+def scaled(context: Context) -> Work:
+    """A norm whose statistics are known: a factor and a summand for each channel."""
+    value, layout = context.source, context.source_layout
+    vector = Value(value.shape[1:2] + (1,) * len(value.shape[2:]), value.bytes_per_element)
+    elements = context.fullest(value.size, layout)
+    cycles, received = broadcast_cycles(context, vector, elements, layout)
+    exchange = context.exchange_cycles(_PASSES * received)
+    return context.spread("norm", _PASSES * cycles, exchange, steps=_PASSES, layout=layout)
 
 
 def reduction(context: Context) -> Work:
