@@ -169,8 +169,8 @@ def test_the_peak_names_its_node_and_what_is_alive_there() -> None:
     found = estimate(net.model(net.add("ReduceSum", large, net.integers(0))), C600)
     assert found.peak is not None
     assert (found.peak.node, found.peak.ipu) == (large, 0)
-    assert found.peak.tensors == ((x, 2100), (large, 2100)), "a twentieth more than the mean"
-    assert found.by_memory()["live"] == 4200
+    assert found.peak.tensors == ((x, 2116), (large, 2116)), "more than the mean by the imbalance"
+    assert found.by_memory()["live"] == 2 * 2116
 
 
 def test_batches_of_a_call_share_its_fixed_cost() -> None:
@@ -230,7 +230,7 @@ def test_the_categories_of_published_profiles_come_out() -> None:
 RIGHT = (
     "resnet50 fp32 16, 32 I/O tiles",
     "resnet50 fp32 32, 32 I/O tiles",
-    "resnet50 fp16 90, 32 I/O tiles",
+    "resnet50 fp16 64, 32 I/O tiles",
     "resnet50 fp16 96, 32 I/O tiles",
     "resnet50 fp8 but first and last 96, 32 I/O tiles",
     "bert-base 256 fp32 2",
@@ -241,7 +241,6 @@ RIGHT = (
     "bert-base 128 128, 0.4",
     "bert-base 128 80, 0.6",
     "bert-large 128 4, 0.6",
-    "bert-large 128 18, 0.15",
     "roformer 356",
 )
 """Of the published verdicts those next to a change; docs/ipu-performance.md, section 8, names the misses."""

@@ -265,7 +265,7 @@ def _ipu_cost(
     return IpuCost(
         cycles=sum(operator.cycles for operator in mine),
         weight_bytes=walk.per_tile(weights),
-        code=code_of_all(mine, outlined=options.enable_outlining),
+        code=code_of_all(mine, outlined=options.enable_outlining).of_fullest(walk.calibration.imbalance),
         live_bytes=max((operator.live_bytes for operator in mine), default=0),
         handed_bytes=walk.per_tile(sum(handed)) if options.enable_pipelining else 0,
         io_tile_bytes=_io_tile_bytes(streams, options),

@@ -46,6 +46,13 @@ class Code:
         """Of the vertices' instructions."""
         return sum(size for _, size in self.vertices)
 
+    def of_fullest(self, imbalance: float) -> Code:
+        """That of the fullest tile, where the means are given: all vertices are on it."""
+        state, exchange, control = (
+            math.ceil(size * imbalance) for size in (self.state, self.exchange, self.control)
+        )
+        return Code(self.vertices, state, exchange, control)
+
     def with_messages(self, count: float) -> Code:
         """With the exchange of so many messages more."""
         return self + Code(exchange=_MESSAGE_BYTES * math.ceil(count))

@@ -155,6 +155,7 @@ def _patched(context: Context, source: Value, weights: Value) -> Work:
         exchange=work.exchange + math.ceil(context.exchange_cycles(moved)),
         steps=work.steps + 1,
         temporary_bytes=work.temporary_bytes + moved,
+        code=work.code.rearranging(moved),
     )
 
 
