@@ -254,7 +254,7 @@ def test_the_error_is_of_the_nearest_networks_that_have_figures_enough():
     assert choose_error(groups[:1], "vision", "fp16") is None
     assert parse_groups({"groups": [asdict(each) for each in groups]}) == groups
     assert group("transformer", "fp16").describe() == (
-        "for transformers in fp16 validation found a median error of 8%, 93% within 25 % "
+        "for transformers in fp16 validation found a median error of 8 %, 93 % within 25 % "
         "(50 figures of 4 families left out)"
     )
 

@@ -51,8 +51,9 @@ class ExpectedError:
         of = kinds.get(self.kind or "", "networks of other kinds" if self.kind else "networks of all kinds")
         words = f"{of} in {self.precision}" if self.precision else f"{of} in any precision"
         return (
-            f"for {words} validation found a median error of {self.median_error:.0%}, "
-            f"{self.within_25:.0%} within 25 % ({self.figures} figures of {self.families} families left out)"
+            f"for {words} validation found a median error of {100 * self.median_error:.0f} %, "
+            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} families "
+            "left out)"
         )
 
 
