@@ -40,4 +40,4 @@ def test_no_float_is_faster_than_a_half_but_where_poplibs_says_so() -> None:
             half, single = operator.cost.half, operator.cost.single
             if half.cycles / half.vector > single.cycles / single.vector:
                 slower.add(name)
-    assert slower == {"Mod", "Reciprocal", "Sqrt"}
+    assert slower == {"Mod", "Reciprocal", "Sqrt", "Tan"}

@@ -4,6 +4,7 @@ and sorting. Nobody measured them: their parts are added up (section 7.2)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx
@@ -11,7 +12,7 @@ from onnxgraph import Value
 
 from simipu.operators.formulas import products
 from simipu.operators.formulas.code import Code
-from simipu.operators.formulas.elementwise import BROADCAST, guess
+from simipu.operators.formulas.elementwise import BROADCAST, Elementwise, broadcast_cycles, guess
 from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES
 from simipu.operators.formulas.moving import move
 from simipu.operators.formulas.plan import Product
@@ -20,12 +21,13 @@ from simipu.operators.formulas.vertices import (
     BINARY_START,
     REARRANGE_CYCLES_PER_BYTE,
     REARRANGE_START,
+    SPREAD_START,
     InnerLoop,
 )
 from simipu.operators.formulas.work import Context, Work, is_wide
 from simipu.target import HALF_BYTES
 
-_ADD_HALF, _ADD_FLOAT = InnerLoop(3, 4), InnerLoop(3, 2)
+_ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
 _CORNERS = 4
 """Of a picture's grid around a point, whose values are weighed and added up."""
 _SAMPLING_PASSES = 8
@@ -35,6 +37,8 @@ _COMPARE_AND_SWAP = InnerLoop(25, 1)
 _INDEX_BYTES = 4
 _PARTS = 2
 """Of a complex number."""
+_ELLIPSIS, _FIRST_LETTER, _FIRST_DIGIT = "...", "A", ord("0")
+"""Of an einsum's equation."""
 _MASK, _PAST_KEYS = 3, 4
 """Inputs of Attention; keys of the past come before those that are given."""
 _HEADS_AXIS, _HEADS_RANK = 1, 4
@@ -48,6 +52,7 @@ def in_turn(kind: str, *works: Work) -> Work:
         compute=sum(work.compute for work in works),
         exchange=sum(work.exchange for work in works),
         steps=sum(work.steps for work in works),
+        local_steps=sum(work.local_steps for work in works),
         tiles=max(work.tiles for work in works),
         temporary_bytes=max(work.temporary_bytes for work in works),
         code=sum((work.code for work in works), Code()),
@@ -56,9 +61,9 @@ def in_turn(kind: str, *works: Work) -> Work:
     )
 
 
-def passes(context: Context, kind: str, value: Value, count: int) -> Work:
+def passes(context: Context, kind: str, value: Value, count: int, loops: Elementwise | None = None) -> Work:
     """So many additions or multiplications of the elements of a tensor, each in a step of its own."""
-    loop = _ADD_FLOAT if is_wide(value) else _ADD_HALF
+    loop = (loops or _ADDED).loop(value)
     return context.spread(kind, count * context.pass_over(value, loop, BINARY_START), steps=count)
 
 
@@ -103,51 +108,156 @@ def _find_heads(
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """An einsum of two operands as a product: sizes of the letters that both and the result have, that only
-    one operand has beside the result, and that are summed."""
+    """An einsum: the letters of each operand and of the result, and their sizes. Dimensions that an ellipsis
+    stands for have letters of their own, the same for all operands, counted from the last."""
 
-    groups: int
-    rows: int
-    k: int
-    n: int
+    terms: Sequence[str]
+    result: str
+    sizes: Mapping[str, int]
 
     @staticmethod
-    def parse(text: str, left: Value, right: Value) -> _Equation | None:
-        """None for equations that leave something to be understood."""
-        terms, arrow, result = text.replace(" ", "").partition("->")
-        sides = terms.split(",")
-        if not arrow or "." in text or [len(side) for side in sides] != [len(left.shape), len(right.shape)]:
-            return None
-        sizes = dict(zip(sides[0] + sides[1], (*left.shape, *right.shape), strict=True))
-        first, second, kept = set(sides[0]), set(sides[1]), set(result)
+    def parse(text: str, shapes: Sequence[Sequence[int]]) -> _Equation | None:
+        """None for an equation that does not suit the operands' shapes."""
+        given, arrow, result = text.replace(" ", "").partition("->")
+        terms, sizes = [], dict[str, int]()
+        for term, shape in zip(given.split(","), shapes, strict=False):
+            term = _named(term, len(shape) - len(term.replace(_ELLIPSIS, "")))
+            if len(term) != len(shape):
+                return None
+            terms.append(term)
+            for letter, size in zip(term, shape, strict=True):
+                sizes[letter] = max(size, sizes.get(letter, 1))
+        everything = "".join(terms)
+        most = max((sum(letter < _FIRST_LETTER for letter in term) for term in terms), default=0)
+        if not arrow:
+            result = _ELLIPSIS + "".join(
+                sorted(c for c in set(everything) if c >= _FIRST_LETTER and everything.count(c) == 1)
+            )
+        return _Equation(terms, _named(result, most), sizes)
 
-        def count(letters: set[str]) -> int:
-            return max(1, math.prod(sizes[letter] for letter in letters))
+    def count(self, letters: Collection[str]) -> int:
+        """Elements of a tensor with these dimensions."""
+        return max(1, math.prod(self.sizes.get(letter, 1) for letter in letters))
 
-        return _Equation(
-            count(first & second & kept),
-            count((first - second) & kept),
-            count((first | second) - kept),
-            count((second - first) & kept),
-        )
+    def products(self, element_bytes: int, partial_bytes: int) -> Iterator[Product]:
+        """Of the first two operands, of their result and the third, and so on: what no other operand and not
+        the result has is summed at once."""
+        left = set(self.terms[0])
+        for i, term in enumerate(self.terms[1:], 2):
+            right, later = set(term), set(self.result).union(*self.terms[i:])
+            kept = (left | right) & later
+            yield Product(
+                self.count(left & right & kept),
+                self.count((left - right) & kept),
+                self.count((left | right) - kept),
+                self.count((right - left) & kept),
+                element_bytes,
+                partial_bytes,
+            )
+            left = kept
+
+
+def _named(term: str, hidden: int) -> str:
+    """With a digit, which no equation has, for each dimension that the ellipsis stands for, from the last."""
+    return term.replace(_ELLIPSIS, "".join(chr(_FIRST_DIGIT + i) for i in reversed(range(max(0, hidden)))))
 
 
 def einsum(context: Context) -> Work:
     """One operand is moved or added up; two are a product, as PopRT's replace_einsum_with_matmul makes of it;
-    more are guessed."""
-    if len(context.inputs) == 1:
+    more are products one after the other. Transposes of operands and results are views."""
+    values = [value for value in context.inputs if value is not None]
+    if len(values) == 1:
         shrinks = context.result.size < context.source.size
         return reduction(context) if shrinks else move(context)
-    operands = 2
-    left, right = context.operands
     text = context.attribute("equation", b"").decode("utf-8", "replace")
-    found = _Equation.parse(text, left, right) if len(context.inputs) == operands else None
-    if found is None:
+    equation = _Equation.parse(text, [value.shape for value in values])
+    if equation is None or len(equation.terms) != len(values):
         return guess(context)
-    widths = products.find_widths(context, left, right)
-    return products.with_dynamic_operands(
-        context, products.planned(context, Product(found.groups, found.rows, found.k, found.n, *widths))
+    found = list(equation.products(*products.find_widths(context, *context.operands)))
+    if len(found) == 1:
+        work = products.planned(context, products.with_stored(context, found[0]))
+        return products.with_dynamic_operands(context, work)
+    return in_turn("matmul", *(products.planned(context, product) for product in found))
+
+
+def scaled(loop: Elementwise, *, finds_range: bool = False) -> products.Formula:
+    """From or to whole numbers of 8 bits: a cast, and a product with the scale and a sum with the zero point,
+    which are scalars or a value for each channel; a range that is not known is two reductions more."""
+
+    def formula(context: Context) -> Work:
+        wide = context.result if is_wide(context.result) else context.source
+        value = replace(wide, bytes_per_element=max(HALF_BYTES, min(4, wide.bytes_per_element)))
+        own = context.spread("cast", context.pass_over(value, loop.loop(value)), steps=0, local_steps=1)
+        ranges = [reduction(context)] * 2 if finds_range else []
+        return in_turn("cast", *ranges, passes(context, "cast", value, 2, BROADCAST), own)
+
+    return formula
+
+
+def batch_norm(context: Context) -> Work:
+    """With what was learnt: a vector for each channel is taken off, multiplied with, multiplied with again
+    and added (poplin's Norms.cpp: whiten, then scale and bias). Mostly a converter has folded it."""
+    channels, rank = (
+        context.result.shape[1] if len(context.result.shape) > 1 else 1,
+        len(context.result.shape),
     )
+    vector = Value((channels, *[1] * max(0, rank - 2)), context.result.bytes_per_element)
+    layout = context.source_layout
+    elements = context.fullest(context.result.size, layout)
+    count = 4
+    cycles, received = broadcast_cycles(context, vector, elements, layout)
+    return context.spread(
+        "norm", count * cycles, context.exchange_cycles(count * received), steps=count, layout=layout
+    )
+
+
+def local_response(context: Context) -> Work:
+    """Squares, their sums over as many neighbouring channels as it says, which are exchanged once, a power,
+    and a product."""
+    value, size = context.result, max(1, context.attribute("size", 1))
+    power = context.spread(
+        "norm", context.pass_over(value, InnerLoop(context.calibration.pow_cycles, 1)), steps=0, local_steps=1
+    )
+    sums = replace(
+        passes(context, "norm", value, size + 2),
+        exchange=math.ceil(context.exchange_cycles(context.bytes_per_tile(value))),
+    )
+    return in_turn("norm", sums, power)
+
+
+def arg_extreme(context: Context) -> Work:
+    """A reduction of values with their indices: a pair is a compare and two selects, float or not (popops'
+    ReductionVertexDefs: the vertices are not vectorised; 8 cycles are assumed for an element)."""
+    looked = context.pass_over(context.source, InnerLoop(8, 1))
+    work = reduction(context)
+    return replace(work, compute=work.compute + math.ceil(looked))
+
+
+def cumulative(context: Context) -> Work:
+    """PopART multiplies with a triangle of ones (cumsumx.cpp), one row after the other being too slow."""
+    source = context.source
+    axis_input = 1
+    known = context.known_scalar(axis_input) if context.has(axis_input) else None
+    rank = len(source.shape)
+    axis = int(known) if known is not None and -rank <= known < rank else -1
+    length = source.shape[axis] if rank else 1
+    return _transform(context, max(1, source.size // max(1, length)), length, length)
+
+
+def resized(context: Context) -> Work:
+    """The nearest value is a view of a copy (PopART's resizex.cpp); what lies between is a weighed sum of the
+    neighbours along each axis that changes."""
+    source = context.source
+    if context.attribute("mode", b"nearest") == b"nearest":
+        copied = context.bytes_per_tile(source) / context.target.copy_bytes_per_cycle
+        return context.spread(
+            "data movement",
+            SPREAD_START + copied,
+            steps=0,
+            local_steps=1,
+            temporary=context.bytes_per_tile(source),
+        )
+    return sample(context, context.result)
 
 
 def widened(product: products.Formula, left: int, right: int) -> products.Formula:

@@ -194,6 +194,19 @@ def _copied(context: Context, elements: int, width: int) -> float:
     return elements * width / context.target.copy_bytes_per_cycle
 
 
+def multiply(context: Context) -> Work:
+    """A tensor times itself is its square."""
+    first, second = context.node.input[:2]
+    if first == second:
+        return _SQUARE(_alone(context))
+    return Elementwise(_ADDED.half, _ADDED.single, broadcasts=True)(context)
+
+
+def _alone(context: Context) -> Context:
+    """The same node without its second operand."""
+    return replace(context, inputs=context.inputs[:1], layouts=context.layouts[:1])
+
+
 def divide(context: Context) -> Work:
     """PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul)."""
     if is_broadcast(context) and context.is_constant(1):
@@ -222,8 +235,7 @@ def power(context: Context) -> Work:
     if exponent == 1.0:
         return Work("view")
     if exponent in _BY_EXPONENT:
-        alone = replace(context, inputs=context.inputs[:1], layouts=context.layouts[:1])
-        return _BY_EXPONENT[exponent](alone)
+        return _BY_EXPONENT[exponent](_alone(context))
     loop = InnerLoop(context.calibration.pow_cycles, 1)
     return Elementwise(loop, loop)(context)
 

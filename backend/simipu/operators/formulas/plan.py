@@ -282,12 +282,6 @@ class _Ways:
         exchange *= self.serial * self.groups
         return exchange
 
-    @property
-    def streamed_bytes(self) -> Array:
-        """That pass the AMP units: inputs, and sums."""
-        found: Array = self.serial * self.groups * (self.input_bytes + self.partial_bytes)
-        return found
-
     def messages(self) -> Array:
         """Received by a tile: of a block of channels the rows of its part of a field, which is taken to be as
         high as it is wide, or all rows of a matmul, which have one dimension only."""
@@ -315,8 +309,9 @@ def _plan(
     one another only save memory: they are tried where the fastest way without them does not fit."""
     for serial in (False, True):
         found = _Counted.of(_Ways.of(product, target, serial=serial), options, calibration)
-        if found.fits[found.fastest]:
-            return found.plan(found.fastest, calibration, swapped=swapped)
+        fastest = int(np.argmin(found.total))
+        if found.fits[fastest]:
+            return found.plan(fastest, calibration, swapped=swapped)
     return found.plan(found.best, calibration, swapped=swapped)
 
 
@@ -350,24 +345,16 @@ class _Counted:
     def of(ways: _Ways, options: PlanOptions, calibration: Calibration) -> _Counted:
         """Counted for that chip and its options."""
         compute, is_other, other_kind = _compute(ways, options, calibration)
-        compute += v.TRANSFORM.cycles(
-            ways.product.packed_bytes / ways.product.element_bytes / ways.target.num_tiles,
-            ways.product.element_bytes,
-        )
-        compute += (
-            calibration.field_cycles
-            if ways.product.convolution
-            else calibration.streamed_cycles_per_byte * ways.streamed_bytes
-        )
+        product = ways.product
+        packed = product.packed_bytes / product.element_bytes / ways.target.num_tiles
+        compute += v.TRANSFORM.cycles(packed, product.element_bytes)
+        streamed = ways.serial * ways.groups * (ways.input_bytes + ways.partial_bytes)
+        each = 0.0 if product.convolution else calibration.streamed_cycles_per_byte
+        compute += calibration.field_cycles * product.convolution + each * streamed
         exchange = ways.exchange_cycles()
         total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)
         fits = ways.memory <= options.available_memory_proportion * ways.target.bytes_per_tile
         return _Counted(ways, compute, exchange, total, fits, is_other, other_kind)
-
-    @property
-    def fastest(self) -> int:
-        """Whether or not it fits."""
-        return int(np.argmin(self.total))
 
     @property
     def best(self) -> int:

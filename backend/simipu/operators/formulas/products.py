@@ -9,11 +9,10 @@ from dataclasses import replace
 from onnxgraph import Value
 
 from simipu.operators.formulas.code import FIELD, PRODUCT, SLIC_CODE, VMAC_CODE, Code, code_of
-from simipu.operators.formulas.elementwise import BROADCAST, quarter_cast_cycles
+from simipu.operators.formulas.elementwise import broadcast_cycles, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.vertices import (
-    BINARY_START,
     REARRANGE_CYCLES_PER_BYTE,
     SERIAL_SLICE,
     SLIC,
@@ -57,7 +56,7 @@ def matmul(context: Context) -> Work:
     groups, rows, n = _matrices(left.shape, right.shape)
     widths = find_widths(context, left, right)
     work = _cast_and_planned(
-        context, _dense(context, Product(groups, rows, max(1, left.shape[-1]), n, *widths))
+        context, with_stored(context, Product(groups, rows, max(1, left.shape[-1]), n, *widths))
     )
     return with_dynamic_operands(context, work)
 
@@ -70,7 +69,7 @@ def _matrices(left: Sequence[int], right: Sequence[int]) -> tuple[int, int, int]
     return groups, max(1, math.prod(left[:-1]) // groups), max(1, columns // groups)
 
 
-def _dense(context: Context, product: Product) -> Product:
+def with_stored(context: Context, product: Product) -> Product:
     """The same with the weights as its columns, where one of the operands is known: it does not matter
     which."""
     known = [context.is_constant(i) for i in range(2)]
@@ -111,7 +110,9 @@ def gemm(context: Context) -> Work:
     left, right = context.operands
     rows, n = (max(1, size) for size in context.result.shape)
     product = Product(1, rows, max(1, left.size // rows), n, *find_widths(context, left, right))
-    return _with_bias(context, _cast_and_planned(context, _dense(context, product)))
+    work = _cast_and_planned(context, with_stored(context, product))
+    axes = (-2 if context.attribute("transA", 0) else -1, -1 if context.attribute("transB", 0) else -2)
+    return _with_bias(context, with_dynamic_operands(context, work, axes))
 
 
 def convolution(context: Context) -> Work:
@@ -310,14 +311,23 @@ def _code(plan: Plan, product: Product) -> Code:
 
 
 def _with_bias(context: Context, work: Work) -> Work:
-    """A bias is a vector that is added afterwards, in a step of its own: poplin::addBias is no part of the
-    product's vertex."""
+    """A bias is a vector that is added afterwards, in a step of its own, as by Add: poplin::addBias is no
+    part of the product's vertex."""
     bias_input = 2
-    if not context.has(bias_input):
+    bias = context.inputs[bias_input] if context.has(bias_input) else None
+    if bias is None:
         return work
-    bias = context.pass_over(context.result, BROADCAST.loop(context.result), BINARY_START)
-    code = work.code + code_of("elementwise", "bias", 1)
-    return replace(work, compute=work.compute + math.ceil(bias), steps=work.steps + 1, code=code)
+    if "Conv" in context.node.op_type:
+        bias = replace(bias, shape=(bias.size, *[1] * (len(context.result.shape) - 2)))
+    elements = context.fullest(context.result.size, work.layout)
+    cycles, received = broadcast_cycles(context, bias, elements, work.layout)
+    return replace(
+        work,
+        compute=work.compute + math.ceil(cycles),
+        exchange=work.exchange + math.ceil(context.exchange_cycles(received)),
+        steps=work.steps + 1,
+        code=work.code + code_of("elementwise", "bias", 1),
+    )
 
 
 def recurrent(context: Context) -> Work:

@@ -32,7 +32,7 @@ _PASSES = 2
 """Of a norm with vectors: a factor and a summand."""
 _CHANNELS_LAST = 2
 """Axes of a tensor whose norm is of its rows; of more, channels are the second."""
-_OF_CHANNELS = ("GroupNormalization", "InstanceNormalization", "LRN")
+_OF_CHANNELS = ("GroupNormalization", "InstanceNormalization")
 _EXP_START = 55
 _EXP, _EXP_FLOAT = InnerLoop(4, 4), InnerLoop(6, 2)
 
@@ -204,16 +204,6 @@ def norm(context: Context) -> Work:
         temporary=2 * context.bytes_per_tile(value),
         layout=layout,
     )
-
-
-def scaled(context: Context) -> Work:
-    """A norm whose statistics are known: a factor and a summand for each channel."""
-    value, layout = context.source, context.source_layout
-    vector = Value(value.shape[1:2] + (1,) * len(value.shape[2:]), value.bytes_per_element)
-    elements = context.fullest(value.size, layout)
-    cycles, received = broadcast_cycles(context, vector, elements, layout)
-    exchange = context.exchange_cycles(_PASSES * received)
-    return context.spread("norm", _PASSES * cycles, exchange, steps=_PASSES, layout=layout)
 
 
 def reduction(context: Context) -> Work:
