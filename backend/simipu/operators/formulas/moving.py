@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from simipu.operators.formulas.code import code_of
-from simipu.operators.formulas.layout import linear
+from simipu.operators.formulas.layout import WHOLE_ATOM_BYTES, linear
 from simipu.operators.formulas.vertices import (
     GATHER_HIT,
     GATHER_INDEX,
@@ -17,6 +18,10 @@ from simipu.operators.formulas.vertices import (
 )
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
+
+_MOST_SHARES = 16
+"""Of the numbers: each is a copy of the table."""
+_INDEX_BYTES = 4
 
 
 def move(context: Context) -> Work:
@@ -46,31 +51,62 @@ def _atom_bytes(context: Context) -> int:
 
 
 def gather(context: Context) -> Work:
-    """Embedding lookup: the table is split over tiles, each of which scans the indices for those of its own.
-
-    Copies of the table, among which the indices are divided, shorten the scan and lengthen the broadcast:
-    there are so many that one takes as long as the other.
-    """
+    """Lookup of rows by number (popops' multi-slice): rows are cut, the table is parted, and the numbers are
+    shared out; the cheapest of these ways is taken."""
     table, indices = context.inputs[0], context.inputs[1]
     if table is None or indices is None or context.is_constant(1):
         return move(context)
-    tiles = context.target.num_tiles
-    scan = indices.size * GATHER_INDEX
-    broadcast = table.bytes / tiles / context.target.exchange_bytes_per_cycle
-    copies = min(tiles, max(1, math.floor((scan / max(broadcast, 1)) ** 0.5)))
-    row_bytes = context.result.bytes / max(1, indices.size)
-    hits = math.ceil(indices.size / tiles)
-    # A row is copied 4 bytes a cycle: two loads and a store for each 64 bits.
-    compute = (
-        context.target.workers_per_tile * GATHER_WORKER + scan / copies + hits * (GATHER_HIT + row_bytes / 4)
+    lookup = _Lookup(
+        context,
+        count=max(1, indices.size),
+        row=max(1, context.result.size // max(1, indices.size)),
+        table_rows=max(1, table.size // max(1, context.result.size // max(1, indices.size))),
+        width=table.bytes_per_element,
     )
-    received = context.bytes_per_tile(context.result) + indices.bytes / copies
-    exchange = (copies - 1) * broadcast + context.exchange_cycles(received)
-    # The first of the copies is the table itself.
-    temporary = math.ceil((copies - 1) * table.bytes / tiles)
+    compute, exchange, temporary = min(lookup.iter_ways(), key=lambda way: way[0] + way[1])
     even = linear(context.node.output[0], context.result)
     layout = replace(even, imbalance=context.calibration.lookup_imbalance)
     return context.spread("gather", compute, exchange, steps=3, temporary=temporary, layout=layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    """`count` rows of `row` elements out of `table_rows`."""
+
+    context: Context
+    count: int
+    row: int
+    table_rows: int
+    width: int
+
+    def iter_ways(self) -> Iterator[tuple[float, float, int]]:
+        """Compute, exchange and bytes copied, of a tile: rows in parts of whole vectors, numbers in shares,
+        each of which needs the table anew (section 6.2)."""
+        tiles = self.context.target.num_tiles
+        for columns in _powers_of_two(max(1, self.row * self.width // WHOLE_ATOM_BYTES)):
+            for shares in _powers_of_two(min(_MOST_SHARES, self.count, tiles // min(columns, tiles))):
+                parts = max(1, min(tiles // (columns * shares), self.table_rows))
+                yield self._way(math.ceil(self.row / columns), shares, parts)
+
+    def _way(self, columns: int, shares: int, parts: int) -> tuple[float, float, int]:
+        """Where a tile has so many columns of a part of the table. Of several parts each gives a candidate
+        for each number, of which a second stage takes the right one."""
+        workers = self.context.target.workers_per_tile
+        hit = GATHER_HIT + 2 * math.ceil(columns * self.width / 4)
+        scanned = math.ceil(self.count / shares / workers)
+        hits = math.ceil(scanned / parts)
+        compute = float(workers * (GATHER_WORKER + hits * hit + (scanned - hits) * GATHER_INDEX))
+        own = math.ceil(self.table_rows / parts) * columns * self.width if shares > 1 else 0
+        candidates = self.count / shares * columns * self.width if parts > 1 else 0.0
+        if parts > 1:
+            taken = math.ceil(self.count / shares / parts / workers)
+            compute += workers * (GATHER_WORKER + taken * hit)
+        received = own + candidates + self.count / shares * _INDEX_BYTES
+        return compute, self.context.exchange_cycles(received), math.ceil(own + candidates)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    return [1 << bit for bit in range(most.bit_length())]
 
 
 def control(context: Context, runs: int) -> Work:
