@@ -284,7 +284,7 @@ def test_nodes_say_on_which_of_several_chips_they_are(browser, tmp_path):
     assert browser.read_console() == []
     assert set(sort_by(browser, "IPU")) == {"0", "1"}
     assert "2 x C600 (ipu21)" in browser.run("return document.getElementById('subject').textContent")
-    assert browser.run("return document.querySelectorAll('#memory tbody tr').length") == 2
+    assert browser.run("return document.querySelectorAll('#ipus tbody tr').length") == 2
 
 
 def test_a_graph_of_many_nodes_is_a_page_of_bounded_size(browser, tmp_path):

@@ -368,7 +368,7 @@
     const alive = page.memory.alive.map(([name, size]) => [name, kib(size), percent(size / page.memory.tile)]);
     const beside = page.memory.io_tile ? make("p", { class: "note" }, `An I/O tile needs ${kib(page.memory.io_tile)}.`) : null;
     const ipus = page.memory.ipus.length > 1 ? table(["IPU|", "cycles|", "peak of a tile|", "fits"],
-      page.memory.ipus.map(([number, cycles, peak, fits]) => [number, whole(cycles), kib(peak), fitting(fits)])) : null;
+      page.memory.ipus.map(([number, cycles, peak, fits]) => [number, whole(cycles), kib(peak), fitting(fits)]), "ipus") : null;
     section("memory", "What fills the fullest tile", "At its peak, by what it holds." + at,
       chart("chart-memory", "Memory of the fullest tile", () => drawShares(held, memoryColour, kib, page.memory.tile), { still: true }), beside,
       make("div", { class: "pair" }, ...[
