@@ -188,18 +188,18 @@ def write_polled(repository: Path) -> list[str]:
         write_model(repository / f"executable_{mode}", scale_model(2), set_mode(mode))
     write_model(repository / "configuration", scale_model(2))
     write_model(repository / "broken", scale_model(2))
-    machine = ["--backend-config=poplar,sim_num_IPUs=1", "--backend-config", "poplar,sim_ipu_version=2"]
+    machine = ["--backend-config=poplar,sim_num_IPUs=1", "--backend-config", "poplar,sim_ipu_version=c600"]
     return ["--model-control-mode=poll", "--repository-poll-secs=1", "--exit-timeout-secs=3", *machine]
 
 
 def write_other_machine(repository: Path) -> list[str]:
-    write_model(repository / "ipu2", scale_model(2))
+    write_model(repository / "ipu2", scale_model(2), options=CompilerOptions(ipu_version="ipu2"))
     write_model(repository / "ipu21", scale_model(2), options=CompilerOptions(ipu_version="ipu21"))
     return ["--backend-config=poplar,sim_ipu_version=21", "--backend-config", "poplar,sim_tiles_per_IPU=4"]
 
 
 def write_no_machine(repository: Path) -> list[str]:
-    write_model(repository / "ipu2", scale_model(2))
+    write_model(repository / "ipu2", scale_model(2), options=CompilerOptions(ipu_version="ipu2"))
     return ["--backend-config=poplar,use_sim_if_no_hw=false"]
 
 
