@@ -233,14 +233,15 @@ def test_the_parts_of_the_latency_add_up_in_text_and_json(options):
     assert "half partials on" in text
 
 
-def group(kind, precision, figures=50, error=0.08):
-    return ExpectedError(kind, precision, 4, figures, error, 0.93)
+def group(kind, precision, figures=50, error=0.08, networks=4):
+    return ExpectedError(kind, precision, networks, figures, error, 0.93)
 
 
 def test_the_error_is_of_the_nearest_networks_that_have_figures_enough():
     groups = (
         group("transformer", "fp16", error=0.01),
         group("transformer", "fp8", figures=4, error=0.02),
+        group("transformer", "fp32", networks=1, error=0.02),
         group("transformer", None, error=0.03),
         group(None, "fp8", error=0.04),
         group(None, None, error=0.05),
@@ -255,7 +256,7 @@ def test_the_error_is_of_the_nearest_networks_that_have_figures_enough():
     assert parse_groups({"groups": [asdict(each) for each in groups]}) == groups
     assert group("transformer", "fp16").describe() == (
         "for transformers in fp16 validation found a median error of 8 %, 93 % within 25 % "
-        "(50 figures of 4 families left out)"
+        "(50 figures of 4 networks, each left out)"
     )
 
 

@@ -21,8 +21,8 @@ BATCH, WIDTH = 4, 16
 STEPS = 1000
 """Operators one after the other: some 0.4 ms on a CPU, where 0.1 ms is modelled for a program of no
 cycles."""
-SLOW_CYCLES, CLOCK_HZ = 266_000_000, 1_330_000_000
-"""Of a batch of the slow chip: 0.2 s of an ipu2."""
+SLOW_CYCLES, CLOCK_HZ = 300_000_000, 1_500_000_000
+"""Of a batch of the slow chip: 0.2 s of a C600."""
 REQUESTS = 4
 
 

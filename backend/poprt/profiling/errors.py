@@ -16,8 +16,8 @@ from typing import Any
 from simipu.cost import Estimate
 
 FILE = "errors.json"
-_LEAST_FIGURES = 5
-"""Of a group: fewer say nothing of the next network."""
+_LEAST_FIGURES, _LEAST_FAMILIES = 5, 2
+"""Of a group: fewer, or those of one network, say nothing of the next."""
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose", "DeformConv", "ConvInteger", "QLinearConv"})
 _RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 _ATTENTION = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
@@ -33,7 +33,7 @@ class ExpectedError:
     precision: str | None
     """None for all precisions."""
     families: int
-    """Of networks, each left out in turn."""
+    """Networks, each left out in turn."""
     figures: int
     """Published measurements that were predicted."""
     median_error: float
@@ -52,8 +52,8 @@ class ExpectedError:
         words = f"{of} in {self.precision}" if self.precision else f"{of} in any precision"
         return (
             f"for {words} validation found a median error of {100 * self.median_error:.0f} %, "
-            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} families "
-            "left out)"
+            f"{100 * self.within_25:.0f} % within 25 % ({self.figures} figures of {self.families} networks, "
+            "each left out)"
         )
 
 
@@ -84,7 +84,11 @@ def find_error(estimate: Estimate, precision: str) -> ExpectedError | None:
 
 def choose_error(groups: Sequence[ExpectedError], kind: str, precision: str) -> ExpectedError | None:
     """The nearest of the groups that has figures enough."""
-    found = {(each.kind, each.precision): each for each in groups if each.figures >= _LEAST_FIGURES}
+    found = {
+        (each.kind, each.precision): each
+        for each in groups
+        if each.figures >= _LEAST_FIGURES and each.families >= _LEAST_FAMILIES
+    }
     for key in ((kind, precision), (kind, None), (None, precision), (None, None)):
         if key in found:
             return found[key]
