@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import memory_cases
 import networks
@@ -12,6 +13,7 @@ import pytest
 from cost_models import C600
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto
 from onnxgraph import graph_values
 from poprt.pipeline import estimate
 from simipu.cost import CALIBRATION, CostOptions
@@ -19,6 +21,7 @@ from simipu.cost.liveness import Liveness
 from simipu.cost.memory import HOST_EXCHANGE_BYTES, STACK_BYTES
 from simipu.cost.outlining import find_copied_weights
 from simipu.operators.formulas.code import NO_CODE, PIECE_BYTES, Code, code_of
+from simipu.operators.formulas.plan import PlanOptions, Product, plan_product
 
 OPERATORS = ("Add", "Sub", "Relu", "Concat", "Identity")
 SIZE = 1000
@@ -187,6 +190,43 @@ def test_the_buffers_of_streams_are_the_hosts() -> None:
     one, three = (estimate(model, C600, CostOptions(stream_buffering_depth=depth)) for depth in (1, 3))
     assert (one.host_buffer_bytes, three.host_buffer_bytes) == (2 * SIZE, 6 * SIZE)
     assert one.by_memory() == three.by_memory()
+
+
+def test_what_lies_where_it_is_taken_is_copied_only_for_others_or_by_parts() -> None:
+    found = plan_product(Product(480, 384, 384, 64), C600, PlanOptions(), CALIBRATION.planning)
+    alone = replace(found, copies=(100, 20, 3), receivers=(1, 1), serial=1)
+    assert alone.copied_bytes() == 123
+    assert alone.copied_bytes(stay=(True, False)) == 23
+    assert alone.copied_bytes(stay=(True, True)) == 3
+    assert replace(alone, receivers=(2, 1)).copied_bytes(stay=(True, True)) == 103
+    assert replace(alone, serial=2).copied_bytes(stay=(True, True)) == 123
+
+
+def test_scores_of_attention_stay_whole_from_product_to_product() -> None:
+    """3 tiles have a head of 384 x 384 scores; the softmax between is in place."""
+    net = networks.Builder()
+    query, key, value = (net.input(name, [40, 12, 384, 64]) for name in ("q", "k", "v"))
+    scores = net.add("MatMul", query, net.add("Transpose", key, perm=[0, 1, 3, 2]))
+    softmax = net.add("Softmax", scores, axis=-1)
+    net.add("MatMul", softmax, value)
+    found = {each.name: each for each in estimate(net.model("MatMul_3"), C600).operators}
+    assert found[softmax].work.temporary_bytes <= 12 * 384, "three floats of a row"
+    assert found["MatMul_3"].work.temporary_bytes < 128 * 384 * 2, "less than a tile's scores"
+
+
+def test_a_cast_takes_the_place_of_what_it_was_made_of() -> None:
+    """Of 4,096 x 1,024 halves, which are 6 kB of a tile, only quarters are left while they are multiplied."""
+
+    def live(keeps: bool) -> int:
+        net = networks.Builder()
+        x = net.input("x", [4096, 1024])
+        weight = net.weight(1024, 1024, element=TensorProto.FLOAT8E4M3FNUZ)
+        y = net.add("MatMul", net.add("Sub", x, net.weight(1024)), weight)
+        y = net.add("Add", y, "Sub_0") if keeps else net.add("Relu", y)
+        found = {operator.op_type: operator for operator in estimate(net.model(y), C600).operators}
+        return found["MatMul"].live_bytes
+
+    assert live(True) - live(False) == pytest.approx(4096 * 1024 * 2 / 1472, rel=0.02)
 
 
 def product(rows: int, k: int, n: int) -> int:

@@ -99,7 +99,7 @@ class Walk:
                 yield from self._iter_bodies(node, bodies, ipus[i], inside, live)
             else:
                 work = self._work(node)
-                gone = self.per_tile(liveness.freed) if work.replaces_source else 0
+                gone = min(self.per_tile(liveness.freed), work.replaced_bytes)
                 live = max(live, live + work.temporary_bytes - gone)
                 yield self._operator(node, work, ipus[i], inside, live)
 

@@ -111,8 +111,12 @@ class Plan:
     copies: tuple[int, int, int]
     """Bytes of a tile for copies of the rows, of the columns, and of the sums: those that are the result are
     no copy."""
-    is_shared: bool
-    """Whether several tiles take the same part of the columns, or parts of them follow one another."""
+    receivers: tuple[int, int]
+    """Tiles that take the same part of the rows, and of the columns."""
+    k_parts: int
+    """Tiles over which the sums are split."""
+    serial: int
+    """Parts that follow one another."""
     messages: int
     """Received by a tile, each in one piece: blocks of channels of a field row, blocks of weights, partial
     sums."""
@@ -133,11 +137,14 @@ class Plan:
         """Without syncs."""
         return self.compute + self.exchange
 
-    def copied_bytes(self, *, stored: bool = False) -> int:
-        """Of a tile, beside the operands and the result. Columns that are weights wait where they are used:
-        they are copied only where other tiles take them, too."""
-        rows, columns, sums = self.copies
-        return rows + sums + (columns if self.is_shared or not stored else 0)
+    def copied_bytes(self, *, stay: tuple[bool, bool] = (False, False)) -> int:
+        """Of a tile, beside the operands and the result. Rows or columns that `stay` are where they are
+        taken: they are copied only if other tiles take them, too, or a part after the other."""
+        *operands, sums = self.copies
+        return sums + sum(
+            0 if here and receivers == self.serial == 1 else size
+            for size, receivers, here in zip(operands, self.receivers, stay, strict=True)
+        )
 
 
 @lru_cache(maxsize=16384)
@@ -367,6 +374,7 @@ class _Counted:
         ways = self.ways
         splits = {"rows": ways.row_split, "in": ways.k_split, "out": ways.n_split, "serial": ways.serial}
         busy = (ways.shares * ways.row_split * ways.k_split * ways.n_split)[way]
+        receivers = (int(ways.n_split[way]), int(ways.row_split[way]))
         *operands, sums = (math.ceil(size) for size in ways.copies()[:, way])
         results = ways.groups * ways.rows * ways.n * ways.n_serial / ways.k_split
         return Plan(
@@ -376,7 +384,9 @@ class _Counted:
             tiles=min(ways.target.num_tiles, int(busy)),
             temporary_bytes=math.ceil(ways.memory[way]),
             copies=(*(operands[::-1] if swapped else operands), sums),
-            is_shared=bool(ways.serial[way] > 1 or (ways.n_split if swapped else ways.row_split)[way] > 1),
+            receivers=(receivers[1], receivers[0]) if swapped else receivers,
+            k_parts=int(ways.k_split[way]),
+            serial=int(ways.serial[way]),
             messages=int(ways.messages()[way]),
             result_elements=math.ceil(results[way]),
             row_parts=int((ways.row_split if swapped else ways.n_split)[way]),

@@ -100,7 +100,6 @@ def with_dynamic_operands(context: Context, work: Work, axes: tuple[int, int] = 
         compute=work.compute + math.ceil(sum(cycles)),
         exchange=work.exchange + math.ceil(context.exchange_cycles(copied)),
         steps=work.steps + len(found),
-        temporary_bytes=work.temporary_bytes + copied,
         code=work.code.rearranging(copied),
     )
 
@@ -259,7 +258,7 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
         compute=work.compute + math.ceil(sum(quarter_cast_cycles(value, context) for value in wide)),
         steps=work.steps + len(wide),
         temporary_bytes=work.temporary_bytes + sum(context.per_tile(value.size) for value in wide),
-        replaces_source=True,
+        replaced_bytes=sum(map(context.bytes_per_tile, wide)),
         code=work.code + code_of("elementwise", "cast to fp8", len(wide)),
     )
 
@@ -267,20 +266,39 @@ def _cast_and_planned(context: Context, product: Product) -> Work:
 def planned(context: Context, product: Product) -> Work:
     """A product with operands that lie and are as its plan wants them."""
     plan = plan_product(product, context.target, context.plan_options, context.calibration.planning)
-    stored = product.stored or (product.field and context.is_constant(1))
+    # What goes to many tiles is brought into the plan's layout first, once.
+    rearranged = sum(
+        context.bytes_per_tile(value)
+        for i, (value, receivers) in enumerate(zip(context.inputs[:2], plan.receivers, strict=False))
+        if value is not None and context.layout(i) is not None and receivers > MOST_RECEIVERS
+    )
     return Work(
         "convolution" if "Conv" in context.node.op_type else "matmul",
         compute=plan.compute,
         exchange=plan.exchange,
         steps=plan.steps,
         tiles=plan.tiles,
-        temporary_bytes=plan.copied_bytes(stored=stored),
+        temporary_bytes=_copied_bytes(plan, product, context) + rearranged,
+        replaced_bytes=rearranged,
         code=_code(plan, product),
         macs=product.macs,
         plan=f"{plan.kind} {plan.splits}".strip(),
         layout=_result_layout(plan, context),
         broadcasts=plan.row_parts,
     )
+
+
+def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
+    """Weights wait where they are taken, and so do rows that a product has left whole where the next takes
+    them, as the scores of attention (section 8.1)."""
+    left, stored = context.layout(0), product.stored or (product.field and context.is_constant(1))
+    whole = (
+        left is not None
+        and left.axis == len(context.operands[0].shape) - 1
+        and left.grain % BLOCK == 0
+        and left.row_parts == plan.k_parts
+    )
+    return plan.copied_bytes(stay=(whole and not product.field, stored))
 
 
 def _result_layout(plan: Plan, context: Context) -> Layout:

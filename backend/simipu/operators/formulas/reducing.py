@@ -35,6 +35,8 @@ _CHANNELS_LAST = 2
 _OF_CHANNELS = ("GroupNormalization", "InstanceNormalization")
 _EXP_START = 55
 _EXP, _EXP_FLOAT = InnerLoop(4, 4), InnerLoop(6, 2)
+_OF_A_ROW_BYTES = 12
+"""Of its largest element, its sum and the inverse of that, in float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ def softmax_of(context: Context, value: Value, layout: Layout | None = None, axi
         exchange,
         steps=4 if split else 1,
         local_steps=6,
-        temporary=context.bytes_per_tile(value),
+        # In place but for the largest of each row, its sum and the sum's inverse.
+        temporary=rows.count * _OF_A_ROW_BYTES,
         layout=layout,
     )
 
@@ -170,7 +173,8 @@ def _by_rows(context: Context, kind: str, vertex: RowVertex, vectors: Sequence[V
         context.exchange_cycles(received),
         steps=1 if parts == 1 else 2,
         local_steps=1,
-        temporary=2 * moved,
+        # Rows are brought together; in place, that is all.
+        temporary=moved,
         layout=replace(linear(context.node.output[0], value), imbalance=max(1.0, imbalance)),
     )
 

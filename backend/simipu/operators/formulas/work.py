@@ -37,9 +37,9 @@ class Work:
     tiles: int = 0
     temporary_bytes: int = 0
     code: Code = NO_CODE
-    replaces_source: bool = False
-    """Whether what it copies of its source takes the source's place: a cast before a product, behind which
-    the source may be gone."""
+    replaced_bytes: int = 0
+    """Of a tile, of operands that are copied before all else, as casts and rearrangements do: they may be
+    gone while the copies are there."""
     macs: int = 0
     plan: str = ""
     fallback: bool = False
