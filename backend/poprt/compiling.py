@@ -219,19 +219,24 @@ def check_memory(cost: Estimate, options: CompilerOptions) -> None:
     """Raise OutOfMemoryError where a tile is too small, unless options allow that."""
     if cost.fits:
         return
-    parts = ", ".join(f"{name} {size}" for name, size in cost.by_memory().items())
-    fullest = cost.peak.node if cost.peak else ""
-    fullest_ipu = max(range(len(cost.ipus)), key=lambda ipu: cost.ipus[ipu].peak_tile_bytes, default=0)
-    tile = fullest_ipu * cost.target.tiles_per_ipu
+    fullest = cost.fullest
+    tile = cost.ipus.index(fullest) * cost.target.tiles_per_ipu
+    if fullest.peak_tile_bytes > cost.target.bytes_per_tile:
+        parts = ", ".join(f"{name} {size}" for name, size in fullest.by_memory().items() if size)
+        what = f"{parts}; fullest at node {cost.peak.node if cost.peak else ''!r}"
+        way = "a smaller batch, fp16, a smaller available_memory_proportion"
+    else:
+        # I/O tiles are counted behind those that compute.
+        tile += cost.compute_tiles // cost.target.num_ipus
+        what = f"the next inputs and the last outputs, on {options.num_io_tiles} I/O tiles"
+        way = "more num_io_tiles, a smaller batch, narrower inputs"
     text = (
         "Out of memory: Cannot fit all variable data onto one or more tiles. Out of memory on tile "
-        f"{tile}: {cost.peak_tile_bytes} bytes used but tiles only have {cost.target.bytes_per_tile} bytes "
-        f"of memory (modelled; {parts}; fullest at node {fullest!r})"
+        f"{tile}: {fullest.fullest_tile_bytes} bytes used but tiles only have {cost.target.bytes_per_tile} "
+        f"bytes of memory (modelled; {what})"
     )
     if not options.allow_out_of_memory:
-        raise OutOfMemoryError(
-            f"{text}; use a smaller batch, fp16, a smaller available_memory_proportion or allow_out_of_memory"
-        )
+        raise OutOfMemoryError(f"{text}; use {way} or allow_out_of_memory")
     _log.warning("%s; compiled all the same, as allow_out_of_memory asks", text)
 
 

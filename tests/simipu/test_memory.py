@@ -166,6 +166,18 @@ def test_the_next_inputs_and_the_last_outputs_have_to_fit_into_the_io_tiles(tile
     assert estimate(model, C600).fullest.io_tile_bytes == 0
 
 
+def test_each_ipu_has_its_own_streams_on_its_io_tiles() -> None:
+    """The first reads 2,944 halves, the last gives one back."""
+    net = networks.Builder()
+    net.ipu = 0
+    x = net.add("Relu", net.input("x", [2944]))
+    net.ipu = 1
+    model = net.model(net.add("ReduceSum", x, net.integers(0)))
+    options = CostOptions(num_ipus=2, virtual_graph_mode="manual", num_io_tiles=32)
+    first, last = (ipu.io_tile_bytes for ipu in estimate(model, C600, options).ipus)
+    assert first - last == 2944 * 2 // 32 - 1 + 12 * (math.ceil(184 / PIECE_BYTES) - 1)
+
+
 def test_the_peak_names_its_node_and_what_is_alive_there() -> None:
     net, x = start(1_472_000)
     large = net.add("Sub", x, net.weight(1_472_000))

@@ -43,6 +43,9 @@ def describe_profile(profile: Profile) -> str:
     result = profile.estimate
     tile = profile.target.bytes_per_tile
     fits = "fits" if result.fits else "DOES NOT FIT"
+    beside = result.fullest.io_tile_bytes
+    if beside > tile:
+        fits += f" ({beside / 1024:,.0f} KiB on an I/O tile)"
     return (
         f"{describe_subject(profile)}, modelled: {result.cycles:,} cycles; {describe_latency(profile)}; "
         f"{result.samples_per_second:,.0f} samples/s; "

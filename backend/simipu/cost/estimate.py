@@ -8,7 +8,8 @@ times tiles.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -17,7 +18,7 @@ from onnxgraph import Value, graph_values, iter_reads
 from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
 from simipu.cost.memory import HOST_EXCHANGE_BYTES, STACK_BYTES, IpuCost, Peak
 from simipu.cost.options import CostOptions
-from simipu.cost.placed import find_ipus, find_stages
+from simipu.cost.placed import find_ipus, find_stages, place_inputs
 from simipu.cost.walk import OperatorCost, Walk, code_of_all
 from simipu.operators import IPU_COPY
 from simipu.operators.formulas.calibration import CALIBRATION, Calibration
@@ -210,7 +211,7 @@ def estimate(
             fullest[operator.ipu] = (operator, walk.position)
         if stages:
             by_stage[stages[walk.position]] += operator.cycles
-    streams = [values[info.name] for info in (*graph.input, *graph.output) if info.name in values]
+    streams = _find_streams(graph, ipus, values)
     costs = tuple(_ipu_cost(ipu, graph, ipus, operators, walk, streams) for ipu in range(options.num_ipus))
     most = max(range(options.num_ipus), key=lambda ipu: costs[ipu].peak_tile_bytes)
     return Estimate(
@@ -218,7 +219,7 @@ def estimate(
         options,
         tuple(operators),
         costs,
-        host_bytes=sum(stream.bytes for stream in streams),
+        host_bytes=sum(streams.values()),
         batch_size=batch_size,
         assumptions=tuple(walk.assumptions),
         calibration=calibration,
@@ -254,7 +255,7 @@ def _ipu_cost(
     ipus: Sequence[int],
     operators: Sequence[OperatorCost],
     walk: Walk,
-    streams: Sequence[Value],
+    streams: Mapping[int, int],
 ) -> IpuCost:
     mine = [operator for operator in operators if operator.ipu == ipu]
     nodes = [node for node, place in zip(graph.node, ipus, strict=True) if place == ipu]
@@ -268,16 +269,28 @@ def _ipu_cost(
         code=code_of_all(mine, outlined=options.enable_outlining).of_fullest(walk.calibration.imbalance),
         live_bytes=max((operator.live_bytes for operator in mine), default=0),
         handed_bytes=walk.per_tile(sum(handed)) if options.enable_pipelining else 0,
-        io_tile_bytes=_io_tile_bytes(streams, options),
+        io_tile_bytes=_io_tile_bytes(streams[ipu], options),
     )
 
 
-def _io_tile_bytes(streams: Sequence[Value], options: CostOptions) -> int:
-    """Of an I/O tile: while a batch is computed the next one's inputs and the last one's outputs lie there
-    (PopART's OverlapInnerLoop), each a message for every tile that it is sent to or comes from."""
+def _find_streams(graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[str, Value]) -> Counter[int]:
+    """Bytes to and from the host in one run, by the IPU that reads or makes them."""
+    places = place_inputs(graph, ipus)
+    for node, ipu in zip(graph.node, ipus, strict=True):
+        places.update(dict.fromkeys(node.output, ipu))
+    found = Counter[int]()
+    for info in (*graph.input, *graph.output):
+        if info.name in values:
+            found[places.get(info.name, 0)] += values[info.name].bytes
+    return found
+
+
+def _io_tile_bytes(num_bytes: int, options: CostOptions) -> int:
+    """Of an I/O tile, with so many to and from the host: while a batch is computed the next one's inputs and
+    the last one's outputs lie there (PopART's OverlapInnerLoop), in pieces for the tiles that compute."""
     if not options.num_io_tiles:
         return 0
-    held = math.ceil(sum(stream.bytes for stream in streams) / options.num_io_tiles)
+    held = math.ceil(num_bytes / options.num_io_tiles)
     return held + NO_CODE.rearranging(held).exchange + HOST_EXCHANGE_BYTES + STACK_BYTES
 
 
