@@ -112,3 +112,34 @@ def add_pass_options(parser: Parser) -> None:
     add("--disable_fast_norm", action="store_true", help="leave layer norms GroupNormalization")
     add("--enable_insert_remap", action="store_true", help="lay tensors out anew, see --remap_mode")
     add_names(parser, "--remap_mode", "before_ or after_ and an operator; default: after_matmul", "MODE")
+    serialise_help = "cut products into FACTOR pieces, computed one after the other"
+    form = "OP=FACTOR[/MODE[/KEEP]]"
+    add("--serialize_matmul", type=read_serialised, nargs="+", default=[], metavar=form, help=serialise_help)
+    add(
+        "--serialize_matmul_add",
+        type=read_named,
+        nargs="+",
+        default=[],
+        metavar="MATMUL/ADD=FACTOR",
+        help="the same of a product and the addition behind it",
+    )
+    add("--merge_matmul", metavar="A,B", help="join two products of one input")
+    add("--merge_matmul_add", metavar="M1,A1,M2,A2", help="the same with the additions behind them")
+
+
+def read_pass_options(options: argparse.Namespace) -> dict[str, Any]:
+    """What `add_pass_options` has read, as arguments of the Converter: those that ask for something."""
+    asked = {
+        "used_passes": split_names(options.passes),
+        "skip_passes": split_names(options.skip_passes),
+        "fp16_skip_op_types": split_names(options.fp16_skip_op_types),
+        "enable_erf_gelu": options.enable_erf_gelu,
+        "disable_fast_norm": options.disable_fast_norm,
+        "enable_insert_remap": options.enable_insert_remap,
+        "remap_mode": split_names(options.remap_mode),
+        "serialize_matmul": dict(options.serialize_matmul),
+        "serialize_matmul_add": dict(options.serialize_matmul_add),
+        "merge_matmul": options.merge_matmul,
+        "merge_matmul_add": options.merge_matmul_add,
+    }
+    return {name: value for name, value in asked.items() if value}

@@ -21,7 +21,7 @@ from simipu.target import DEFAULT_CHIP, find_target
 
 from popef.console import UsageError, print_line, run
 from popef.staging import Staging
-from poprt.arguments import split_names
+from poprt.arguments import read_pass_options, split_names
 from poprt.calibration import read_calibration_data
 from poprt.capacity import check_weights
 from poprt.compiler import Compiler
@@ -329,24 +329,13 @@ def _converter(options: argparse.Namespace) -> Converter:
         precision=options.precision,
         checkpoints=split_names(options.checkpoints),
         eightbitsio=options.eightbitsio,
-        fp16_skip_op_types=split_names(options.fp16_skip_op_types),
         fp16_skip_op_names=split_names(options.fp16_skip_op_names),
-        skip_passes=split_names(options.skip_passes),
-        used_passes=split_names(options.passes),
         check=options.check,
-        disable_fast_norm=options.disable_fast_norm,
         pack_args=dict(options.pack_args) or None,
         fp8_skip_op_names=split_names(options.fp8_skip_op_names),
         fp8_params=options.fp8_params,
         quantize=options.calibration_with_data,
-        enable_insert_remap=options.enable_insert_remap,
-        enable_erf_gelu=options.enable_erf_gelu,
-        serialize_matmul=dict(options.serialize_matmul) or None,
-        serialize_matmul_add=dict(options.serialize_matmul_add) or None,
-        merge_matmul=options.merge_matmul,
-        merge_matmul_add=options.merge_matmul_add,
         merge_moe=options.merge_moe,
-        remap_mode=split_names(options.remap_mode) or ["after_matmul"],
         max_tensor_size=options.max_tensor_size,
         infer_shape_ahead=options.infer_shape_ahead,
         enable_avoid_overflow_patterns=options.enable_avoid_overflow_patterns,
@@ -358,6 +347,7 @@ def _converter(options: argparse.Namespace) -> Converter:
         merge_if_with_same_cond=options.merge_if_with_same_cond,
         apply_hcsr=options.apply_hcsr or None,
         fix_inputs=dict(options.fix_input),
+        **read_pass_options(options),
     )
 
 

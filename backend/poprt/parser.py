@@ -19,7 +19,6 @@ from poprt.arguments import (
     read_group,
     read_named,
     read_option,
-    read_serialised,
     read_shape,
 )
 from poprt.supervision import add_limits
@@ -185,19 +184,6 @@ def _add_graph(parser: Parser) -> None:
     add("--merge_if_with_same_cond", action="store_true", help="join Ifs of one condition")
     add("--fold_periodic_initializer", action="store_true", help="keep one period of weights that repeat")
     add("--eightbitsio", action="store_true", help="images come as bytes and are scaled on the chip")
-    serialise_help = "cut products into FACTOR pieces, computed one after the other"
-    form = "OP=FACTOR[/MODE[/KEEP]]"
-    add("--serialize_matmul", type=read_serialised, nargs="+", default=[], metavar=form, help=serialise_help)
-    add(
-        "--serialize_matmul_add",
-        type=read_named,
-        nargs="+",
-        default=[],
-        metavar="MATMUL/ADD=FACTOR",
-        help="the same of a product and the addition behind it",
-    )
-    add("--merge_matmul", metavar="A,B", help="join two products of one input")
-    add("--merge_matmul_add", metavar="M1,A1,M2,A2", help="the same with the additions behind them")
     add("--merge_moe", metavar="B1,E1,B2,E2", help="compute two experts, from node to node, at once")
     add(
         "--apply_hcsr",

@@ -17,7 +17,7 @@ from commands.cli import main
 from commands.profile import command, report, weightless
 from commands.profile.profiler import Profiler, Settings
 from commands.profile.source import Source, open_source
-from exported_graphs import bert_like
+from exported_graphs import Exporter, bert_like
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.profiling.profile import Profile
@@ -179,6 +179,17 @@ def test_a_fused_attention_is_the_pass_of_that_name(tmp_path, run):
     ]
     assert found[1] == found[2]
     assert found[0]["by_operator"].keys() != found[1]["by_operator"].keys() >= {"Split"}
+
+
+def test_products_are_cut_as_the_converter_cuts_them(tmp_path, run):
+    net = Exporter()
+    made = net.add("MatMul", net.input("x", [256, 1024]), net.weight(1024, 8192))
+    path = save(net.model({net.add("Relu", made): [256, 8192]}), tmp_path / "product.onnx")
+    whole, parts = (
+        json.loads(run(path, "--json", *asked)[1]) for asked in ([], ["--serialize_matmul", "MatMul_0=4"])
+    )
+    assert parts["cycles"] > whole["cycles"]
+    assert parts["by_operator"]["MatMul"] > whole["by_operator"]["MatMul"] > 0
 
 
 def test_progress_ends_within_the_steps_that_were_announced(onnx_file, run, monkeypatch):

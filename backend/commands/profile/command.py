@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poprt.arguments import add_pass_options, add_precision, read_chip, read_shape, split_names
+from poprt.arguments import add_pass_options, add_precision, read_chip, read_pass_options, read_shape
 from poprt.options import PRECISIONS
 from poprt.pipeline import STEPS
 from poprt.profiling.profile import Profile
@@ -326,19 +326,11 @@ def _points(options: argparse.Namespace) -> list[Settings]:
 
 def _converter_options(options: argparse.Namespace) -> dict[str, Any]:
     """The further arguments of the Converter that are asked for."""
-    passes = split_names(options.passes)
-    if options.fused_attention and _FUSED not in passes:
-        passes.append(_FUSED)
-    asked = {
-        "used_passes": passes,
-        "skip_passes": split_names(options.skip_passes),
-        "fp16_skip_op_types": split_names(options.fp16_skip_op_types),
-        "enable_erf_gelu": options.enable_erf_gelu,
-        "disable_fast_norm": options.disable_fast_norm,
-        "enable_insert_remap": options.enable_insert_remap,
-        "remap_mode": split_names(options.remap_mode),
-    }
-    return {name: value for name, value in asked.items() if value}
+    found = read_pass_options(options)
+    if options.fused_attention:
+        passes = found.get("used_passes", [])
+        found["used_passes"] = passes if _FUSED in passes else [*passes, _FUSED]
+    return found
 
 
 def _try_profile(profiler: Profiler, settings: Settings) -> Profile | None:
