@@ -138,7 +138,8 @@ def _base(context: Context, layout: Layout | None) -> int:
     for i, value in enumerate(context.inputs):
         if value is not None and value.size == context.result.size and context.layout(i) == layout:
             return i
-    return max((i for i, value in enumerate(context.inputs) if value), key=lambda i: context.inputs[i].size)  # type: ignore[union-attr]
+    sizes = [value.size if value else 0 for value in context.inputs]
+    return sizes.index(max(sizes))
 
 
 def broadcast_cycles(
