@@ -170,6 +170,7 @@ def _like(names: str, **entry: Any) -> dict[str, Operator]:
 
 _COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
 _LOGICAL = Elementwise(InnerLoop(9, 4), InnerLoop(14, 4))
+_INFINITE = Elementwise(InnerLoop(9, 4), InnerLoop(9, 2))
 _CHOSEN = Elementwise(InnerLoop(5, 1), InnerLoop(5, 1))
 _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
 """A comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
@@ -233,7 +234,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
             rounding=Rounding.EXACT,
             meaning="Round: halves to even",
         ),
-        **_like("IsInfV2", cost=_LOGICAL, body=_standard("IsInf"), meaning="IsInf"),
+        **_like("IsInfV2", cost=_INFINITE, body=_standard("IsInf"), meaning="IsInf"),
         **_like("WhereV2", cost=_CHOSEN, body=_standard("Where"), rounding=Rounding.EXACT, meaning="Where"),
         **_like(
             "NotZero",
