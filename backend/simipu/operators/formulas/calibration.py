@@ -20,10 +20,6 @@ class Calibration:
 
     planned_cycles: int = 1_000
     """Of each planned product beside what its plan says: zeroing, layout phases, control. Fitted."""
-    field_cycles: int = 0
-    """Further, of a convolution's field with its halos. Fitted."""
-    streamed_cycles_per_byte: float = 0.03
-    """Further, of a matmul, of each byte of a tile's inputs and partial sums. Fitted."""
     fp8_block_cycles: int = 280
     """Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others.
     Fitted; reading it gave 360, where no cast was counted."""
@@ -79,8 +75,6 @@ class Calibration:
 
 _PLANNING = (
     "planned_cycles",
-    "field_cycles",
-    "streamed_cycles_per_byte",
     "fp8_block_cycles",
     "phase_cycles",
 )

@@ -19,8 +19,6 @@ from simipu.operators.formulas.vertices import (
 from simipu.operators.formulas.work import Context, Work
 from simipu.target import HALF_BYTES
 
-_MOST_SHARES = 16
-"""Of the numbers: each is a copy of the table."""
 _INDEX_BYTES = 4
 
 
@@ -84,7 +82,7 @@ class _Lookup:
         each of which needs the table anew (section 6.2)."""
         tiles = self.context.target.num_tiles
         for columns in _powers_of_two(max(1, self.row * self.width // WHOLE_ATOM_BYTES)):
-            for shares in _powers_of_two(min(_MOST_SHARES, self.count, tiles // min(columns, tiles))):
+            for shares in _powers_of_two(max(1, min(self.count, tiles // columns))):
                 parts = max(1, min(tiles // (columns * shares), self.table_rows))
                 yield self._way(math.ceil(self.row / columns), shares, parts)
 

@@ -355,9 +355,6 @@ class _Counted:
         product = ways.product
         packed = product.packed_bytes / product.element_bytes / ways.target.num_tiles
         compute += v.TRANSFORM.cycles(packed, product.element_bytes)
-        streamed = ways.serial * ways.groups * (ways.input_bytes + ways.partial_bytes)
-        each = 0.0 if product.convolution else calibration.streamed_cycles_per_byte
-        compute += calibration.field_cycles * product.convolution + each * streamed
         exchange = ways.exchange_cycles()
         total = compute + exchange + ways.steps * calibration.step_cycles(ways.target)
         fits = ways.memory <= options.available_memory_proportion * ways.target.bytes_per_tile

@@ -227,7 +227,7 @@ def _narrow_groups(context: Context, product: Product, kernel: tuple[int, ...]) 
     slic = SLIC.cycles(rows, runs, row, kernel, passes, workers)
     vmac = VMAC.cycles(rows, math.prod(kernel), workers)
     is_slic = slic <= vmac or product.k > 1
-    compute = fitted.planned_cycles + fitted.field_cycles + rounds * (slic if is_slic else vmac)
+    compute = fitted.planned_cycles + rounds * (slic if is_slic else vmac)
     received = rounds * rows * product.inputs_per_row * NARROW_BLOCK * product.element_bytes
     return Work(
         "convolution SLIC" if is_slic else "convolution VMAC",
