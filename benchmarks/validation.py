@@ -40,8 +40,8 @@ class Constant:
 
 
 CONSTANTS = (
-    Constant("planned_cycles", (600, 800, 1_000, 1_300, 1_600), "all networks with products"),
-    Constant("phase_cycles", (200, 300, 400, 500), "all networks"),
+    Constant("planned_cycles", (400, 600, 800, 1_000, 1_300), "all networks with products"),
+    Constant("phase_cycles", (300, 400, 500, 600), "all networks"),
     Constant("fp8_block_cycles", (200, 280, 360), "ResNet-50 and BERT in fp8"),
     Constant("pow_cycles", (30, 45, 60), "BERT with the unfused GELU"),
     Constant("host_batch_seconds", (80e-6, 100e-6, 120e-6), "Wide&Deep"),

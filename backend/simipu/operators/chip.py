@@ -174,7 +174,7 @@ _INFINITE = Elementwise(InnerLoop(9, 4), InnerLoop(9, 2))
 _CHOSEN = Elementwise(InnerLoop(5, 1), InnerLoop(5, 1))
 _MASK = Elementwise(InnerLoop(29, 4), InnerLoop(29, 4))
 """A comparison and a choice for each score (those of _LOGICAL and _CHOSEN)."""
-_GELU = Elementwise(InnerLoop(8, 4), InnerLoop(10, 2))
+_GELU = Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))
 _ERF = Elementwise(InnerLoop(13, 1), InnerLoop(41, 1))
 _OF_FAST_NORM = "a layer norm over the last axis, whatever the rank; one group only"
 _OF_SOFTMAX = "Softmax along one axis (default -1) in every opset"

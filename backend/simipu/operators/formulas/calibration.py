@@ -18,7 +18,7 @@ class Calibration:
     """One set of such numbers, which is passed in: whoever tries another value makes another set. Cycles are
     a tile's where nothing else is said, bytes too."""
 
-    planned_cycles: int = 1_000
+    planned_cycles: int = 600
     """Of each planned product beside what its plan says: zeroing, layout phases, control. Fitted."""
     fp8_block_cycles: int = 280
     """Of a block of 32 by 16 fp8 weights: the C++ vertex has more overhead than the assembly of the others.
@@ -29,7 +29,7 @@ class Calibration:
     lookup_imbalance: float = 1.2
     """The fullest tile's share of looked-up rows over the mean: they lie as the parts of the table do, never
     as evenly as a product's result. Assumed."""
-    phase_cycles: int = 300
+    phase_cycles: int = 500
     """Of each exchange, beside its sync and its bytes: the way over the chip, and tiles that are not ready at
     the same time. Fitted."""
     local_step_cycles: int = 60
