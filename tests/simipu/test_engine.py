@@ -244,8 +244,8 @@ def test_what_onnx_runtime_has_no_kernel_for_runs_on_the_onnx_reference(caplog):
 
 def test_a_device_of_another_kind_or_number_is_refused(linear):
     executable = compile_executable(linear)
-    for target in (TARGETS["ipu21"], find_target("ipu2", 4)):
-        with pytest.raises(LoadError, match="compiled for 1 x ipu2"):
+    for target in (TARGETS["ipu2"], find_target("ipu21", 4)):
+        with pytest.raises(LoadError, match="compiled for 1 x ipu21"):
             Engine(executable, Device(target))
 
 
@@ -267,7 +267,7 @@ def test_the_chips_are_those_of_the_data_sheets():
 
 
 def test_an_unknown_target_lists_the_known_ones():
-    with pytest.raises(LoadError, match="bow, ipu1, ipu2, ipu21"):
+    with pytest.raises(LoadError, match="bow, c600, gc2, gc200, ipu1, ipu2, ipu21, "):
         find_target("ipu3")
 
 

@@ -37,7 +37,6 @@ EXACT, BOUNDED, GROWING, PRODUCT = (
     Rounding.PRODUCT,
 )
 _SIMPLE = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
-_ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2), broadcasts=True)
 _COMPARED = Elementwise(InnerLoop(4, 4), InnerLoop(3, 2))
 _ROUNDED_OFF = Elementwise(InnerLoop(6, 4), InnerLoop(6, 2))
 _TRIGONOMETRIC = Elementwise(InnerLoop(25, 1), InnerLoop(2300, 1))
@@ -92,7 +91,7 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("Clip Neg", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2)), EXACT),
     **_elementwise("Relu", _SIMPLE, EXACT),
     **_elementwise("Sign", Elementwise(InnerLoop(9, 4), InnerLoop(9, 2)), EXACT),
-    **_elementwise("Add Sub", _ADDED),
+    **_elementwise("Add Sub", ew.ADDED),
     **_elementwise("Mul", ew.multiply),
     **_elementwise("Mean Sum", _SIMPLE),
     **_elementwise("Ceil Floor Round", _ROUNDED_OFF, EXACT),

@@ -109,7 +109,8 @@ class Elementwise:
 
 BROADCAST = Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))
 """Adding or multiplying a scalar."""
-_ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))
+ADDED = Elementwise(InnerLoop(3, 4), InnerLoop(3, 2), broadcasts=True)
+"""Adding or multiplying two tensors."""
 _DIVISION = Elementwise(InnerLoop(21, 4), InnerLoop(10, 2))
 _QUARTER_CAST = InnerLoop(2, 8)
 """Two issue slots for 8 elements, either way (popops' inlineAssemblerCast.hpp; section 4.2)."""
@@ -169,7 +170,7 @@ def broadcast_cycles(
     held = min(elements, math.ceil(value.size / row_parts))
     repeats = elements / max(1, held)
     received = held * width
-    general = context.loop_cycles(elements, loop or _ADDED.loop(context.result), BINARY_START)
+    general = context.loop_cycles(elements, loop or ADDED.loop(context.result), BINARY_START)
     general += _copied(context, elements, width) if repeats > 1 else 0
     if loop is not None or is_wide(context.result) or grain % INNER_VECTOR.grain:
         return general, received
@@ -200,7 +201,7 @@ def multiply(context: Context) -> Work:
     first, second = context.node.input[:2]
     if first == second:
         return _SQUARE(_alone(context))
-    return Elementwise(_ADDED.half, _ADDED.single, broadcasts=True)(context)
+    return ADDED(context)
 
 
 def _alone(context: Context) -> Context:
@@ -211,7 +212,7 @@ def _alone(context: Context) -> Context:
 def divide(context: Context) -> Work:
     """PopRT multiplies by the inverse of a divisor that it knows (its pass replace_div_with_mul)."""
     if is_broadcast(context) and context.is_constant(1):
-        return Elementwise(_ADDED.half, _ADDED.single, broadcasts=True)(context)
+        return ADDED(context)
     return _DIVISION(context)
 
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from onnx import helper
 from onnxgraph import Value
 
 from simipu.operators.formulas.code import FIELD, PRODUCT, SLIC_CODE, VMAC_CODE, Code, code_of
-from simipu.operators.formulas.elementwise import broadcast_cycles, quarter_cast_cycles
+from simipu.operators.formulas.elementwise import ADDED, quarter_cast_cycles
 from simipu.operators.formulas.layout import BLOCK, WHOLE_ATOM_BYTES, Layout, operand_atom
 from simipu.operators.formulas.plan import Plan, Product, plan_product
 from simipu.operators.formulas.vertices import (
@@ -337,13 +338,14 @@ def _with_bias(context: Context, work: Work) -> Work:
         return work
     if "Conv" in context.node.op_type:
         bias = replace(bias, shape=(bias.size, *[1] * (len(context.result.shape) - 2)))
-    elements = context.fullest(context.result.size, work.layout)
-    cycles, received = broadcast_cycles(context, bias, elements, work.layout)
+    node = helper.make_node("Add", [context.node.output[0], context.node.input[bias_input]], ["biased"])
+    added = ADDED(replace(context, node=node, inputs=[context.result, bias], layouts=[work.layout, None]))
     return replace(
         work,
-        compute=work.compute + math.ceil(cycles),
-        exchange=work.exchange + math.ceil(context.exchange_cycles(received)),
-        steps=work.steps + 1,
+        compute=work.compute + added.compute,
+        exchange=work.exchange + added.exchange,
+        steps=work.steps + added.steps,
+        local_steps=work.local_steps + added.local_steps,
         code=work.code + code_of("elementwise", "bias", 1),
     )
 
