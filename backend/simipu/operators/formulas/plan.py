@@ -42,6 +42,8 @@ _SERIAL_N, _SERIAL_K = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32), (1, 2, 4, 8, 16)
 """Of the splits that poplin tries, enough that another does not change the cheapest plan's cycles by much;
 all of them would take minutes for a large model."""
 
+_MADE_CHANNELS = 16
+"""Output channels that the AMP units make together, which stay together in the result."""
 PIECES_OF_A_ROW = 1.5
 """In which a row of a field's part arrives, as those who made it split the field elsewhere. Chosen for the
 sum of EfficientNet's exchange code (section 8); the two ends are 1, the same splits, and 2."""
@@ -294,7 +296,9 @@ class _Ways:
         high as it is wide, or all rows of a matmul, which have one dimension only."""
         product = self.product
         rows: Any = np.ceil(np.sqrt(self.positions) * PIECES_OF_A_ROW) if product.field else 1
-        blocks = self.groups * self.in_blocks * (rows + product.taps * self.out_blocks)
+        # Who made the rows made 16 channels at a time: of quarters a block has two such pieces.
+        pieces = max(1, self.channels // _MADE_CHANNELS)
+        blocks = self.groups * self.in_blocks * (pieces * rows + product.taps * self.out_blocks)
         found: Array = blocks + np.where(self.k_split > 1, self.k_split, 0)
         return found
 
