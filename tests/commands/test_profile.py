@@ -469,6 +469,19 @@ def test_what_is_to_be_compared_is_a_model_or_settings(onnx_file, run, text):
     )
 
 
+def test_what_is_compared_with_a_point_of_a_sweep_differs_in_what_is_said_only(onnx_file, run):
+    sweep = ("--sweep", "batch_size=4,8", "--partials_type", "float")
+    compare = ("--compare", "num_ipus=2,enable_pipelining=true,target=mk2")
+    found = json.loads(run(onnx_file, *sweep, *compare, "--json")[1])
+    other = found[0]["comparison"]["with"]
+    assert (other["batch_size"], other["target"], other["partials_type"]) == (4, "ipu2", "float")
+    assert (other["options"]["num_ipus"], other["options"]["enable_pipelining"]) == (2, True)
+    assert "comparison" not in found[1]
+    status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "enable_pipelining=false")
+    assert status == 2
+    assert "--compare: expected enable_pipelining=true, found 'false'; leave it out for false" in err
+
+
 def test_a_value_that_cannot_be_compared_with_is_named(onnx_file, run):
     status, _, err = run(onnx_file, "--batch_size", 1, "--compare", "target=c700")
     assert status == 2

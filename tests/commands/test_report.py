@@ -326,4 +326,5 @@ def test_passes_are_tried_on_a_transformer(tmp_path):
     assert found == {
         "--passes pre_scale,fused_attention": ["pre_scale", "fused_attention"],
         "--passes pre_scale,attention_padding": ["pre_scale", "attention_padding"],
+        "--passes pre_scale,matmul_rotary_embedding": ["pre_scale", "matmul_rotary_embedding"],
     }

@@ -45,7 +45,9 @@ _OPTIONS = (
     "enable_pipelining",
     "replication_factor",
 )
-"""Names that people have for chips besides Poplar's."""
+"""Of the compiler, by their names in CostOptions."""
+_FLAGS = frozenset({"use_128bit_conv_unit_load", "enable_pipelining"})
+"""Those that have no value: they are there or not."""
 EXAMPLES = (
     "poplar-triton profile model.onnx --batch_size 8 --target c600",
     "poplar-triton profile model.onnx --sweep batch_size=1,2,4 --sweep target=c600,bow --json",
@@ -176,8 +178,8 @@ def run(options: argparse.Namespace) -> int:
         _refuse(options, ("jobs", "shard", "retry_failed"), "needs --output")
         if len(options.model) > 1:
             raise UsageError(f"expected one MODEL without --output, found {len(options.model)}")
-        if options.compare is not None:
-            _find_other(options)  # a wrong call is known before any work
+        if options.compare is not None and not os.path.lexists(options.compare):
+            _change(points[0], options)  # a wrong call is known before any work
         return supervised(_run_one)(options)
     _refuse(
         options,
@@ -201,7 +203,7 @@ def _run_one(options: argparse.Namespace) -> int:
     with show_progress("read model", _count_points(options, len(points)) * _CONVERTER_STEPS) as on_step:
         profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
-        other = _profile_other(options, profiler, on_step)
+        other = _profile_other(options, profiler, points[0], on_step)
         deadline = time.monotonic() + BUDGET_SECONDS
         batches = _profile_batches(options, profiler, points[0], deadline)
         advice = None
@@ -238,42 +240,39 @@ def _profile_batches(
 
 
 def _profile_other(
-    options: argparse.Namespace, profiler: Profiler, on_step: Callable[[str], None]
+    options: argparse.Namespace, profiler: Profiler, point: Settings, on_step: Callable[[str], None]
 ) -> Profile | None:
     """What --compare asks for: the same model under other settings, or another model under the same."""
     if options.compare is None:
         return None
-    asked = _find_other(options)
-    if asked is options:
+    if os.path.lexists(options.compare):
         profiler = Profiler(open_source(Path(options.compare), dict(options.input_shape)), on_step)
-    return profiler.profile(_points(asked)[0])
+        return profiler.profile(point)
+    return profiler.profile(_change(point, options))
 
 
-def _find_other(options: argparse.Namespace) -> argparse.Namespace:
-    """The same arguments with those that --compare changes; themselves where it names a model.
+def _change(point: Settings, options: argparse.Namespace) -> Settings:
+    """The point with the settings that --compare names, each read as the option of that name.
 
-    Ends the process with a line on stderr for what is neither.
+    Ends the process with status 2 and a line on stderr for what is neither a model nor settings.
     """
-    text: str = options.compare
-    if os.path.lexists(text):
-        return options
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    flags = {"enable_pipelining", "use_128bit_conv_unit_load", "enable_erf_gelu", "disable_fast_norm"}
-    for name, _, _ in pairs:
-        if name not in (*_AXES, *_OPTIONS):
-            raise UsageError(
-                f"--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of "
-                f"{', '.join((*_AXES, *_OPTIONS))}; found {text!r}"
-            )
-    words = [
-        word
-        for name, _, value in pairs
-        for word in ([f"--{name}"] if name in flags else [f"--{name}", value])
-    ]
-    without = argparse.Namespace(**{**vars(options), "sweep": [], "compare": None})
+    pairs = [pair.partition("=") for pair in options.compare.split(",")]
+    names = [name for name, _, _ in pairs]
+    if not set(names) <= {*_AXES, *_OPTIONS}:
+        raise UsageError(
+            f"--compare: expected a model that is there, or NAME=VALUE[,NAME=VALUE] of "
+            f"{', '.join((*_AXES, *_OPTIONS))}; found {options.compare!r}"
+        )
+    words = []
+    for name, _, value in pairs:
+        if name in _FLAGS and value != "true":
+            raise UsageError(f"--compare: expected {name}=true, found {value!r}; leave it out for false")
+        words.append(f"--{name}" if name in _FLAGS else f"--{name}={value}")
     parser: Parser = options.parser
-    changed: argparse.Namespace = parser.parse_args([*map(str, options.model), *words], without)
-    return changed
+    read = vars(parser.parse_args([*map(str, options.model), *words]))
+    changed = {name: read[name] for name in names if name in _OPTIONS}
+    axes = {name: read[name] for name in names if name in _AXES}
+    return replace(point, options={**point.options, **changed}, **axes)
 
 
 def _print(

@@ -26,7 +26,7 @@ _PROPORTIONS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 """Of tile memory for products: PopART's users go from 0.1 to 1."""
 _IO_TILES = (0, 32, 64)
 _NEXT_PRECISION = {"fp32": ("fp16",), "fp16": ("fp8", "fp8_weight")}
-_PASSES = ("fused_attention", "attention_padding", "pre_scale")
+_PASSES = ("fused_attention", "attention_padding", "pre_scale", "matmul_rotary_embedding")
 """Of the converter, which a user lists for a transformer."""
 _VALUED = ("--available_memory_proportion", "--num_io_tiles", "--batch_size", "--precision")
 _INEXACT = ("--precision", "--partials_type")
