@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from html.parser import HTMLParser
 import numpy as np
 import onnx
 import pytest
+from commands.cli import main
 from commands.profile import command, report, suggest
 from commands.profile.compare import compare_nodes, compare_types, list_figures, print_comparison
 from commands.profile.profiler import Profiler, Settings
@@ -328,3 +330,21 @@ def test_passes_are_tried_on_a_transformer(tmp_path):
         "--passes pre_scale,attention_padding": ["pre_scale", "attention_padding"],
         "--passes pre_scale,matmul_rotary_embedding": ["pre_scale", "matmul_rotary_embedding"],
     }
+
+
+def test_what_is_tried_does_not_warn_again(tmp_path, caplog):
+    """An epsilon that half cannot have is raised in every conversion."""
+    nodes = [
+        helper.make_node("Add", ["x", "c"], ["a"]),
+        helper.make_node("Sqrt", ["a"], ["y"]),
+    ]
+    held = {"c": np.full(1, 1e-12, np.float32)}
+    onnx.save(make_model(nodes, {"x": (F, ["n", 64])}, {"y": (F, ["n", 64])}, held), tmp_path / "m.onnx")
+    told = []
+    for words in ([], ["--suggest"]):
+        caplog.clear()
+        assert main(["profile", str(tmp_path / "m.onnx"), "--batch_size", "4", *words]) == 0
+        told.append([record.getMessage() for record in caplog.records])
+    assert len(told[0]) == 1
+    assert told[0] == told[1]
+    assert not logging.root.manager.disable

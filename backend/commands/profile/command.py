@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -204,11 +206,11 @@ def _run_one(options: argparse.Namespace) -> int:
         profiler = Profiler(open_source(options.model[0], dict(options.input_shape)), on_step)
         profiles = [profiler.profile(point) for point in points]
         other = _profile_other(options, profiler, points[0], on_step)
-        deadline = time.monotonic() + BUDGET_SECONDS
-        batches = _profile_batches(options, profiler, points[0], deadline)
-        advice = None
-        if options.suggest or options.html:
-            advice = try_changes(profiler, points[0], profiles[0], deadline - time.monotonic())
+        deadline, advice = time.monotonic() + BUDGET_SECONDS, None
+        with _quietly():
+            batches = _profile_batches(options, profiler, points[0], deadline)
+            if options.suggest or options.html:
+                advice = try_changes(profiler, points[0], profiles[0], deadline - time.monotonic())
     if options.html:
         content = Content(profiles[0], batches, profiles[1:] and profiles, advice, other)
         _write(options.html, make_report(content))
@@ -216,6 +218,17 @@ def _run_one(options: argparse.Namespace) -> int:
         _write(options.trace, json.dumps(make_trace(profiles[0])))
     _print(profiles, other, advice if options.suggest else None, options)
     return 0
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without warnings: what is tried has those of what was asked for, again each time."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _count_points(options: argparse.Namespace, num_points: int) -> int:
