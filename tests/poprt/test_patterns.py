@@ -246,6 +246,27 @@ def test_a_factor_behind_scores_goes_into_the_weights_of_queries_or_onto_them():
     assert count(turned, "Mul") == count(bert_like(rotary="half"), "Mul") + 1
 
 
+def test_layers_that_share_weights_share_what_becomes_of_them():
+    net, shape = Exporter(), [2, 8, 2, 8]
+    x = net.input("x", [2, 8, 16])
+    weights, bias = [net.weight(16, 16) for _ in range(3)], net.weight(16)
+    for _ in range(3):
+        projected = [net.add("Add", net.add("MatMul", x, weight), bias) for weight in weights]
+        query, value = net.heads(projected[0], shape), net.heads(projected[2], shape)
+        scores = net.add("MatMul", query, net.heads(projected[1], shape, key=True))
+        shares = net.add("Softmax", net.add("Mul", scores, net.constant(0.25)), axis=3)
+        made = net.add("Transpose", net.add("MatMul", shares, value), perm=[0, 2, 1, 3])
+        x = net.add("Reshape", made, net.integers(2, 8, 16))
+    model = net.model({x: [2, 8, 16]})
+    changed = get_pass("fused_attention")(get_pass("pre_scale")(copied(model)))
+    assert not count(changed, "Mul")
+    assert count(changed, "MatMul") == 9
+    floats = [tensor for tensor in changed.graph.initializer if tensor.data_type == F]
+    assert sorted(tuple(tensor.dims) for tensor in floats) == [(16, 48), (48,)]
+    feeds = make_feeds(model)
+    np.testing.assert_allclose(run(changed, feeds)[0], run(model, feeds)[0], atol=1e-5)
+
+
 def packed_mask(net):
     """The mask of segments in the standard's operators."""
     given = net.input("mask", [2, 6], I32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx
@@ -64,8 +65,8 @@ def _read_scale(node: onnx.NodeProto, scope: Scope) -> tuple[onnx.NodeProto, flo
 
 
 def _scale_projection(name: str, factor: float, scope: Scope) -> bool:
-    """Scale, in place, the weight and the bias of the projection that makes a tensor by way of views;
-    whether there is one that serves nobody else."""
+    """Have the projection that makes a tensor by way of views read its weight and bias scaled; whether there
+    is one."""
     for _ in range(_MOST_VIEWS):
         view = scope.maker(name, *_VIEWS)
         if view is None or not scope.is_read_once(name):
@@ -73,33 +74,31 @@ def _scale_projection(name: str, factor: float, scope: Scope) -> bool:
         name = view.input[0]
     added, bias = scope.maker(name, "Add"), ""
     if added is not None and scope.is_read_once(name):
-        bias = next((each for each in added.input if _is_own_weight(each, scope)), "")
+        bias = next((each for each in added.input if is_movable(scope.constants.get(each))), "")
         name = next((each for each in added.input if each != bias), "") if bias else name
     product = scope.maker(name, "MatMul")
-    if product is None or not scope.is_read_once(name) or not _is_own_weight(product.input[1], scope):
+    if (
+        product is None
+        or not scope.is_read_once(name)
+        or not is_movable(scope.constants.get(product.input[1]))
+    ):
         return False
     readers = [(product, product.input[1])] + ([(added, bias)] if added is not None and bias else [])
-    for node, weight in readers:
-        _scale_weight(node, weight, factor, scope)
+    for node, read in readers:
+        scaled = scope.derive(("scaled", factor), [read], partial(_scale_weight, read, factor, scope))
+        changed = onnx.NodeProto()
+        changed.CopyFrom(node)
+        changed.input[:] = [scaled if each == read else each for each in node.input]
+        scope.rewrite(node, [changed], [node])
     return True
 
 
-def _is_own_weight(name: str, scope: Scope) -> bool:
-    """Whether a weight lies here and serves one node only."""
-    return is_movable(scope.constants.get(name)) and scope.is_read_once(name)
-
-
-def _scale_weight(node: onnx.NodeProto, name: str, factor: float, scope: Scope) -> None:
-    tensor = scope.constants[name]
-    if has_data(tensor):
-        value = read_array(tensor)
-        scaled = scope.names.hold(f"{name}/scaled", (value * np.float64(factor)).astype(value.dtype))
-    else:
-        scaled = scope.names.hold_unread(f"{name}/scaled", tensor.data_type, tensor.dims)
-    changed = onnx.NodeProto()
-    changed.CopyFrom(node)
-    changed.input[:] = [scaled if each == name else each for each in node.input]
-    scope.rewrite(node, [changed], [node])
+def _scale_weight(name: str, factor: float, scope: Scope) -> str:
+    tensor, wanted = scope.constants[name], f"{name}/scaled"
+    if not has_data(tensor):
+        return scope.names.hold_unread(wanted, tensor.data_type, tensor.dims)
+    value = read_array(tensor)
+    return scope.names.hold(wanted, (value * np.float64(factor)).astype(value.dtype))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@ dictionaries made once and kept up to date while nodes are replaced. What is loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -42,6 +42,8 @@ class Names(FreshNames):
 
     held: dict[tuple[str, Shape, bytes], str] = field(default_factory=dict)
     """Weights that several places share."""
+    derived: dict[tuple[Hashable, ...], str] = field(default_factory=dict)
+    """Those that were made of others, by how and of which."""
 
     def hold(self, wanted: str, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
         """The name of a new weight."""
@@ -180,6 +182,17 @@ class Scope(GraphView):
 
     # Changes.
 
+    def derive(self, how: Hashable, names: Sequence[str], make: Callable[[], str]) -> str:
+        """The name of the weight that `make` makes of weights: one for all that ask for it, as layers do that
+        share weights. Those of bodies may share a name and be two."""
+        homes = [self.home(name) for name in names]
+        if any(home is not None and home.outer is not None for home in homes):
+            return make()
+        key = (how, *names)
+        if key not in self.names.derived:
+            self.names.derived[key] = make()
+        return self.names.derived[key]
+
     def start(self, node: onnx.NodeProto, what: str) -> Making:
         """Nodes to be made in the place of `node`; `what` tells their names from others'."""
         return Making(f"{next(filter(None, node.output))}/{what}", names=self.names)
@@ -250,6 +263,10 @@ def join_weights(names: list[str], axis: int, made: Making, scope: Scope) -> str
     tensors = [found for name in names if (found := scope.tensor(name) or held.get(name)) is not None]
     if len(tensors) < len(names) or not all(map(is_movable, tensors)):
         return made.add("Concat", *names, axis=axis)
+    return scope.derive(("joined", axis), names, lambda: _join(tensors, axis, made))
+
+
+def _join(tensors: Sequence[TensorProto], axis: int, made: Making) -> str:
     if not all(map(has_data, tensors)):
         dims = list(tensors[0].dims)
         dims[axis] = sum(tensor.dims[axis] for tensor in tensors)
