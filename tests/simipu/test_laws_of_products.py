@@ -100,7 +100,7 @@ def test_more_available_memory_never_costs_time() -> None:
     ("faster", "slower", "bound"),
     [
         (lambda p: p, lambda p: replace(p, partial_bytes=4), 0.02),
-        (lambda p: p, lambda p: replace(p, partial_bytes=4, element_bytes=4), 0.03),
+        (lambda p: p, lambda p: replace(p, partial_bytes=4, element_bytes=4), 0.04),
     ],
     ids=["half partials", "half"],
 )
