@@ -92,7 +92,7 @@ def test_narrower_types_take_no_longer(network: Network, batch: int) -> None:
     batches."""
     narrow, half, single = (network.estimate(batch, precision) for precision in ("fp8", "fp16", "fp32"))
     assert half.cycles < single.cycles
-    assert narrow.cycles <= (1.2 if batch < BATCHES[-1] else 1.02) * half.cycles
+    assert narrow.cycles <= (1.2 if batch < BATCHES[-1] else 1.05) * half.cycles
     assert half.cycles <= network.estimate(batch, partials_type="float").cycles
 
 
