@@ -28,11 +28,11 @@ def batch_seconds(
     """From batch to batch while batches are queued.
 
     Transfers overlap with computing where there are I/O tiles (`overlapped`), else one follows the other; the
-    host prepares the next batch meanwhile. So many batches share the way back to the host and out again; 0
-    leaves it out.
+    host prepares the next batch meanwhile. So many batches share the way back to the host and out again,
+    which computing hides, too; 0 leaves it out.
     """
     device = max(compute_seconds, host_seconds) if overlapped else compute_seconds + host_seconds
-    if batches_per_step:
+    if batches_per_step and not overlapped:
         device += calibration.host_step_seconds / batches_per_step
     return max(device, host_seconds + calibration.host_batch_seconds)
 
