@@ -309,8 +309,6 @@ def _iter_simulator_points(
 ) -> Iterator[Point]:
     """Graphcore's own simulator, operator by operator: fp16 with float partials, forward and (but for gemm)
     both gradients."""
-    # The simulator's exchanges begin as soon as the slowest tile is there.
-    calibration = replace(calibration, phase_cycles=0)
     with (DATA / "poplibs-ipumodel-calibration.csv").open() as file:
         rows = list(csv.DictReader(file))
     for target, column in ((MK2, "mk2_cycles"), (MK1, "mk1_cycles")):
@@ -336,7 +334,7 @@ def _iter_simulator_points(
 
 def _simulated_cycles(products: list[Product], tool: str, target: Target, calibration: Calibration) -> float:
     plans = [plan_product(product, target, PlanOptions(), calibration) for product in products]
-    cycles = sum(plan.cycles + plan.steps * target.internal_sync_cycles for plan in plans)
+    cycles = sum(plan.cycles + plan.steps * calibration.step_cycles(target) for plan in plans)
     if tool == "gemm":  # adds its result to a third operand
         cycles += 6 * (26 + math.ceil(products[0].rows * products[0].n / target.num_tiles / 24) * 3)
     return cycles

@@ -35,7 +35,7 @@ class Calibration:
     local_step_cycles: int = 60
     """Of a compute set whose operands are on the tiles already: its launch from the supervisor, about five
     instructions of 6 cycles by the bytes of control code of real profiles, and the workers' end. Assumed."""
-    reduction_cycles: int = 1_250
+    reduction_cycles: int = 750
     """Of each stage of a reduction, beside its elements. Fitted on poplibs' simulator: 1,466 to 1,882 for one
     stage, 2,446 to 3,357 for two (section 5.1)."""
     pool_start_cycles: int = 600
