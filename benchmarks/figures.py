@@ -7,11 +7,9 @@ their exporters wrote them: they go through the converter as any user's model do
 from __future__ import annotations
 
 import csv
-import importlib
 import json
 import math
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,17 +25,14 @@ from onnx import TensorProto
 from onnxgraph import graph_values, infer_shapes
 from poprt.passes.precision import FloatToFp8, Fp8Params
 from poprt.pipeline import estimate
-from published import converter_options
+from published import DATA, converter_options, published_models
 from simipu.cost import CALIBRATION, Calibration, CostOptions, Estimate
 from simipu.operators.formulas.plan import PlanOptions, Product, amp_cycles, plan_product
 from simipu.target import TARGETS, Target
 
 _BLOCK = 16
 """Input channels of halves that an AMP unit takes at a time."""
-DATA = Path(__file__).with_name("data")
 MK1, MK2, BOW, C600 = (TARGETS[name] for name in ("ipu1", "ipu2", "bow", "ipu21"))
-sys.path.insert(0, str(DATA))
-published_models: Any = importlib.import_module("published_models")
 
 
 @dataclass(frozen=True, slots=True)

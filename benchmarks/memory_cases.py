@@ -7,10 +7,8 @@ over all tiles are divided by these.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -21,12 +19,9 @@ import onnx
 from commands.profile.source import open_source
 from onnx import TensorProto
 from poprt.pipeline import estimate
-from published import converter_options
+from published import converter_options, published_models
 from simipu.cost import CostOptions, Estimate
 from simipu.target import TARGETS
-
-sys.path.insert(0, str(Path(__file__).with_name("data")))
-published_models: Any = import_module("published_models")
 
 MK2, C600 = TARGETS["ipu2"], TARGETS["ipu21"]
 

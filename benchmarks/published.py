@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+DATA = Path(__file__).with_name("data")
+sys.path.insert(0, str(DATA))
+published_models: Any = import_module("published_models")
+"""What builds the networks as their exporters wrote them."""
 
 _REMAP = "remap"
 _FIRST = "pre_scale"
