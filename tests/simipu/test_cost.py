@@ -53,7 +53,7 @@ def test_float_costs_more_than_half_and_float_partials_more_than_half_partials()
 def test_more_of_any_dimension_never_costs_much_less(rows: int, k: int, n: int) -> None:
     def total(product: Product) -> int:
         found = plan(product, C600)
-        return found.cycles + found.steps * C600.internal_sync_cycles
+        return found.cycles + found.steps * CALIBRATION.step_cycles(C600)
 
     base = total(Product(1, rows, k, n))
     for grown in (Product(1, 2 * rows, k, n), Product(1, rows, 2 * k, n), Product(1, rows, k, 2 * n)):
