@@ -55,8 +55,10 @@ Chosen = dict[str, float]
 
 def chosen_calibration(chosen: Chosen) -> Calibration:
     """The calibration with those values."""
-    whole = {name: int(value) if name.endswith("_cycles") else value for name, value in chosen.items()}
-    return replace(CALIBRATION, **whole)  # type: ignore[arg-type]
+    whole: dict[str, Any] = {
+        name: int(value) if name.endswith("_cycles") else value for name, value in chosen.items()
+    }
+    return replace(CALIBRATION, **whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,8 @@ BASELINES = (
 
 def summarise(errors: Sequence[float]) -> tuple[float, float, float]:
     """Their median, and the shares within 10 and 25 %."""
-    shares = (sum(error <= limit for error in errors) / len(errors) for limit in (_CLOSE, _NEAR))
-    return (statistics.median(errors), *shares)  # type: ignore[return-value]
+    close, near = (sum(error <= limit for error in errors) / len(errors) for limit in (_CLOSE, _NEAR))
+    return statistics.median(errors), close, near
 
 
 def iter_rows(points: Sequence[Point], usual: Sequence[Point]) -> Iterable[tuple[str, ...]]:

@@ -266,8 +266,6 @@ def test_a_warning_is_one_plain_line_where_there_is_no_terminal(tmp_path):
 
 @pytest.mark.parametrize("option", ["--html", "--trace"])
 def test_a_report_that_cannot_be_written_names_its_option(option, evil, capsys):
-    if option == "--html":
-        pytest.importorskip("plotly")
     assert run("poplar-triton", "profile", evil, option, "/proc/none/file") == 1
     assert (
         capsys.readouterr().err

@@ -1,8 +1,9 @@
-"""The cost model: what a graph would take on the chip, in cycles and bytes of a tile. It knows shapes only,
-never values.
+"""The cost model: what a graph would take on the chip, in cycles and bytes of a tile. It knows shapes; of
+values only constants of one element: trip counts, exponents, steps of slices.
 
-`estimate` has the answer, `walk` costs node after node, `placed` reads which IPU runs what; what
-an operator takes is said in `simipu.operators`.
+`estimate` has the answer, `walk` costs node after node and follows layouts, `liveness` and `memory` say what
+a tile holds, `outlining` which layers repeat, `placed` which IPU runs what; what an operator takes is said in
+`simipu.operators`.
 """
 
 from simipu.cost.estimate import Estimate, estimate, node_cycles
