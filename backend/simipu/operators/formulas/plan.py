@@ -273,14 +273,15 @@ class _Ways:
 
         Of its inputs a tile has 1 / n_split already, of its weights 1 / row_split. Neighbours that receive
         the same inputs share their bus (ExchangeEstimator.hpp), which they do where the splits of n come in
-        pairs. The planner always charges the first exchange of partial sums; without a split of k there is
-        none, and leaving it out there is nearer to the simulator.
+        pairs. Parts of n that follow one another share their inputs, which are sent once, before the first
+        (the planner's broadcast before its loop). The planner always charges the first exchange of partial
+        sums; without a split of k there is none, and leaving it out there is nearer to the simulator.
         """
         rate = self.target.exchange_bytes_per_cycle
         shared = np.where(
             self.n_split % self.target.tiles_per_exchange_bus == 0, self.target.tiles_per_exchange_bus, 1
         )
-        exchange: Array = self.input_bytes * (1 - 1 / self.n_split) / shared / rate
+        exchange: Array = self.input_bytes * (1 - 1 / self.n_split) / shared / rate / self.n_serial
         exchange += self.weight_bytes * (1 - 1 / self.row_split) / rate
         exchange += np.where(self.k_split > 1, self.partial_bytes / rate, 0)
         exchange *= self.serial * self.groups
