@@ -59,6 +59,8 @@ struct step {
     float number;
 };
 
+enum { MOST_OPERANDS = 64, MOST_BLOCK = 128 };
+
 struct program {
     int num_steps, nan_on_overflow;
     const struct step *steps;
@@ -96,7 +98,7 @@ struct product {
     int64_t left_row, left_channel, right_channel, right_column;
     /* Where each batch begins, in elements; NULL: all at 0. */
     const int64_t *left_starts, *right_starts;
-    int block;  /* channels after which a sum is rounded; 0: sums stay floats, in any order */
+    int block;  /* channels after which a sum is rounded, up to MOST_BLOCK; 0: sums stay floats, in any order */
     int nan_on_overflow;
     struct program program;
     const struct values *values; /* of the program's operands: a batch is b, a row i, a column j */

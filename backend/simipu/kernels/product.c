@@ -1,0 +1,105 @@
+/* Matrix products. The right side is packed, the left is read where it is if it is floats, row by row. */
+
+#include "tasks.h"
+
+struct product_supply {
+    struct supply supply;
+    const struct product *product;
+    int64_t left_start, right_start;
+};
+
+static int cut_product(struct supply *supply, int64_t first, struct part *part) {
+    const struct product *product = ((struct product_supply *)supply)->product;
+    int64_t left = product->depth - first;
+    if (left <= 0) return 0;
+    int most = product->block ? MOST_CHANNELS / product->block * product->block : MOST_CHANNELS;
+    int block = product->block ? product->block : MOST_CHANNELS;
+    part->channels = left < most ? (int)left : most;
+    part->blocks = 0;
+    for (int end = 0; end < part->channels; part->ends[part->blocks++] = end)
+        end = end + block < part->channels ? end + block : part->channels;
+    for (int i = 0; i < part->channels; i++) part->offsets[i] = i;
+    return 1;
+}
+
+/* A panel whose columns lie far apart: 16 channels of each column at a time, turned in the first cache. */
+static void pack_turned(const struct product *product, int64_t start, int channels, int columns, float *panel) {
+    enum { STRIP = 16 };
+    for (int k = 0; k < channels; k += STRIP) {
+        int some = channels - k < STRIP ? channels - k : STRIP;
+        float strip[PANEL][STRIP];
+        for (int j = 0; j < columns; j++)
+            widen(&product->right, start + j * product->right_column + k, some, strip[j]);
+        for (int i = 0; i < some; i++)
+            for (int j = 0; j < PANEL; j++) panel[(k + i) * PANEL + j] = j < columns ? strip[j][i] : 0;
+    }
+}
+
+static void pack_product(struct supply *supply, const struct part *part, int64_t first, int64_t column,
+                         int columns, float *panels) {
+    const struct product_supply *from = (struct product_supply *)supply;
+    const struct product *product = from->product;
+    for (int done = 0; done < columns; done += PANEL, panels += part->channels * PANEL) {
+        int some = columns - done < PANEL ? columns - done : PANEL;
+        int64_t start = from->right_start + first * product->right_channel + (column + done) * product->right_column;
+        if (product->right_column != 1) {
+            pack_turned(product, start, part->channels, some, panels);
+            continue;
+        }
+        for (int k = 0; k < part->channels; k++) {
+            float *to = panels + k * PANEL;
+            widen(&product->right, start + k * product->right_channel, some, to);
+            for (int j = some; j < PANEL; j++) to[j] = 0;
+        }
+    }
+}
+
+static const float *take_product(struct supply *supply, const struct part *part, int64_t first, int64_t row,
+                                 int rows, float *held, ptrdiff_t *between) {
+    const struct product_supply *from = (struct product_supply *)supply;
+    const struct product *product = from->product;
+    int64_t start = from->left_start + row * product->left_row + first * product->left_channel;
+    if (product->left.element == FLOAT && product->left_channel == 1) {
+        *between = product->left_row;
+        return (const float *)product->left.data + start;
+    }
+    *between = HELD_CHANNELS;
+    for (int i = 0; i < rows; i++) {
+        float *to = held + i * HELD_CHANNELS;
+        int64_t at = start + i * product->left_row;
+        if (product->left_channel == 1)
+            widen(&product->left, at, part->channels, to);
+        else
+            for (int k = 0; k < part->channels; k++) widen(&product->left, at + k * product->left_channel, 1, to + k);
+    }
+    return held;
+}
+
+static struct supply *supply_product(const void *owner, int64_t batch, int64_t group, void *held) {
+    (void)group;
+    const struct product *product = owner;
+    struct product_supply *made = held;
+    made->supply = (struct supply){cut_product, pack_product, take_product};
+    made->product = product;
+    made->left_start = product->left_starts ? product->left_starts[batch] : 0;
+    made->right_start = product->right_starts ? product->right_starts[batch] : 0;
+    return &made->supply;
+}
+
+enum outcome OF_SET(simipu_multiply)(const struct product *product, const struct machine *machine) {
+    struct job job = {
+        .batches = product->batches,
+        .groups = 1,
+        .rows = product->rows,
+        .columns = product->columns,
+        .rule = product->nan_on_overflow ? NO_OVERFLOW : BOUNDED,
+        .is_rounded = product->block > 0,
+        .program = &product->program,
+        .values = product->values,
+        .result = product->result,
+        .supply = supply_product,
+        .owner = product,
+    };
+    run_job(&job, product->depth, machine);
+    return DONE;
+}

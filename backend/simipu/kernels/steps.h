@@ -1,0 +1,167 @@
+/* What becomes of computed values: the steps of a program, on a run of neighbouring elements at a time that the
+   first cache holds. A value is rounded in the register that it was computed in. */
+
+#ifndef SIMIPU_STEPS_H
+#define SIMIPU_STEPS_H
+
+#include "kernels.h"
+#include "vectors.h"
+
+enum { RUN = 1024 }; /* elements of a run, at most; buffers of runs have LANES more */
+
+/* The operand of a step for a run: one value for all of it, or one for each element. */
+struct operand_run {
+    int is_one, is_half;
+    float one;
+    const void *data;
+};
+
+INLINE float read_value(const void *data, int is_half, int64_t index) {
+    if (!is_half) return ((const float *)data)[index];
+    uint16_t halves[LANES] = {((const uint16_t *)data)[index]};
+    float wide[LANES];
+    v_store(wide, v_widen(halves));
+    return wide[0];
+}
+
+/* Loads and stores of the last, incomplete register: nothing beyond a tensor is touched. */
+INLINE V load_some(const float *from, int64_t count) {
+    if (count >= LANES) return v_load(from);
+    float held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return v_load(held);
+}
+
+INLINE V widen_some(const uint16_t *from, int64_t count) {
+    if (count >= LANES) return v_widen(from);
+    uint16_t held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return v_widen(held);
+}
+
+INLINE void store_some(float *to, V x, int64_t count) {
+    if (count >= LANES) {
+        v_store(to, x);
+        return;
+    }
+    float held[LANES];
+    v_store(held, x);
+    memcpy(to, held, (size_t)count * sizeof *held);
+}
+
+INLINE V take_operand(const struct operand_run *operand, V one, int64_t at, int64_t count) {
+    if (operand->is_one) return one;
+    if (operand->is_half) return widen_some((const uint16_t *)operand->data + at, count - at);
+    return load_some((const float *)operand->data + at, count - at);
+}
+
+INLINE V v_most(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_max(x, y)); }
+INLINE V v_least(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_min(x, y)); }
+
+/* To an 8-bit format: adding and taking away a large multiple leaves the leading bits, to nearest even; of normal
+   values a multiple of themselves (Veltkamp's splitting, exact for the 11 bits of a half), of others a fixed one. */
+INLINE V v_quarter(V x, float unit, int is_f152, int nan_on_overflow) {
+    const float splits = is_f152 ? 0x1p21f + 1 : 0x1p20f + 1, most = is_f152 ? 57344.0f : 240.0f;
+    const float least_normal = is_f152 ? 0x1p-15f : 0x1p-7f, least = is_f152 ? 0x1p-17f : 0x1p-10f;
+    V limit = v_all(most * unit), anchor = v_all(0x1.8p23f * least * unit);
+    if (!nan_on_overflow) x = v_min(limit, v_max(v_all(-most * unit), x));
+    V grown = v_mul(x, v_all(splits)), normal = v_sub(grown, v_sub(grown, x));
+    V small = v_sub(v_add(x, anchor), anchor);
+    V rounded = v_if_less(v_abs(x), v_all(least_normal * unit), small, normal);
+    return nan_on_overflow ? v_if_less(limit, v_abs(rounded), v_all(__builtin_nanf("")), rounded) : rounded;
+}
+
+INLINE V apply(enum kind kind, V x, V y, float unit, int nan_on_overflow) {
+    switch (kind) {
+    case STEP_ADD: return v_add(x, y);
+    case STEP_SUBTRACT: return v_sub(x, y);
+    case STEP_TAKE: return v_sub(y, x);
+    case STEP_MULTIPLY: return v_mul(x, y);
+    case STEP_DIVIDE: return v_div(x, y);
+    case STEP_UNDER: return v_div(y, x);
+    case STEP_MOST: return v_most(x, y);
+    case STEP_LEAST: return v_least(x, y);
+    case STEP_F143: return v_quarter(x, unit, 0, nan_on_overflow);
+    case STEP_F152: return v_quarter(x, unit, 1, nan_on_overflow);
+    default: return x;
+    }
+}
+
+INLINE V round_value(V x, enum rounding rounding, int nan_on_overflow) {
+    if (rounding == KEPT) return x;
+    return nan_on_overflow ? v_half_or_nan(x, rounding == GROWING) : v_half_bounded(x);
+}
+
+INLINE void apply_to_run(enum kind kind, enum rounding rounding, int nan_on_overflow, const struct operand_run *y,
+                         const float *from, float *to, int64_t count) {
+    V one = v_all(y->one);
+    for (int64_t at = 0; at < count; at += LANES) {
+        V x = load_some(from + at, count - at);
+        x = apply(kind, x, take_operand(y, one, at, count), y->one, nan_on_overflow);
+        store_some(to + at, round_value(x, rounding, nan_on_overflow), count - at);
+    }
+}
+
+/* What half models are full of has loops of its own; all else goes through one with its choices inside. */
+static void run_step(const struct step *step, int nan_on_overflow, const struct operand_run *y, const float *from,
+                     float *to, int64_t count) {
+    if (step->rounding == ROUNDED && !nan_on_overflow) {
+        switch (step->kind) {
+        case STEP_NONE: apply_to_run(STEP_NONE, ROUNDED, 0, y, from, to, count); return;
+        case STEP_ADD: apply_to_run(STEP_ADD, ROUNDED, 0, y, from, to, count); return;
+        case STEP_MULTIPLY: apply_to_run(STEP_MULTIPLY, ROUNDED, 0, y, from, to, count); return;
+        default: break;
+        }
+    }
+    if (step->rounding == KEPT && step->kind == STEP_MOST) {
+        apply_to_run(STEP_MOST, KEPT, 0, y, from, to, count);
+        return;
+    }
+    apply_to_run(step->kind, step->rounding, nan_on_overflow, y, from, to, count);
+}
+
+static void look_up(const uint16_t *table, const float *from, float *to, int64_t count) {
+    uint16_t halves[RUN + LANES];
+    for (int64_t at = 0; at < count; at += LANES) v_narrow(halves + at, load_some(from + at, count - at));
+    for (int64_t at = 0; at < count; at++) halves[at] = table[halves[at]];
+    for (int64_t at = 0; at < count; at += LANES) store_some(to + at, v_widen(halves + at), count - at);
+}
+
+/* to = steps(from), of `count` <= RUN elements; `operands` has each operand's values for the run. */
+static void run_steps(const struct program *program, const struct operand_run *operands, const float *from,
+                      float *to, int64_t count) {
+    if (!program->num_steps && from != to) memcpy(to, from, (size_t)count * sizeof *to);
+    for (int i = 0; i < program->num_steps; i++, from = to) {
+        const struct step *step = program->steps + i;
+        struct operand_run number = {1, 0, step->number, NULL};
+        const struct operand_run *y = step->operand < 0 ? &number : operands + step->operand;
+        if (step->kind == STEP_TABLE)
+            look_up(y->data, from, to, count);
+        else
+            run_step(step, program->nan_on_overflow, y, from, to, count);
+    }
+}
+
+/* The operand of a step for the run that begins at its element `start`. */
+INLINE void find_operand(const struct step *step, const struct values *value, int64_t start,
+                         struct operand_run *operand) {
+    if (step->kind == STEP_TABLE) start = 0;
+    operand->is_half = value->is_half;
+    operand->is_one = value->column == 0;
+    operand->data = (const char *)value->data + start * (value->is_half ? 2 : 4);
+    operand->one = operand->is_one ? read_value(value->data, value->is_half, start) : 0;
+}
+
+/* The operands of a program for the run of columns from `column` on, in a batch and a row. */
+INLINE void find_operands(const struct program *program, const struct values *values, int64_t batch, int64_t row,
+                          int64_t column, struct operand_run *operands) {
+    for (int i = 0; i < program->num_steps; i++) {
+        int operand = program->steps[i].operand;
+        if (operand < 0) continue;
+        const struct values *value = values + operand;
+        int64_t start = batch * value->batch + row * value->row + column * value->column;
+        find_operand(program->steps + i, value, start, operands + operand);
+    }
+}
+
+#endif

@@ -1,0 +1,183 @@
+/* A product cut into tasks for threads: some rows times some columns of one batch. What is multiplied comes from
+   a `supply`, which a product and a convolution each have their own of.
+
+       for each part of the channels:        right (packed floats, second cache)
+           pack the right side          +----------+----------+ ...
+           for each tile of rows:       | panel 0  | panel 1  |    up to 256 channels x 256 columns
+               take the left side       +----------+----------+
+               for each panel: tile     totals: up to 132 rows x 256 columns, rounded after each block
+       then steps, row by row, into the result */
+
+#ifndef SIMIPU_TASKS_H
+#define SIMIPU_TASKS_H
+
+#include "steps.h"
+#include "tile.h"
+
+struct supply {
+    /* The channels of the part that begins at `first`, after those before it. 0: there are none left. */
+    int (*cut)(struct supply *supply, int64_t first, struct part *part);
+    /* Writes panels of `columns` from `column` on, zeros in what is missing of the last. May write LANES floats
+       more. */
+    void (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
+                 float *panels);
+    /* Rows of the left: where the first one's offsets count from, and the elements from row to row. */
+    const float *(*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
+                         float *held, ptrdiff_t *between);
+};
+
+struct job {
+    int64_t batches, groups, rows, columns; /* rows and columns of a group */
+    int64_t row_blocks, row_block, column_blocks, column_block;
+    enum rule rule;         /* of totals that became infinite */
+    int is_rounded;
+    const struct program *program;
+    const struct values *values;
+    float *result;
+    /* Makes a task's supply in memory of SUPPLY_BYTES. */
+    struct supply *(*supply)(const void *owner, int64_t batch, int64_t group, void *held);
+    const void *owner;
+};
+
+enum { SUPPLY_BYTES = 8192, HELD_CHANNELS = 2048 };
+
+typedef int tile_function(const struct part *, const float *, ptrdiff_t, const float *, float *, ptrdiff_t);
+
+#define TILE(rows, vectors)                                                                                    \
+    static int tile_h##rows##x##vectors(const struct part *p, const float *l, ptrdiff_t r, const float *b,      \
+                                        float *t, ptrdiff_t n) {                                                \
+        return multiply_tile(p, rows, vectors, HALVES, l, r, b, t, n);                                          \
+    }                                                                                                          \
+    static int tile_f##rows##x##vectors(const struct part *p, const float *l, ptrdiff_t r, const float *b,      \
+                                        float *t, ptrdiff_t n) {                                                \
+        return multiply_tile(p, rows, vectors, FLOATS, l, r, b, t, n);                                          \
+    }
+#if defined(__AVX512F__)
+#define TILES(M) M(1) M(2) M(3) M(4) M(5) M(6)
+#define ROW(i) TILE(i, 1) TILE(i, 2) TILE(i, 3) TILE(i, 4)
+#define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3, tile_##k##i##x4},
+#else
+#define TILES(M) M(1) M(2) M(3) M(4)
+#define ROW(i) TILE(i, 1) TILE(i, 2) TILE(i, 3)
+#define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3},
+#endif
+#define NAMES_H(i) NAMES(h, i)
+#define NAMES_F(i) NAMES(f, i)
+TILES(ROW)
+static tile_function *const HALF_TILES[TILE_ROWS][TILE_VECTORS] = {TILES(NAMES_H)};
+static tile_function *const FLOAT_TILES[TILE_ROWS][TILE_VECTORS] = {TILES(NAMES_F)};
+
+/* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
+static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule, const float *left,
+                           ptrdiff_t left_row, const float *right, float *totals, ptrdiff_t totals_row) {
+    if (rule == BOUNDED)
+        multiply_tile(part, rows, vectors, BOUNDED, left, left_row, right, totals, totals_row);
+    else
+        multiply_tile(part, rows, vectors, NO_OVERFLOW, left, left_row, right, totals, totals_row);
+}
+
+static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
+                           const float *left, ptrdiff_t left_row, const float *right, float *totals) {
+    if (!job->is_rounded) {
+        FLOAT_TILES[rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS);
+        return;
+    }
+    float before[TILE_ROWS][PANEL];
+    size_t bytes = (size_t)vectors * LANES * sizeof(float);
+    for (int i = 0; i < rows; i++) memcpy(before[i], totals + i * MOST_COLUMNS, bytes);
+    if (HALF_TILES[rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS)) return;
+    for (int i = 0; i < rows; i++) memcpy(totals + i * MOST_COLUMNS, before[i], bytes);
+    multiply_again(part, rows, vectors, job->rule, left, left_row, right, totals, MOST_COLUMNS);
+}
+
+/* Rows count through all groups. */
+static void finish_rows(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column, int columns,
+                        const float *totals) {
+    struct operand_run operands[MOST_OPERANDS];
+    for (int i = 0; i < rows; i++) {
+        find_operands(job->program, job->values, batch, row + i, column, operands);
+        float *to = job->result + (batch * job->groups * job->rows + row + i) * job->columns + column;
+        run_steps(job->program, operands, totals + i * MOST_COLUMNS, to, columns);
+    }
+}
+
+static void run_task(void *data, size_t number) {
+    const struct job *job = data;
+    int64_t column = (int64_t)number % job->column_blocks * job->column_block;
+    int64_t row = (int64_t)number / job->column_blocks % job->row_blocks * job->row_block;
+    int64_t group = (int64_t)number / job->column_blocks / job->row_blocks % job->groups;
+    int64_t batch = (int64_t)number / job->column_blocks / job->row_blocks / job->groups;
+    int columns = (int)(job->columns - column < job->column_block ? job->columns - column : job->column_block);
+    int rows = (int)(job->rows - row < job->row_block ? job->rows - row : job->row_block);
+    _Alignas(64) float totals[MOST_ROWS * MOST_COLUMNS], right[MOST_PANELS * MOST_CHANNELS * PANEL + LANES];
+    _Alignas(64) float held[TILE_ROWS * (HELD_CHANNELS + LANES)];
+    _Alignas(64) char supply_memory[SUPPLY_BYTES];
+    struct part part;
+
+    struct supply *supply = job->supply(job->owner, batch, group, supply_memory);
+    memset(totals, 0, (size_t)rows * MOST_COLUMNS * sizeof *totals);
+    for (int64_t first = 0; supply->cut(supply, first, &part); first += part.channels) {
+        supply->pack(supply, &part, first, column, columns, right);
+        for (int i = 0; i < rows; i += TILE_ROWS) {
+            int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
+            ptrdiff_t between;
+            const float *left = supply->take(supply, &part, first, row + i, some, held, &between);
+            for (int j = 0, panel = 0; j < columns; j += PANEL, panel++) {
+                int vectors = columns - j < PANEL ? (columns - j + LANES - 1) / LANES : TILE_VECTORS;
+                multiply_panel(job, &part, some, vectors, left, between,
+                               right + (ptrdiff_t)panel * part.channels * PANEL, totals + i * MOST_COLUMNS + j);
+            }
+        }
+    }
+    finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
+}
+
+INLINE int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+enum { WANTED_TASKS = 16, SMALL_JOB = 1 << 17 /* products that are no work for several threads */ };
+
+/* Cuts and runs it: blocks as wide as leaves all threads something to do. */
+static void run_job(struct job *job, int64_t depth, const struct machine *machine) {
+    int64_t batches = job->batches * job->groups;
+    if (!batches || !job->rows || !job->columns) return;
+    int64_t panels = divide_up(job->columns, PANEL), row_blocks = divide_up(job->rows, MOST_ROWS);
+    int64_t wide = panels * row_blocks * batches / WANTED_TASKS;
+    wide = wide < 1 ? 1 : wide > MOST_PANELS ? MOST_PANELS : wide;
+    job->column_blocks = divide_up(panels, wide);
+    job->column_block = divide_up(panels, job->column_blocks) * PANEL;
+    while (job->column_blocks * row_blocks * batches < WANTED_TASKS / 2 && job->rows / row_blocks > 6 * TILE_ROWS)
+        row_blocks++;
+    job->row_block = divide_up(divide_up(job->rows, row_blocks), TILE_ROWS) * TILE_ROWS;
+    job->row_blocks = divide_up(job->rows, job->row_block);
+    size_t tasks = (size_t)(job->column_blocks * job->row_blocks * batches);
+    if ((double)batches * job->rows * job->columns * depth < SMALL_JOB || tasks == 1)
+        for (size_t i = 0; i < tasks; i++) run_task(job, i);
+    else
+        machine->parallel(machine->owner, run_task, tasks, job);
+}
+
+/* Widens neighbouring elements of any kind, exactly. */
+static void widen(const struct operand *operand, int64_t at, int64_t count, float *to) {
+    V unit = v_all(operand->unit);
+    const float *floats = operand->data;
+    const uint16_t *halves = operand->data;
+    const uint8_t *codes = operand->data;
+    int64_t i = 0;
+    switch (operand->element) {
+    case FLOAT: memcpy(to, floats + at, (size_t)count * sizeof *to); return;
+    case HALF:
+        for (; i + LANES <= count; i += LANES) v_store(to + i, v_widen(halves + at + i));
+        if (i < count) store_some(to + i, widen_some(halves + at + i, count - i), count - i);
+        return;
+    default:
+        for (; i + LANES <= count; i += LANES)
+            v_store(to + i, v_mul(unit, v_decode(codes + at + i, operand->element == F152)));
+        if (i < count) {
+            uint8_t some[LANES] = {0};
+            memcpy(some, codes + at + i, (size_t)(count - i));
+            store_some(to + i, v_mul(unit, v_decode(some, operand->element == F152)), count - i);
+        }
+    }
+}
+
+#endif

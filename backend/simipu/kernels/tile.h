@@ -1,0 +1,84 @@
+/* The product of a few rows and columns, which all products and convolutions are made of.
+
+   A tile is up to TILE_ROWS rows times TILE_VECTORS registers of columns. With AVX-512 (6 x 4 x 16):
+
+                    right, packed: a row of 64 columns for each channel
+                    b0          b1          b2          b3            4 registers
+        left  a0    sum[0][0]   sum[0][1]   sum[0][2]   sum[0][3]
+        (one  a1    sum[1][0]   ...                                  24 registers
+        float ..
+        at a  a5    sum[5][0]   sum[5][1]   sum[5][2]   sum[5][3]
+        time)
+
+   The sums of a block stay in registers; totals lie in memory that the first cache holds, and are rounded there
+   after each block. */
+
+#ifndef SIMIPU_TILE_H
+#define SIMIPU_TILE_H
+
+#include "kernels.h"
+#include "vectors.h"
+
+#if defined(__AVX512F__)
+enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
+#else
+enum { TILE_ROWS = 4, TILE_VECTORS = 3 };
+#endif
+enum {
+    PANEL = TILE_VECTORS * LANES, /* columns of a tile */
+    MOST_PANELS = 256 / PANEL,    /* of a task */
+    MOST_COLUMNS = MOST_PANELS * PANEL,
+    MOST_ROWS = 132,              /* of a task: whole tiles */
+    MOST_CHANNELS = 256           /* that are packed at a time */
+};
+
+/* What is packed: up to MOST_CHANNELS channels, in blocks. */
+struct part {
+    int channels, blocks;
+    int ends[MOST_CHANNELS];     /* of blocks; sums are rounded there */
+    int offsets[MOST_CHANNELS];  /* of a channel's left, from what `take` gives */
+    int64_t low, span;           /* a convolution's: where its weights begin in a filter; 0: they lie apart */
+};
+
+enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };
+/* How totals are rounded: not at all; to halves, where no total becomes infinite; bounded; NaN for overflow. */
+
+INLINE V round_total(V x, enum rule rule) {
+    switch (rule) {
+    case HALVES: return v_half(x);
+    case BOUNDED: return v_half_bounded(x);
+    case NO_OVERFLOW: return v_half_or_nan(x, 0);
+    default: return x;
+    }
+}
+
+/* totals += left * right; 0 when an infinity or NaN came out of HALVES, whose totals are then of no use. */
+INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, const float *left,
+                         ptrdiff_t left_row, const float *right, float *totals, ptrdiff_t totals_row) {
+    V lost = v_all(0);
+    for (int block = 0, channel = 0; block < part->blocks; block++) {
+        V sums[TILE_ROWS][TILE_VECTORS];
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
+        for (int end = part->ends[block]; channel < end; channel++, right += PANEL) {
+            const float *from = left + part->offsets[channel];
+            V columns[TILE_VECTORS];
+            for (int j = 0; j < vectors; j++) columns[j] = v_load(right + j * LANES);
+            for (int i = 0; i < rows; i++) {
+                V value = v_all(from[i * left_row]);
+                for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
+            }
+        }
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++) {
+                float *total = totals + i * totals_row + j * LANES;
+                V rounded = round_total(v_add(v_load(total), sums[i][j]), rule);
+                v_store(total, rounded);
+                if (rule == HALVES && block == part->blocks - 1) /* once infinite, a sum stays so, or is NaN */
+                    lost = v_add(lost, v_sub(rounded, rounded));
+            }
+    }
+    return rule != HALVES || v_are_zero(lost);
+}
+
+#endif

@@ -1,0 +1,196 @@
+/* A register of floats in the three instruction sets that the kernels are compiled for, and what the chip does to
+   the values in it. The includer is compiled once for each, with -m flags that say which.
+
+       AVX-512   16 floats, 32 registers       halves by vcvtps2ph, vcvtph2ps
+       AVX2       8 floats, 16 registers       the same (F16C)
+       portable   4 floats                     halves by whole numbers */
+
+#ifndef SIMIPU_VECTORS_H
+#define SIMIPU_VECTORS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+static const float HALF_MOST = 65504.0f;
+
+#if defined(__AVX512F__)
+
+#include <immintrin.h>
+#define SET avx512
+enum { LANES = 16 };
+typedef __m512 V;
+
+INLINE V v_load(const float *from) { return _mm512_loadu_ps(from); }
+INLINE void v_store(float *to, V x) { _mm512_storeu_ps(to, x); }
+INLINE V v_all(float x) { return _mm512_set1_ps(x); }
+INLINE V v_add(V x, V y) { return _mm512_add_ps(x, y); }
+INLINE V v_sub(V x, V y) { return _mm512_sub_ps(x, y); }
+INLINE V v_mul(V x, V y) { return _mm512_mul_ps(x, y); }
+INLINE V v_div(V x, V y) { return _mm512_div_ps(x, y); }
+INLINE V v_sum(V x, V y, V sum) { return _mm512_fmadd_ps(x, y, sum); }
+/* Where one is NaN, the second. */
+INLINE V v_max(V x, V y) { return _mm512_max_ps(x, y); }
+INLINE V v_min(V x, V y) { return _mm512_min_ps(x, y); }
+INLINE V v_abs(V x) { return _mm512_abs_ps(x); }
+/* if x < y (x == y, either is NaN): yes, otherwise no. */
+INLINE V v_if_less(V x, V y, V yes, V no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_LT_OQ), no, yes);
+}
+INLINE V v_if_equal(V x, V y, V yes, V no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_EQ_OQ), no, yes);
+}
+INLINE V v_if_nan(V x, V y, V yes, V no) {
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q), no, yes);
+}
+/* Whether all are zeros. */
+INLINE int v_are_zero(V x) { return _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ) == 0; }
+INLINE V v_widen(const uint16_t *from) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)from)); }
+INLINE void v_narrow(uint16_t *to, V x) {
+    _mm256_storeu_si256((void *)to, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+INLINE V v_half(V x) {
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+/* 8-bit codes: their bits, moved to where a float has them. */
+INLINE V v_code_bits(const uint8_t *from, int shift) {
+    __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)from));
+    __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
+    __m512i rest = _mm512_sll_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
+    return _mm512_castsi512_ps(_mm512_or_si512(sign, rest));
+}
+
+#elif defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
+
+#include <immintrin.h>
+#define SET avx2
+enum { LANES = 8 };
+typedef __m256 V;
+
+INLINE V v_load(const float *from) { return _mm256_loadu_ps(from); }
+INLINE void v_store(float *to, V x) { _mm256_storeu_ps(to, x); }
+INLINE V v_all(float x) { return _mm256_set1_ps(x); }
+INLINE V v_add(V x, V y) { return _mm256_add_ps(x, y); }
+INLINE V v_sub(V x, V y) { return _mm256_sub_ps(x, y); }
+INLINE V v_mul(V x, V y) { return _mm256_mul_ps(x, y); }
+INLINE V v_div(V x, V y) { return _mm256_div_ps(x, y); }
+INLINE V v_sum(V x, V y, V sum) { return _mm256_fmadd_ps(x, y, sum); }
+INLINE V v_max(V x, V y) { return _mm256_max_ps(x, y); }
+INLINE V v_min(V x, V y) { return _mm256_min_ps(x, y); }
+INLINE V v_abs(V x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+INLINE V v_if_less(V x, V y, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_LT_OQ)); }
+INLINE V v_if_equal(V x, V y, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_EQ_OQ)); }
+INLINE V v_if_nan(V x, V y, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_UNORD_Q)); }
+INLINE int v_are_zero(V x) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ)) == 0;
+}
+INLINE V v_widen(const uint16_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)from)); }
+INLINE void v_narrow(uint16_t *to, V x) {
+    _mm_storeu_si128((void *)to, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+}
+INLINE V v_half(V x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)); }
+INLINE V v_code_bits(const uint8_t *from, int shift) {
+    __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)from));
+    __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24);
+    __m256i rest = _mm256_sll_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
+    return _mm256_castsi256_ps(_mm256_or_si256(sign, rest));
+}
+
+#else
+
+#define SET portable
+enum { LANES = 4 };
+typedef float V __attribute__((vector_size(16)));
+typedef int32_t I __attribute__((vector_size(16)));
+typedef uint16_t H __attribute__((vector_size(8)));
+typedef uint8_t C __attribute__((vector_size(4)));
+
+INLINE V v_load(const float *from) {
+    V x;
+    memcpy(&x, from, sizeof x);
+    return x;
+}
+INLINE void v_store(float *to, V x) { memcpy(to, &x, sizeof x); }
+INLINE V v_all(float x) { return (V){x, x, x, x}; }
+INLINE I i_all(int32_t x) { return (I){x, x, x, x}; }
+INLINE V v_choose(I mask, V yes, V no) { return (V)(((I)yes & mask) | ((I)no & ~mask)); }
+INLINE V v_add(V x, V y) { return x + y; }
+INLINE V v_sub(V x, V y) { return x - y; }
+INLINE V v_mul(V x, V y) { return x * y; }
+INLINE V v_div(V x, V y) { return x / y; }
+INLINE V v_sum(V x, V y, V sum) { return x * y + sum; } /* the product is exact, see kernels.h */
+INLINE V v_max(V x, V y) { return v_choose(x > y, x, y); }
+INLINE V v_min(V x, V y) { return v_choose(x < y, x, y); }
+INLINE V v_abs(V x) { return (V)((I)x & i_all(0x7FFFFFFF)); }
+INLINE V v_if_less(V x, V y, V yes, V no) { return v_choose(x < y, yes, no); }
+INLINE V v_if_equal(V x, V y, V yes, V no) { return v_choose(x == y, yes, no); }
+INLINE V v_if_nan(V x, V y, V yes, V no) { return v_choose((x != x) | (y != y), yes, no); }
+INLINE int v_are_zero(V x) {
+    I other = x != v_all(0);
+    return (other[0] | other[1] | other[2] | other[3]) == 0;
+}
+/* As whole numbers: normal halves have 13 bits less; below 2^-14 the last bit is that of 0.5 as a float. */
+INLINE V v_half(V x) {
+    I bits = (I)x, sign = bits & i_all((int32_t)0x80000000u), rest = bits ^ sign;
+    I normal = (rest + i_all(0xFFF) + ((rest >> 13) & 1)) & ~i_all(0x1FFF);
+    I small = (I)(((V)rest + v_all(0.5f)) - v_all(0.5f));
+    I rounded = (I)v_choose(rest < i_all(0x38800000), (V)small, (V)normal);
+    I infinite = (I)v_choose(rounded > i_all(0x477FE000), (V)i_all(0x7F800000), (V)rounded);
+    I nan = rest | i_all(0x00400000);
+    return (V)((I)v_choose(rest > i_all(0x7F800000), (V)(nan & ~i_all(0x1FFF)), (V)infinite) | sign);
+}
+INLINE V v_widen(const uint16_t *from) {
+    H halves;
+    memcpy(&halves, from, sizeof halves);
+    I bits = __builtin_convertvector(halves, I);
+    I sign = (bits & i_all(0x8000)) << 16, rest = (bits & i_all(0x7FFF)) << 13;
+    V value = (V)rest * v_all(0x1p112f); /* the exponent counted from 127 instead of 15; exact */
+    I special = rest >= i_all(0x0F800000);
+    return (V)((I)v_choose(special, (V)(rest | i_all(0x7F800000)), value) | sign);
+}
+/* Of values that are halves or NaN: their bits. */
+INLINE void v_narrow(uint16_t *to, V x) {
+    V half = v_half(x);
+    I bits = (I)half, sign = (bits >> 16) & i_all(0x8000), rest = bits & i_all(0x7FFFFFFF);
+    I small = __builtin_convertvector((V)rest * v_all(0x1p24f), I);
+    I normal = (rest - i_all(112 << 23)) >> 13;
+    I most = (rest >> 13) & i_all(0x3FF);
+    I made = (I)v_choose(rest < i_all(0x38800000), (V)small, (V)normal);
+    made = (I)v_choose(rest >= i_all(0x7F800000), (V)(i_all(0x7C00) | most), (V)made) | sign;
+    H halves = __builtin_convertvector(made & i_all(0xFFFF), H);
+    memcpy(to, &halves, sizeof halves);
+}
+INLINE V v_code_bits(const uint8_t *from, int shift) {
+    C codes;
+    memcpy(&codes, from, sizeof codes);
+    I bits = __builtin_convertvector(codes, I);
+    return (V)(((bits & i_all(0x80)) << 24) | ((bits & i_all(0x7F)) << shift));
+}
+
+#endif
+
+/* The names of what is compiled for each set. */
+#define JOIN_(name, set) name##_##set
+#define JOIN(name, set) JOIN_(name, set)
+#define OF_SET(name) JOIN(name, SET)
+
+/* 8-bit codes to values, at scale 0: exponents are counted from 8 (F143) and 16 (F152), a float's from 127. */
+INLINE V v_decode(const uint8_t *from, int is_f152) {
+    V value = is_f152 ? v_mul(v_code_bits(from, 21), v_all(0x1p111f))
+                      : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
+    /* 0x80, which is NaN, became -0, which no other code does: 1 / x tells it from 0. */
+    return v_if_less(v_div(v_all(1), value), v_all(-__FLT_MAX__), v_all(__builtin_nanf("")), value);
+}
+
+/* To half, too large values (infinities included) to the largest; NaN stays. */
+INLINE V v_half_bounded(V x) { return v_half(v_max(v_all(-HALF_MOST), v_min(v_all(HALF_MOST), x))); }
+
+/* To half, too large values to NaN; infinities stay unless `growing`. */
+INLINE V v_half_or_nan(V x, int growing) {
+    V half = v_half(x), infinity = v_all(__builtin_inff()), nan = v_all(__builtin_nanf(""));
+    V lost = growing ? nan : v_if_equal(v_abs(x), infinity, half, nan);
+    return v_if_equal(v_abs(half), infinity, lost, half);
+}
+
+#endif
