@@ -42,14 +42,15 @@ enum kind {
     STEP_MOST,     /* max(x, y); NaN where one is (as ONNX has it) */
     STEP_LEAST,    /* min(x, y); likewise */
     STEP_TABLE,    /* y[bits of x as a half]; y: 65,536 halves, x is one exactly */
-    STEP_F143,     /* x rounded to F143 at the scale of y (a number, 2 to its power), widened */
-    STEP_F152      /* the same to F152 */
+    STEP_F143,     /* x rounded to F143 times `number`, 2 to the power of a scale */
+    STEP_F152      /* the same of F152 */
 };
 
 enum rounding {
     KEPT,     /* no rounding: the result is a half already, or stays a float */
     ROUNDED,  /* to half, to nearest even; too large: see `nan_on_overflow` */
-    GROWING   /* the same, but an infinity is an overflow whatever it was before (with nan_on_overflow) */
+    GROWING,  /* the same, but an infinity is an overflow whatever it was before (with nan_on_overflow) */
+    PLAIN     /* to half, where nothing is too large: infinities stay */
 };
 
 struct step {

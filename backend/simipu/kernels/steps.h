@@ -89,6 +89,7 @@ INLINE V apply(enum kind kind, V x, V y, float unit, int nan_on_overflow) {
 
 INLINE V round_value(V x, enum rounding rounding, int nan_on_overflow) {
     if (rounding == KEPT) return x;
+    if (rounding == PLAIN) return v_half(x);
     return nan_on_overflow ? v_half_or_nan(x, rounding == GROWING) : v_half_bounded(x);
 }
 
