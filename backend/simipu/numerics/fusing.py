@@ -1,0 +1,86 @@
+"""Joins nodes of the kernels' domain: a chain whose source nobody else takes becomes the last steps of what makes it, so
+that a value is written once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnxgraph import iter_bodies
+
+from simipu.numerics.kernels import (
+    CHAIN,
+    CONV,
+    FIXED_INPUTS,
+    KERNELS,
+    MOST_STEPS,
+    Kind,
+    extend_kernel,
+    read_steps,
+)
+
+Dims = tuple[int | str | None, ...]
+"""Sizes; names of open ones, None where nothing is known."""
+_MATRIX = 2
+
+
+def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dims]) -> list[onnx.NodeProto]:
+    """The nodes of one graph, in order, joined; the tensors `kept` are taken from outside of it."""
+    readers = Counter(name for node in nodes for name in _iter_taken(node))
+    makers: dict[str, int] = {}
+    fused: list[onnx.NodeProto | None] = []
+    for node in nodes:
+        place = makers.get(node.input[0], -1) if _is_chain(node) else -1
+        maker = fused[place] if place >= 0 else None
+        source = node.input[0] if node.input else ""
+        if maker is not None and readers[source] == 1 and source not in kept and _fits(maker, node, dims):
+            # What the chain takes besides may come after the maker: so the joined node stands where the chain did.
+            fused[place] = None
+            node = extend_kernel(maker, read_steps(node), node.output[0])
+        if node.domain == KERNELS:
+            makers[node.output[0]] = len(fused)
+        fused.append(node)
+    return [node for node in fused if node is not None]
+
+
+def _iter_taken(node: onnx.NodeProto) -> list[str]:
+    names = list(node.input)
+    for body in iter_bodies(node):
+        names += [name for inner in body.node for name in _iter_taken(inner)]
+        names += [value.name for value in body.output]
+    return names
+
+
+def _is_chain(node: onnx.NodeProto) -> bool:
+    return node.domain == KERNELS and node.op_type == CHAIN
+
+
+def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]) -> bool:
+    """Whether what makes the source can take the chain's operands: a chain all of them that leave its shape, products
+    those that go with whole batches, rows and columns of theirs."""
+    result, source = dims.get(chain.output[0]), dims.get(chain.input[0])
+    steps = read_steps(chain)
+    if len(read_steps(maker)) + len(steps) > MOST_STEPS:
+        return False
+    operands = [step.operand for step in steps if step.operand and step.kind is not Kind.TABLE]
+    if not operands:
+        return True
+    if result is None or None in result or source != result:
+        return False
+    if maker.op_type == CHAIN:
+        return True
+    columns = 1 if maker.op_type != CONV else len(result) - FIXED_INPUTS[CONV]
+    return all(_fits_groups(dims.get(name), result, columns) for name in operands)
+
+
+def _fits_groups(operand: Dims | None, result: Dims, columns: int) -> bool:
+    if operand is None or len(operand) > len(result) or len(result) < _MATRIX:
+        return False
+    operand = (1,) * (len(result) - len(operand)) + operand
+    row = len(result) - columns - 1
+    for group in (slice(0, row), slice(row, row + 1), slice(row + 1, None)):
+        part, whole = operand[group], result[group]
+        if part != whole and any(size != 1 for size in part):
+            return False
+    return True

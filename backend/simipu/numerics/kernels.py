@@ -1,0 +1,197 @@
+"""Nodes of the kernels' domain: what the computed graph has in place of a product or of elementwise operators where
+the library of `simipu.kernels` is there. What they compute and what their attributes mean, kernels.h says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import onnx
+from onnx import TensorProto, helper
+from onnxgraph import attribute
+
+from simipu.numerics.convolution import SLIC_TAPS, Convolution
+from simipu.numerics.quarter import F143, QuarterFormat
+from simipu.operators import Rounding
+
+KERNELS = "simipu"
+"""The domain; only `lower` makes nodes of it."""
+PRODUCT, CONV, CHAIN = "Product", "Conv", "Chain"
+FIXED_INPUTS = {PRODUCT: 2, CONV: 2, CHAIN: 1}
+"""Inputs before the operands of steps."""
+MOST_STEPS = 32
+"""Of one node: what else is there becomes another."""
+MOST_AXES = 6
+
+
+class Kind(IntEnum):
+    """`enum kind` of kernels.h."""
+
+    NONE = 0
+    ADD = 1
+    SUBTRACT = 2
+    TAKE = 3
+    MULTIPLY = 4
+    DIVIDE = 5
+    UNDER = 6
+    MOST = 7
+    LEAST = 8
+    TABLE = 9
+    F143 = 10
+    F152 = 11
+
+
+class Rounded(IntEnum):
+    """`enum rounding` of kernels.h."""
+
+    KEPT = 0
+    ROUNDED = 1
+    GROWING = 2
+    PLAIN = 3
+
+
+ROUNDINGS = {
+    Rounding.EXACT: Rounded.KEPT,
+    Rounding.BOUNDED: Rounded.PLAIN,
+    Rounding.GROWING: Rounded.GROWING,
+    Rounding.ROUNDED: Rounded.ROUNDED,
+    Rounding.PRODUCT: Rounded.ROUNDED,
+}
+BINARY = {
+    "Add": (Kind.ADD, Kind.ADD),
+    "Sub": (Kind.SUBTRACT, Kind.TAKE),
+    "Mul": (Kind.MULTIPLY, Kind.MULTIPLY),
+    "Div": (Kind.DIVIDE, Kind.UNDER),
+    "Max": (Kind.MOST, Kind.MOST),
+    "Min": (Kind.LEAST, Kind.LEAST),
+}
+"""What an operator of two inputs is when its first one is x, and when its second one is."""
+QUARTER_FORMATS = {"": 0, "F143": 1, "F152": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What becomes of a value x: `operand` is the tensor y, "": `number` is."""
+
+    kind: Kind
+    rounded: Rounded = Rounded.KEPT
+    operand: str = ""
+    number: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """A weight of 8 bits, as it lies, and the power of two that its values are multiplied by."""
+
+    name: str
+    quarter: QuarterFormat
+    scale: int
+
+
+def quarter_step(quarter: QuarterFormat, scale: int) -> Step:
+    """Rounds to the values of an 8-bit format at a scale."""
+    return Step(Kind.F143 if quarter is F143 else Kind.F152, number=2.0**scale)
+
+
+def make_kernel(
+    op_type: str, inputs: Sequence[str], result: str, steps: Sequence[Step], **attributes: object
+) -> onnx.NodeProto:
+    """A node of the kernels' domain."""
+    operands = list(dict.fromkeys(step.operand for step in steps if step.operand))
+    node = helper.make_node(
+        op_type, [*inputs, *operands], [result], name=f"{result}/{op_type}", domain=KERNELS, **attributes
+    )
+    if steps:
+        places = {name: place for place, name in enumerate(operands)} | {"": -1}
+        triples = [(step.kind, step.rounded, places[step.operand]) for step in steps]
+        flat = [int(each) for triple in triples for each in triple]
+        node.attribute.append(helper.make_attribute("steps", flat))
+        node.attribute.append(helper.make_attribute("numbers", [step.number for step in steps]))
+    return node
+
+
+def read_steps(node: onnx.NodeProto) -> list[Step]:
+    """The steps of such a node."""
+    flat, numbers = attribute(node, "steps", []), attribute(node, "numbers", [])
+    operands = [*node.input[FIXED_INPUTS[node.op_type] :], ""]
+    triples = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
+    return [
+        Step(Kind(kind), Rounded(rounded), operands[place], number)
+        for (kind, rounded, place), number in zip(triples, numbers, strict=True)
+    ]
+
+
+def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> onnx.NodeProto:
+    """The node with further steps."""
+    fixed = node.input[: FIXED_INPUTS[node.op_type]]
+    made = make_kernel(node.op_type, fixed, result, [*read_steps(node), *steps])
+    made.attribute.extend(each for each in node.attribute if each.name not in ("steps", "numbers"))
+    return made
+
+
+def make_product(
+    node: onnx.NodeProto, sides: Sequence[str | Codes], block: int, nan_on_overflow: bool, steps: Sequence[Step]
+) -> onnx.NodeProto:
+    """A MatMul or Gemm without scales and bias."""
+    attributes = {"block": block, "nan_on_overflow": int(nan_on_overflow)}
+    for side, name, transposed in zip(sides, ("left", "right"), ("transA", "transB"), strict=True):
+        is_transposed = node.op_type == "Gemm" and attribute(node, transposed, 0)
+        attributes |= {f"trans_{name}": int(is_transposed), **_code_attributes(name, side)}
+    names = [_name(side) for side in sides]
+    return make_kernel(PRODUCT, names, node.output[0], steps, **attributes)
+
+
+def make_convolution(
+    conv: Convolution,
+    result: str,
+    pads: Sequence[int],
+    sides: tuple[str, str | Codes],
+    block: int,
+    nan_on_overflow: bool,
+    steps: Sequence[Step],
+) -> onnx.NodeProto:
+    """A Conv without bias; `pads` are before and after each spatial axis."""
+    return make_kernel(
+        CONV,
+        [sides[0], _name(sides[1])],
+        result,
+        steps,
+        block=block,
+        nan_on_overflow=int(nan_on_overflow),
+        group=conv.groups,
+        strides=list(conv.strides),
+        dilations=list(conv.dilations),
+        pads=list(pads),
+        packed_rows=conv.packed_rows(block) if block else 1,
+        slic_taps=SLIC_TAPS if conv.is_slic else 0,
+        **_code_attributes("filters", sides[1]),
+    )
+
+
+def _name(side: str | Codes) -> str:
+    return side if isinstance(side, str) else side.name
+
+
+def _code_attributes(name: str, side: str | Codes) -> dict[str, int]:
+    if isinstance(side, str):
+        return {f"{name}_format": 0, f"{name}_scale": 0}
+    return {f"{name}_format": QUARTER_FORMATS[side.quarter.name], f"{name}_scale": side.scale}
+
+
+def declare(model: onnx.ModelProto) -> None:
+    """Have a model with such nodes import their domain."""
+    model.opset_import.append(helper.make_opsetid(KERNELS, 1))
+
+
+def takes_narrow(node: onnx.NodeProto, place: int) -> bool:
+    """Whether a node's input may be a weight in half."""
+    if node.domain == KERNELS:
+        return place > 0 or node.op_type != CHAIN
+    return node.op_type == "Gather" and not node.domain and place == 0
+
+
+def make_stub(name: str, data_type: int, dims: Sequence[int]) -> onnx.TensorProto:
+    """A weight without data."""
+    return TensorProto(name=name, data_type=data_type, dims=dims, data_location=TensorProto.EXTERNAL)
