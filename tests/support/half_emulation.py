@@ -1,15 +1,16 @@
-"""The chip's half and fp8 arithmetic once more, in plain numpy loops: what the lowered graphs are compared
-with.
+"""The chip's half and fp8 arithmetic once more, in plain numpy loops: what the lowered graphs and the kernels
+are compared with.
 
-Nothing of `simipu` is used here. Types of 8 bits are those of ml_dtypes.
+Nothing of `simipu` is used here. Types of 8 bits are those of ml_dtypes. Where sums are kept in half the
+order of additions is the definition's, to the bit: loops go over channels and kernel positions, numpy over
+results.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -55,14 +56,29 @@ def to_half(values: Array, nan_on_overflow: bool = False) -> Array:
 
 def multiply(left: Array, right: Array, block: int, nan_on_overflow: bool = False) -> Array:
     """left @ right, rounded to half after each `block` of products; 0: once at the end."""
-    left, right = left.astype(np.float64), right.astype(np.float64)
     if not block:
-        return to_half(left @ right, nan_on_overflow)
-    total: Array | None = None
-    for k in range(0, left.shape[-1], block):
-        product = left[..., k : k + block] @ right[..., k : k + block, :]
-        total = to_half(product if total is None else total.astype(np.float64) + product, nan_on_overflow)
-    assert total is not None
+        return to_half(left.astype(np.float64) @ right.astype(np.float64), nan_on_overflow)
+    left, right = left.astype(np.float32), right.astype(np.float32)
+    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    shape = (*batch, left.shape[-2], right.shape[-1])
+    channels = range(left.shape[-1])
+    terms = ((left[..., k, None], right[..., k, :][..., None, :]) for k in channels)
+    ends = ((k + 1) % block == 0 or k + 1 == len(channels) for k in channels)
+    return _add_up(shape, zip(terms, ends, strict=True), nan_on_overflow)
+
+
+def _add_up(
+    shape: tuple[int, ...], terms: Iterable[tuple[tuple[Array, Array], bool]], nan_on_overflow: bool
+) -> Array:
+    """The sum of the products of pairs, in float, one after the other from zero; at the end of a block its
+    sum goes to the total, a half."""
+    total, partial, product = np.zeros(shape, np.float16), *np.zeros((2, *shape), np.float32)
+    with np.errstate(all="ignore"):
+        for (left, right), ends_block in terms:
+            partial += np.multiply(left, right, out=product)
+            if ends_block:
+                total = to_half(total.astype(np.float32) + partial, nan_on_overflow)
+                partial[...] = 0
     return total
 
 
@@ -79,52 +95,61 @@ def convolve(
     nan_on_overflow: bool = False,
 ) -> Array:
     """A convolution of (n, c, ...) with (o, c / groups, ...), its sums rounded after each block of channels
-    of a position.
+    of a position, as halves; with block 0 not at all, as doubles.
 
     Of few channels a block has up to 4 kernel rows, a power of two. Groups of up to 4 channels: after each 4
     positions of a row.
     """
-    rank = field.ndim - 2
-    padded = np.pad(field.astype(np.float64), [(0, 0), (0, 0), *zip(before, after, strict=True)])
-    filters = filters.astype(np.float64)
-    kernel, channels = filters.shape[2:], filters.shape[1]
+    padded = np.pad(_widen(field, block), [(0, 0), (0, 0), *zip(before, after, strict=True)])
+    kernel, channels, outputs = filters.shape[2:], filters.shape[1], len(filters) // groups
     sizes = [
         (size - (taps - 1) * dilation - 1) // step + 1
         for size, taps, step, dilation in zip(padded.shape[2:], kernel, strides, dilations, strict=True)
     ]
-    total = np.zeros((len(field), len(filters), *sizes))
-    per_group = len(filters) // groups
-    step_channels = block or channels
-    rows_at_once = 1
-    while block and groups == 1 and rows_at_once < 4 and 2 * rows_at_once * channels <= block:
-        rows_at_once *= 2
-    rows_at_once = min(rows_at_once, kernel[0])
-    positions = itertools.product(*map(range, kernel))
-    ordered = sorted(positions, key=lambda at: (at[0] // rows_at_once, at[1:], at[0]))
-    for first in range(0, channels, step_channels):
-        for position in ordered:
-            window = tuple(
-                slice(at * dilation, at * dilation + (size - 1) * step + 1, step)
-                for at, dilation, size, step in zip(position, dilations, sizes, strides, strict=True)
-            )
-            for group in range(groups):
-                chosen = slice(
-                    group * channels + first, group * channels + min(first + step_channels, channels)
-                )
-                out = slice(group * per_group, (group + 1) * per_group)
-                place: tuple[Any, ...] = (slice(None), chosen, *window)
-                seen = padded[place]
-                place = (out, slice(first, first + step_channels), *position)
-                tap = filters[place]
-                total[:, out] += np.moveaxis(np.tensordot(seen, tap, axes=([1], [1])), -1, 1)
-            if groups > 1 and channels <= 4:
-                ends = position[-1] % 4 == 3 or position[-1] == kernel[-1] - 1
-            else:
-                ends = position[0] % rows_at_once == rows_at_once - 1 or position[0] == kernel[0] - 1
-            if block and ends:
-                total = to_half(total, nan_on_overflow).astype(np.float64)
-    assert rank == len(sizes)
-    return total
+    # Rows, groups, outputs, the field's axes; a channel is taken out where it is met.
+    padded = padded.reshape(len(field), groups, 1, channels, *padded.shape[2:])
+    taps = _widen(filters, block).reshape(groups, outputs, channels, *kernel)
+
+    def term(channel: int, position: Sequence[int]) -> tuple[Array, Array]:
+        window = tuple(
+            slice(at * dilation, at * dilation + (size - 1) * step + 1, step)
+            for at, dilation, size, step in zip(position, dilations, sizes, strides, strict=True)
+        )
+        place: tuple[Any, ...] = (slice(None), slice(None), channel, *position)
+        tap = taps[place].reshape(groups, outputs, *[1] * len(sizes))
+        place = (slice(None), slice(None), slice(None), channel, *window)
+        return padded[place], tap
+
+    shape = (len(field), groups, outputs, *sizes)
+    blocks = _blocks(channels, kernel, block, groups)
+    if block:
+        ends = ((each, each is members[-1]) for members in blocks for each in members)
+        total = _add_up(shape, ((term(*each), is_last) for each, is_last in ends), nan_on_overflow)
+    else:
+        total = np.zeros(shape)
+        for channel, position in itertools.chain.from_iterable(blocks):
+            seen, tap = term(channel, position)
+            total += seen * tap
+    return total.reshape(len(field), len(filters), *sizes)
+
+
+def _blocks(
+    channels: int, kernel: Sequence[int], block: int, groups: int
+) -> Iterator[list[tuple[int, tuple[int, ...]]]]:
+    """The channels and positions of each block, in the order of the sum."""
+    at_once, axis = 1, 0
+    if groups > 1 and channels <= 4:
+        at_once, axis = 4, len(kernel) - 1
+    while groups == 1 and at_once < 4 and 2 * at_once * channels <= block:
+        at_once *= 2
+    for first in range(0, channels, block or channels):
+        members = range(first, min(channels, first + (block or channels)))
+        positions = itertools.product(
+            *(range(0, n, at_once if i == axis else 1) for i, n in enumerate(kernel))
+        )
+        for start in positions:
+            along = range(start[axis], min(start[axis] + at_once, kernel[axis]))
+            yield [(c, (*start[:axis], at, *start[axis + 1 :])) for at in along for c in members]
 
 
 def to_quarter(values: Array, data_type: int, scale: int, nan_on_overflow: bool = False) -> Array:
@@ -151,6 +176,7 @@ def run_graph(
     for node in model.graph.node:
         inputs = [values[name] for name in node.input if name]
         block = 32 if from_quarters.issuperset(node.input[:2]) else 16 if half_partials else 0
+        block *= all(value.ndim > 1 for value in inputs[:2])  # dot products have one sum
         attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         if node.op_type == "Cast" and attributes["to"] in QUARTERS:
             result = to_quarter(inputs[0], attributes["to"], attributes.get("scale", 0), nan_on_overflow)
@@ -191,22 +217,26 @@ def _gemm(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on
     left, right, *bias = inputs
     left = left.T if attributes.get("transA") else left
     right = right.T if attributes.get("transB") else right
-    if block and left.shape[-1] > block:
-        total = multiply(left, right, block, nan_on_overflow).astype(np.float64)
+    alpha, beta = (attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    if block:
+        total = _widen(multiply(left, right, block, nan_on_overflow), block)
     else:
-        total = left.astype(np.float64) @ right.astype(np.float64)
-    total = total * np.float32(attributes.get("alpha", 1.0))
-    return total + np.float32(attributes.get("beta", 1.0)) * bias[0].astype(np.float64) if bias else total
+        total = _widen(left, block) @ _widen(right, block)
+    total = total * _widen(alpha, block)
+    return total + _widen(beta, block) * _widen(bias[0], block) if bias else total
+
+
+def _widen(values: npt.ArrayLike, block: int) -> Array:
+    """For the arithmetic around a product: to floats, where the order of sums is defined; to doubles where it
+    is not, and the nearest float is the answer."""
+    wide: Array = np.asarray(values).astype(np.float32 if block else np.float64)
+    return wide
 
 
 def _conv(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool) -> Array:
     field, filters, *bias = inputs
     rank = field.ndim - 2
     pads = attributes.get("pads", [0] * 2 * rank)
-    at_once = 4 if attributes.get("group", 1) > 1 and filters.shape[1] <= 4 else 1
-    taps = math.prod(filters.shape[2:-1]) * math.ceil(filters.shape[-1] / at_once)
-    if block and math.ceil(filters.shape[1] / block) * taps == 1:
-        block = 0
     total = convolve(
         field,
         filters,
@@ -218,7 +248,10 @@ def _conv(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on
         groups=attributes.get("group", 1),
         nan_on_overflow=nan_on_overflow,
     )
-    return total + bias[0].astype(np.float64).reshape(-1, *[1] * rank) if bias else total
+    if not bias:
+        return total
+    added: Array = _widen(total, block) + _widen(bias[0], block).reshape(-1, *[1] * rank)
+    return added
 
 
 def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto) -> list[Array]:

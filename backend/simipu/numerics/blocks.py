@@ -16,9 +16,9 @@ Size = int | tuple[str, int, int]
 
 
 def multiply_blocks(
-    chain: Chain, left: str, right: str, ranks: tuple[int, int], k: int, block: int, round_sum: Round
+    chain: Chain, left: str, right: str, shapes: tuple[Shape, Shape], block: int, round_sum: Round
 ) -> str:
-    """left x right, whose `k` products are added up `block` at a time:
+    """left x right, of two or more axes each, whose products are added up `block` at a time:
 
                       block 0   block 1  ...
              +-------+-------+-------+              sum = 0
@@ -26,12 +26,33 @@ def multiply_blocks(
              +-------+-------+-------+              sum = round(sum + L1 x R1)
                                                     sum = round(sum + L2 x R2), its last channels zeros
 
-    A Scan has one body for all blocks: no graph grows with its channels. `ranks` are the operands'.
+    A Scan has one body for all blocks: no graph grows with its channels. `shapes` are the operands', of which
+    the channels are known.
     """
-    blocks, (rows, columns) = math.ceil(k / block), ranks
+    # ONNX Runtime's MatMul adds up one channel after the other, as the definition has it, unless there is one
+    # row or one column only: then, or if that may be so, there is another.
+    (rows, columns), depth = map(len, shapes), known(shapes[0])[-1]
+    lonely = (shapes[0][-2] in (1, None), shapes[1][-1] in (1, None))
+    left = pad_end(chain, left, rows, rows - 2, int(lonely[0]))
+    right = pad_end(chain, right, columns, columns - 1, int(lonely[1]))
+    if depth <= block:
+        total = round_sum(chain, chain.add("MatMul", left, right))
+    else:
+        total = _scan_blocks(chain, left, right, (rows, columns, depth), block, round_sum)
+    return cut_end(
+        chain, total, [axis for axis, is_lonely in zip((-2, -1), lonely, strict=True) if is_lonely]
+    )
+
+
+def _scan_blocks(
+    chain: Chain, left: str, right: str, sizes: tuple[int, int, int], block: int, round_sum: Round
+) -> str:
+    """The same of more than one block; `sizes` are the axes of the operands and the channels."""
+    rows, columns, depth = sizes
+    blocks = math.ceil(depth / block)
     # A Scan takes equal parts only; the chip, too, fills up the last block, and zeros change no sum.
-    left = pad_end(chain, left, rows, rows - 1, blocks * block - k)
-    right = pad_end(chain, right, columns, columns - 2, blocks * block - k)
+    left = pad_end(chain, left, rows, rows - 1, blocks * block - depth)
+    right = pad_end(chain, right, columns, columns - 2, blocks * block - depth)
     # The number of rows may be open until the graph is run, so that zeros of the result's shape are made of
     # the operands' sizes; leading axes broadcast.
     start = add_zeros(
@@ -60,6 +81,14 @@ def pad_end(chain: Chain, name: str, rank: int, axis: int, missing: int) -> str:
     if not missing:
         return name
     return chain.add("Pad", name, chain.shape([0] * (rank + axis) + [missing] + [0] * (rank - axis - 1)))
+
+
+def cut_end(chain: Chain, name: str, axes: Sequence[int]) -> str:
+    """All but the last position of some axes."""
+    if not axes:
+        return name
+    starts, ends = chain.shape([0] * len(axes)), chain.shape([-1] * len(axes))
+    return chain.add("Slice", name, starts, ends, chain.shape(axes))
 
 
 def add_zeros(chain: Chain, *shapes: Sequence[Size]) -> str:

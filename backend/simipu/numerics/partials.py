@@ -16,7 +16,7 @@ import onnx
 from onnxgraph import Chain, attribute
 
 from simipu.numerics.blocks import Round, Shape, multiply_blocks
-from simipu.numerics.convolution import Convolution, convolve
+from simipu.numerics.convolution import convolve
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""
@@ -35,15 +35,14 @@ class Operands:
     round: Round
 
     def has_partials(self, node: onnx.NodeProto) -> bool:
-        """Whether `add_product` can take the node apart, and whether there is more than one sum."""
+        """Whether `add_product` can take the node apart: what that needs is known, and there are products to
+        add up."""
         if node.op_type == "Conv":
-            if None in (*self.left[1:], *self.right, *self.result[2:]):
-                return False
-            return Convolution.of(node, self.right).count_sums(self.block) > 1
-        # A vector times a vector is the dot product vertex's, and one block has nothing to round in between.
-        k = self.depth(node)
+            known = None not in (*self.left[1:], *self.right, *self.result[2:])
+            return known and 0 not in (*self.right, *self.result[1:])
+        # A vector times a vector is the dot product vertex's.
         is_matrix_product = min(len(self.left), len(self.right)) > 1
-        return is_matrix_product and k is not None and k > self.block
+        return is_matrix_product and bool(self.depth(node))
 
     def depth(self, node: onnx.NodeProto) -> int | None:
         """Channels of a matrix product, as far as they are known."""
@@ -59,17 +58,13 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     if node.op_type == "Conv":
         total = convolve(chain, node, (left, right, result), operands.block, operands.round)
         return _add_bias(chain, total, node, len(result))
-    names = [node.input[0], node.input[1]]
+    names, shapes = list(node.input[:2]), [left, right]
     # A Gemm also transposes and scales: it does the one before the sums and the other, `_scale`, after them.
-    if node.op_type == "Gemm":
-        names = [
-            chain.add("Transpose", name, perm=[1, 0]) if attribute(node, transposed, 0) else name
-            for name, transposed in zip(names, ("transA", "transB"), strict=True)
-        ]
-    k = operands.depth(node)
-    assert k is not None
-    ranks = (len(left), len(right))
-    total = multiply_blocks(chain, names[0], names[1], ranks, k, operands.block, operands.round)
+    for i, transposed in enumerate(("transA", "transB") if node.op_type == "Gemm" else ()):
+        if attribute(node, transposed, 0):
+            names[i], shapes[i] = chain.add("Transpose", names[i], perm=[1, 0]), shapes[i][::-1]
+    sizes = shapes[0], shapes[1]
+    total = multiply_blocks(chain, names[0], names[1], sizes, operands.block, operands.round)
     return _scale(chain, total, node) if node.op_type == "Gemm" else total
 
 
