@@ -1,0 +1,297 @@
+"""What the chip's numbers cost: the graphs that are served, in this process, beside ONNX Runtime in fp32 on
+the original ONNX file.
+
+    benchmarks/half.py [--models M ...] [--precisions P ...] [--threads N ...] [--rounds N] [--seconds S]
+                       [--profile]
+
+Interleaved: every round measures ONNX Runtime, each precision, and ONNX Runtime again, each for so many
+seconds; a ratio is of speeds, so that 1 is as fast as ONNX Runtime in fp32. With --profile instead, where the
+time goes: by operator, and by node, of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import inputs
+import node_times
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+import report
+import repository
+import synthetic
+import weighted
+from commands.recipes import fetch, read_recipes
+from poprt import cli
+from poprt.calibration import Findings
+from poprt.executable import Executable
+from poprt.programs import MAIN_PROGRAM
+from precisions import PRECISIONS, with_precision
+from rich.console import Console
+from rich.progress import Progress
+from simipu import Direction, GraphOptions
+from simipu.isolation import open_graph
+
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Array]
+
+SETTLE_SECONDS = 0.12
+"""ONNX Runtime's threads spin for some 50 ms after a run, on cores that the next one needs."""
+LEAST_RUNS = 3
+PIXEL, WORD = 256, 30_522
+"""What integers of pictures and of sentences stay below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An ONNX file, what poprt is told of it but the precision, and the rows of a run."""
+
+    file: Path
+    arguments: Sequence[str] = ()
+    rows: int = 1
+
+
+def _exported(write: Callable[[Path, int], Path], batch: int) -> Callable[[Path], Network]:
+    return lambda folder: Network(write(folder, batch), (), batch)
+
+
+def _example(name: str) -> Callable[[Path], Network]:
+    def find(_folder: Path) -> Network:
+        (recipe,) = read_recipes(repository.EXAMPLES, [name])
+        return Network(fetch(recipe, repository.CACHE), recipe.poprt)
+
+    return find
+
+
+def _small(make: Callable[[], onnx.ModelProto], rows: int) -> Callable[[Path], Network]:
+    def write(folder: Path) -> Network:
+        onnx.save(make(), folder / "model.onnx")
+        return Network(folder / "model.onnx", ("--batch_size", str(repository.BATCH_SIZE)), rows)
+
+    return write
+
+
+NETWORKS: dict[str, Callable[[Path], Network]] = {
+    "resnet50": _exported(weighted.write_resnet50, 1),
+    "bert_base": _exported(weighted.write_bert_base, 1),
+    "bert_base_4": _exported(weighted.write_bert_base, 4),
+    **{name: _example(name) for name in ("document_orientation", "text_recognition")},
+    **{name: _example(name) for name in ("magika", "sentence_similarity")},
+    "mlp": _small(synthetic.make_mlp, 1),
+    "mlp_16": _small(synthetic.make_mlp, repository.BATCH_SIZE),
+    "convnet": _small(synthetic.make_convnet, 1),
+    "convnet_16": _small(synthetic.make_convnet, repository.BATCH_SIZE),
+}
+"""By name; a number is of the rows of a run."""
+
+
+@dataclass(slots=True)
+class Subject:
+    """Something that computes, and the median seconds of its runs in each round."""
+
+    run: Callable[[], Sequence[Array]]
+    seconds: list[float] = field(default_factory=list)
+
+
+def compile_network(network: Network, precision: str, folder: Path) -> Executable:
+    """The executable as it is served, mapped from its files. What half makes of the outputs is not asked."""
+    words = ["--input_model", str(network.file), *with_precision(network.arguments, precision)]
+    words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
+    told = io.StringIO()
+    with (
+        patch("poprt.compiling.calibrate", return_value=Findings()),
+        contextlib.redirect_stdout(told),
+        contextlib.redirect_stderr(told),
+    ):
+        status = cli.main([*words, "--disable_compilation_progress_bar"])
+    if status:
+        raise SystemExit(f"benchmarks: poprt {' '.join(words)}: {told.getvalue()[-1000:]}")
+    return Executable(sorted((folder / "1").glob("*.popef")))
+
+
+def open_original(
+    network: Network, threads: int, profile: Path | None = None
+) -> onnxruntime.InferenceSession:
+    """ONNX Runtime's session on the file as it is."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
+    return onnxruntime.InferenceSession(str(network.file), options, providers=["CPUExecutionProvider"])
+
+
+def make_feeds(session: onnxruntime.InferenceSession, executable: Executable, rows: int) -> dict[str, Array]:
+    """Made-up inputs of the compiled shapes, with so many rows where these are independent."""
+    generator = np.random.default_rng(0)
+    streams = {each.tensor: each for each in executable.executable.program(MAIN_PROGRAM).streams}
+    whole = not executable.batch_size or executable.rows.dependence
+    made = {}
+    for value in session.get_inputs():
+        compiled = streams[value.name].shape
+        shape = compiled if whole else (rows, *compiled[1:])
+        if "float" in value.type:
+            made[value.name] = generator.uniform(-1, 1, shape).astype(np.float32)
+        else:
+            dtype = np.dtype(value.type.removeprefix("tensor(").removesuffix(")"))
+            least, most = inputs.INTEGER_RANGES.get(value.name, (0, PIXEL if dtype == np.uint8 else 2))
+            made[value.name] = generator.integers(least, most, shape).astype(dtype)
+    return made
+
+
+def open_ours(executable: Executable, threads: int, feeds: Feeds) -> Subject:
+    """The lowered graph in ONNX Runtime, as an instance has it."""
+    main = executable.executable.program(MAIN_PROGRAM)
+    weights = {each.name: each.array() for each in executable.executable.constants} | executable.weights
+    graph = open_graph(main, weights, GraphOptions(num_threads=threads), executable.executable.numerics)
+    names = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
+    dtypes = {each.tensor: each.dtype for each in main.streams}
+    given = {name: value.astype(dtypes[name]) for name, value in feeds.items()}
+    return Subject(partial(graph.run, names, given))
+
+
+def time_runs(run: Callable[[], object], seconds: float) -> float:
+    """The median seconds of a run, over a window of so many."""
+    time.sleep(SETTLE_SECONDS)
+    run()  # wakes the threads, and brings the weights into the caches
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(taken) < LEAST_RUNS or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def measure(subjects: Sequence[Subject], rounds: int, seconds: float) -> None:
+    """Fill in the times: the baseline's, the first's, are the mean of before and after the others."""
+    baseline, *others = subjects
+    for number in range(rounds):
+        before = time_runs(baseline.run, seconds)
+        for subject in others[:: -1 if number % 2 else 1]:
+            subject.seconds.append(time_runs(subject.run, seconds))
+        baseline.seconds.append(math.sqrt(before * time_runs(baseline.run, seconds)))
+
+
+def find_error(subject: Subject, expected: Sequence[Array]) -> float:
+    """The largest difference over the largest value, of the output where that is most."""
+    worst = 0.0
+    for ours, theirs in zip(subject.run(), expected, strict=True):
+        apart = np.abs(ours.astype(np.float64) - theirs).max(initial=0)
+        worst = max(worst, float(apart / (np.abs(theirs.astype(np.float64)).max(initial=0) or 1)))
+    return worst
+
+
+def compare(
+    name: str, network: Network, executables: Mapping[str, Executable], options: argparse.Namespace
+) -> list[tuple[str, ...]]:
+    """The rows of a network's figures."""
+    rows = []
+    for threads in options.threads:
+        session = open_original(network, threads)
+        some = next(iter(executables.values()))
+        feeds = make_feeds(session, some, network.rows)
+        streams = some.executable.program(MAIN_PROGRAM).streams
+        outputs = [each.tensor for each in streams if each.direction is Direction.DEVICE_TO_HOST]
+        baseline = Subject(partial(session.run, outputs, feeds))
+        subjects = {each: open_ours(found, threads, feeds) for each, found in executables.items()}
+        measure([baseline, *subjects.values()], options.rounds, options.seconds)
+        expected = baseline.run()
+        for precision, subject in subjects.items():
+            ratios = [theirs / ours for theirs, ours in zip(baseline.seconds, subject.seconds, strict=True)]
+            goal = PRECISIONS[precision].goal
+            milliseconds = (1e3 * statistics.median(each.seconds) for each in (baseline, subject))
+            rows.append(
+                (
+                    *(name, str(threads), precision),
+                    *(f"{each:.3f}" for each in milliseconds),
+                    *(report.describe_ratio(ratios, goal), report.describe_goal(ratios, goal)),
+                    f"{find_error(subject, expected):.1e}",
+                )
+            )
+    return rows
+
+
+def profile(
+    name: str,
+    network: Network,
+    executables: Mapping[str, Executable],
+    options: argparse.Namespace,
+    console: Console,
+) -> None:
+    """Print where the time goes."""
+    for threads in options.threads:
+        with tempfile.TemporaryDirectory() as folder:
+            prefix = Path(folder, "original")
+            session = open_original(network, threads, prefix)
+            feeds = make_feeds(session, next(iter(executables.values())), network.rows)
+            time_runs(partial(session.run, None, feeds), options.seconds)
+            del session  # which writes the profile
+            node_times.print_tables(prefix, f"{name}, ONNX Runtime fp32, {threads} threads", console)
+            for precision, executable in executables.items():
+                prefix = Path(folder, precision)
+                with node_times.profiling(prefix):
+                    subject = open_ours(executable, threads, feeds)
+                time_runs(subject.run, options.seconds)
+                del subject
+                node_times.print_tables(prefix, f"{name}, {precision}, {threads} threads", console)
+
+
+def parse_options() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add(
+        "--models", nargs="+", choices=NETWORKS, default=list(NETWORKS), metavar="M", help=", ".join(NETWORKS)
+    )
+    add("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS), help="(default: all)")
+    add("--threads", nargs="+", type=int, default=[1, 2], help="of an operator (default: 1 2)")
+    add("--rounds", type=int, default=5, help="(default %(default)s)")
+    add("--seconds", type=float, default=0.4, help="of each measurement (default %(default)s)")
+    add("--profile", action="store_true", help="where the time goes, by operator and node")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and print the report."""
+    options = parse_options()
+    console = report.make_console()
+    columns = ("network", "threads", "partials", "ONNX Runtime, ms", "ours, ms", "speed", "goal", "apart")
+    table = report.make_table(f"beside ONNX Runtime's fp32, medians of {options.rounds} rounds", *columns)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for name in progress.track(options.models, description="measuring"):
+            with tempfile.TemporaryDirectory() as text:
+                folder = Path(text)
+                network = NETWORKS[name](folder)
+                executables = {
+                    each: compile_network(network, each, folder / each / name) for each in options.precisions
+                }
+                if options.profile:
+                    profile(name, network, executables, options, console)
+                    continue
+                for row in compare(name, network, executables, options):
+                    table.add_row(*row)
+                table.add_section()
+    if not options.profile:
+        console.print(table)
+        console.print("Apart: the largest difference of an output from ONNX Runtime's, of its largest value.")
+
+
+if __name__ == "__main__":
+    main()
