@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_bodies
 from onnxgraph.tensors import element_bytes
@@ -40,8 +40,10 @@ from simipu.errors import (
     SimIpuError,
 )
 from simipu.executable import Program
+from simipu.kernels import LIBRARY, find_kernels
 from simipu.memory import usable_memory_bytes
-from simipu.numerics import Numerics, lower
+from simipu.numerics import KernelUse, Numerics, lower
+from simipu.numerics.kernels import KERNELS
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.operators import operator_of
 from simipu.streams import Direction
@@ -305,8 +307,13 @@ class Lowered:
     fold: bool = True
 
 
+def use_kernels() -> KernelUse:
+    """Whether graphs are computed with the kernels: they are if these are there."""
+    return KernelUse.FUSED if find_kernels().are_there else KernelUse.NONE
+
+
 def lower_program(
-    program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None
+    program: Program, weights: Weights, options: GraphOptions, numerics: Numerics | None, kernels: KernelUse
 ) -> Lowered:
     """The graph that computes what the chip would, or fp32 without `numerics`, with its weights in the types
     that it takes.
@@ -332,7 +339,7 @@ def lower_program(
         inferred = infer_shapes(model)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
-        lowered, values = lower_model(model, weights, numerics, inferred, keeps_codes=keeps)
+        lowered, values = lower_model(model, weights, numerics, inferred, kernels, keeps_codes=keeps)
     except SimIpuError:
         raise
     except Exception as error:  # what three libraries say of damage is not theirs to choose
@@ -358,16 +365,21 @@ def lower_model(
     weights: Weights,
     numerics: Numerics | None,
     inferred: onnx.ModelProto | None = None,
+    kernels: KernelUse = KernelUse.NONE,
     *,
     keeps_codes: bool = False,
 ) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The same for a model whose initializers without data are all among `weights`; `inferred` has its shapes
-    if they are known. With `keeps_codes` 8-bit weights stay a byte each."""
-    lowered = lower(model, numerics, inferred)
+    if they are known. With `keeps_codes` 8-bit weights stay a byte each, as the kernels take them anyway."""
+    lowered = lower(model, numerics, inferred, kernels)
     if lowered is model:
         lowered = onnx.ModelProto()
         lowered.CopyFrom(model)
     quarters = {t.name: QUARTERS[t.data_type] for t in model.graph.initializer if t.data_type in QUARTERS}
+    for tensor in lowered.graph.initializer:
+        if tensor.data_type == TensorProto.UINT8 and tensor.name in quarters and _is_variable(tensor):
+            weights = {**weights, tensor.name: weights[tensor.name].view(np.uint8)}
+            del quarters[tensor.name]
     if keeps_codes:
         weights = {**weights, **keep_codes(model.graph, lowered.graph, quarters, weights)}
     mapped, values = _find_mappable(lowered.graph), dict[str, Array]()
@@ -391,7 +403,7 @@ def _find_mappable(graph: onnx.GraphProto) -> set[str]:
     """Weights that ONNX Runtime takes as they lie, from whoever reads them."""
     mappable = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if not operator_of(node).reads_mapped_weights:
+        if node.domain != KERNELS and not operator_of(node).reads_mapped_weights:
             mappable.difference_update(node.input)
         for subgraph in iter_bodies(node):
             mappable.difference_update(_iter_names(subgraph))
@@ -491,6 +503,8 @@ def _session_options(
         "session.model_external_initializers_file_folder_path", str(_NO_DATA.parent)
     )
     session.add_session_config_entry("session.use_env_allocators", "1")
+    if find_kernels().are_there:
+        session.register_custom_ops_library(str(LIBRARY))
     for name, value in weights.items():
         session.add_initializer(name, value)
     return session

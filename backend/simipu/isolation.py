@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
@@ -34,6 +34,7 @@ from simipu.computed import (
     describe_memory,
     lower_program,
     make_graph,
+    use_kernels,
 )
 from simipu.errors import (
     DeviceLostError,
@@ -49,7 +50,7 @@ from simipu.errors import (
 from simipu.executable import Program
 from simipu.fused import FusedGraph
 from simipu.memory import limit_memory
-from simipu.numerics import Numerics
+from simipu.numerics import KernelUse, Numerics
 from simipu.watchdog import WATCHDOG
 
 _LOST = (EOFError, ConnectionError)
@@ -89,16 +90,21 @@ def open_graph(
     label = f"{program.index} ({program.name})"
     if isolated:
         return IsolatedGraph(label, program, weights, options, numerics)
-    return open_lowered(lower_program(program, weights, options, numerics), options, label)
+    return open_lowered(
+        lambda kernels: lower_program(program, weights, options, numerics, kernels), options, label
+    )
 
 
-def open_lowered(lowered: Lowered, options: GraphOptions, label: str) -> ComputedGraph:
-    """The same for a graph that is lowered already; `label` names the program in messages."""
+def open_lowered(
+    make: Callable[[KernelUse], Lowered], options: GraphOptions, label: str, kernels: KernelUse | None = None
+) -> ComputedGraph:
+    """The same for a graph that is lowered by `make`, with `kernels` if they can be used (None: as graphs
+    that are served); `label` names the program in messages."""
     try:
-        return make_graph(lowered, options, label)
+        return make_graph(make(use_kernels() if kernels is None else kernels), options, label)
     except NoKernelError as error:
         _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return IsolatedGraph(label, lowered, {}, options, None)
+        return IsolatedGraph(label, make(KernelUse.NONE), {}, options, None)
 
 
 class IsolatedGraph:
@@ -273,13 +279,13 @@ def _open_here(
     lowered_weights = source.weights if isinstance(source, Lowered) else weights
     held = sum(value.nbytes for value in lowered_weights.values())
     limit_memory(options.memory_bytes + held * _WEIGHT_COPIES + _OWN_BYTES)
-    lowered = source if isinstance(source, Lowered) else lower_program(source, weights, options, numerics)
+    if isinstance(source, Lowered):  # the parent knows, and has said, that ONNX Runtime cannot
+        return ReferenceGraph(source)
     try:
-        return make_graph(lowered, options, label)
+        return make_graph(lower_program(source, weights, options, numerics, use_kernels()), options, label)
     except NoKernelError as error:
-        if lowered is not source:  # else the parent has said so
-            _log.warning("program %s runs on the slow onnx reference: %s", label, error)
-        return ReferenceGraph(lowered)
+        _log.warning("program %s runs on the slow onnx reference: %s", label, error)
+        return ReferenceGraph(lower_program(source, weights, options, numerics, KernelUse.NONE))
 
 
 def _follow_parent(descriptor: int) -> None:

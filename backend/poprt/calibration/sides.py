@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 from simipu import GraphOptions
 from simipu.computed import Lowered, lower_model
 from simipu.isolation import open_lowered
-from simipu.numerics import Numerics
+from simipu.kernels import find_kernels
+from simipu.numerics import KernelUse, Numerics
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -51,24 +52,24 @@ class Side:
 
         `change` may add outputs to the lowered graph. Raises LoadError and RunError.
         """
-        # In the type that the graph takes they need not be written into it and read again.
-        wide = {
-            name: value.astype(np.float32) if value.dtype == np.float16 else value
-            for name, value in self.weights.items()
-        }
-        lowered, values = lower_model(self.model, wide, self.numerics)
-        change(lowered.graph)
-        wanted = list(names) if names is not None else [value.name for value in lowered.graph.output]
-        known = {value.name for value in lowered.graph.output}
-        added = [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-            for name in wanted
-            if name not in known
-        ]
-        lowered.graph.output.extend(added)
+        wanted: list[str] = []
+
+        def make(kernels: KernelUse) -> Lowered:
+            lowered, values = lower_model(self.model, self.weights, self.numerics, kernels=kernels)
+            change(lowered.graph)
+            known = [value.name for value in lowered.graph.output]
+            wanted[:] = known if names is None else names
+            lowered.graph.output.extend(
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+                for name in wanted
+                if name not in known
+            )
+            return Lowered(lowered.SerializeToString(), values)
+
         options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS)
-        ready = Lowered(lowered.SerializeToString(), values)
-        with closing(open_lowered(ready, options, "of the calibration run")) as graph:
+        # All tensors are there for who asks for them, and are looked at before they are rounded.
+        kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
+        with closing(open_lowered(make, options, "of the calibration run", kernels)) as graph:
             start = time.monotonic()
             for feeds in batches:
                 yield graph.run(wanted, self._cast(feeds))

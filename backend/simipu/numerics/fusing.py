@@ -1,5 +1,5 @@
-"""Joins nodes of the kernels' domain: a chain whose source nobody else takes becomes the last steps of what makes it, so
-that a value is written once."""
+"""Joins nodes of the kernels' domain: a chain whose source nobody else takes becomes the last steps of what
+makes that, so that a value is written once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dim
         maker = fused[place] if place >= 0 else None
         source = node.input[0] if node.input else ""
         if maker is not None and readers[source] == 1 and source not in kept and _fits(maker, node, dims):
-            # What the chain takes besides may come after the maker: so the joined node stands where the chain did.
+            # What the chain takes besides may come after the maker: the joined node stands where it did.
             fused[place] = None
             node = extend_kernel(maker, read_steps(node), node.output[0])
         if node.domain == KERNELS:
@@ -57,8 +57,8 @@ def _is_chain(node: onnx.NodeProto) -> bool:
 
 
 def _fits(maker: onnx.NodeProto, chain: onnx.NodeProto, dims: Mapping[str, Dims]) -> bool:
-    """Whether what makes the source can take the chain's operands: a chain all of them that leave its shape, products
-    those that go with whole batches, rows and columns of theirs."""
+    """Whether what makes the source can take the chain's operands: a chain those that leave its shape,
+    products those that go with whole batches, rows and columns."""
     result, source = dims.get(chain.output[0]), dims.get(chain.input[0])
     steps = read_steps(chain)
     if len(read_steps(maker)) + len(steps) > MOST_STEPS:

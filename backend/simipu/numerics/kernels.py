@@ -1,15 +1,16 @@
-"""Nodes of the kernels' domain: what the computed graph has in place of a product or of elementwise operators where
-the library of `simipu.kernels` is there. What they compute and what their attributes mean, kernels.h says.
+"""Nodes of the kernels' domain: what the computed graph has in place of products and elementwise operators
+where the library of `simipu.kernels` is there. What they compute and what attributes mean, kernels.h says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import onnx
-from onnx import TensorProto, helper
+from onnx import helper
 from onnxgraph import attribute
 
 from simipu.numerics.convolution import SLIC_TAPS, Convolution
@@ -96,7 +97,7 @@ def quarter_step(quarter: QuarterFormat, scale: int) -> Step:
 
 
 def make_kernel(
-    op_type: str, inputs: Sequence[str], result: str, steps: Sequence[Step], **attributes: object
+    op_type: str, inputs: Sequence[str], result: str, steps: Sequence[Step], **attributes: Any
 ) -> onnx.NodeProto:
     """A node of the kernels' domain."""
     operands = list(dict.fromkeys(step.operand for step in steps if step.operand))
@@ -124,15 +125,20 @@ def read_steps(node: onnx.NodeProto) -> list[Step]:
 
 
 def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> onnx.NodeProto:
-    """The node with further steps."""
-    fixed = node.input[: FIXED_INPUTS[node.op_type]]
-    made = make_kernel(node.op_type, fixed, result, [*read_steps(node), *steps])
+    """The node with further steps. What is rounded right after it was computed is one step."""
+    fixed, joined = node.input[: FIXED_INPUTS[node.op_type]], read_steps(node)
+    for step in steps:
+        if step.kind is Kind.NONE and joined and joined[-1].rounded is Rounded.KEPT:
+            joined[-1] = replace(joined[-1], rounded=step.rounded)
+        else:
+            joined.append(step)
+    made = make_kernel(node.op_type, fixed, result, joined)
     made.attribute.extend(each for each in node.attribute if each.name not in ("steps", "numbers"))
     return made
 
 
 def make_product(
-    node: onnx.NodeProto, sides: Sequence[str | Codes], block: int, nan_on_overflow: bool, steps: Sequence[Step]
+    node: onnx.NodeProto, sides: Sequence[str | Codes], result: str, block: int, nan_on_overflow: bool
 ) -> onnx.NodeProto:
     """A MatMul or Gemm without scales and bias."""
     attributes = {"block": block, "nan_on_overflow": int(nan_on_overflow)}
@@ -140,24 +146,23 @@ def make_product(
         is_transposed = node.op_type == "Gemm" and attribute(node, transposed, 0)
         attributes |= {f"trans_{name}": int(is_transposed), **_code_attributes(name, side)}
     names = [_name(side) for side in sides]
-    return make_kernel(PRODUCT, names, node.output[0], steps, **attributes)
+    return make_kernel(PRODUCT, names, result, [], **attributes)
 
 
 def make_convolution(
     conv: Convolution,
-    result: str,
     pads: Sequence[int],
-    sides: tuple[str, str | Codes],
+    sides: Sequence[str | Codes],
+    result: str,
     block: int,
     nan_on_overflow: bool,
-    steps: Sequence[Step],
 ) -> onnx.NodeProto:
     """A Conv without bias; `pads` are before and after each spatial axis."""
     return make_kernel(
         CONV,
-        [sides[0], _name(sides[1])],
+        [_name(side) for side in sides],
         result,
-        steps,
+        [],
         block=block,
         nan_on_overflow=int(nan_on_overflow),
         group=conv.groups,
@@ -165,7 +170,7 @@ def make_convolution(
         dilations=list(conv.dilations),
         pads=list(pads),
         packed_rows=conv.packed_rows(block) if block else 1,
-        slic_taps=SLIC_TAPS if conv.is_slic else 0,
+        slic_taps=SLIC_TAPS if conv.is_slic and block else 0,
         **_code_attributes("filters", sides[1]),
     )
 
@@ -180,18 +185,8 @@ def _code_attributes(name: str, side: str | Codes) -> dict[str, int]:
     return {f"{name}_format": QUARTER_FORMATS[side.quarter.name], f"{name}_scale": side.scale}
 
 
-def declare(model: onnx.ModelProto) -> None:
-    """Have a model with such nodes import their domain."""
-    model.opset_import.append(helper.make_opsetid(KERNELS, 1))
-
-
 def takes_narrow(node: onnx.NodeProto, place: int) -> bool:
     """Whether a node's input may be a weight in half."""
     if node.domain == KERNELS:
-        return place > 0 or node.op_type != CHAIN
+        return place >= int(node.op_type == CHAIN)
     return node.op_type == "Gather" and not node.domain and place == 0
-
-
-def make_stub(name: str, data_type: int, dims: Sequence[int]) -> onnx.TensorProto:
-    """A weight without data."""
-    return TensorProto(name=name, data_type=data_type, dims=dims, data_location=TensorProto.EXTERNAL)

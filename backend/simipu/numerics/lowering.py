@@ -9,8 +9,9 @@ the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 import onnx
@@ -30,8 +31,27 @@ from onnxgraph.building import make_identity
 from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
-from simipu.numerics.blocks import Shape
-from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product
+from simipu.numerics.blocks import Shape, known
+from simipu.numerics.convolution import Convolution
+from simipu.numerics.fusing import Dims, fuse
+from simipu.numerics.kernels import (
+    BINARY,
+    CHAIN,
+    KERNELS,
+    MOST_AXES,
+    ROUNDINGS,
+    Codes,
+    Kind,
+    Rounded,
+    Step,
+    make_convolution,
+    make_kernel,
+    make_product,
+    quarter_step,
+    read_steps,
+    takes_narrow,
+)
+from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product, finish_product
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
 from simipu.operators import Rounding, operator_of
@@ -41,6 +61,9 @@ from simipu.places import has_places, strip_places
 
 OLDEST_OPSET = 11
 """The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
+_FACTORS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,)}
+"""Inputs of products that kernels take as they lie."""
+_MATRIX_AXES, _FIELD_AXES = 2, (3, 4, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +79,21 @@ class Numerics:
     nan_on_overflow: bool = False
 
 
+class KernelUse(Enum):
+    """Whether the computed graph has nodes of the kernels' domain."""
+
+    NONE = auto()
+    FUSED = auto()
+    """And what is computed on the way to a result that somebody takes is not there."""
+    APART = auto()
+    """For products and rounding only; every tensor of the placed graph is there."""
+
+
 def lower(
-    model: onnx.ModelProto, numerics: Numerics | None, inferred: onnx.ModelProto | None = None
+    model: onnx.ModelProto,
+    numerics: Numerics | None,
+    inferred: onnx.ModelProto | None = None,
+    kernels: KernelUse = KernelUse.NONE,
 ) -> onnx.ModelProto:
     """The fp32 graph that computes what `model` computes in half and fp8; with None, one that rounds nowhere
     on the way. Operators of which the table says what computes them are replaced by it.
@@ -66,10 +102,10 @@ def lower(
 
     Graph inputs and outputs keep their names and types. IPUs and stages that nodes say go. A model without
     such tensors, operators and places comes back as it is. Narrow initializers without data (constants and
-    device variables) become fp32 ones: whoever feeds them widens them. Raises LoadError for a model older
-    than opset 11.
+    device variables) become fp32 ones, but for those that `kernels` take as halves or, of 8 bits, as bytes:
+    whoever feeds them looks at their types. Raises LoadError for a model older than opset 11.
     """
-    lowering = _Lowering.of(inferred or infer_shapes(model), numerics)
+    lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
     has_bodies = any(operator_of(node).body for node in iter_nodes(model.graph))
     is_placed = has_places(model.graph)
     if not lowering.is_narrow and not has_bodies and not is_placed:
@@ -87,7 +123,9 @@ def lower(
     lowering.lower_graph(lowered.graph, version)
     if any(node.domain == KERNEL_DOMAIN for node in iter_nodes(lowered.graph)):
         lowered.opset_import.append(helper.make_opsetid(KERNEL_DOMAIN, 1))
-    if lowering.is_narrow and numerics is not None:
+    if lowering.has_kernels:
+        lowered.opset_import.append(helper.make_opsetid(KERNELS, 1))
+    elif lowering.is_narrow and numerics is not None:
         lowered.graph.initializer.extend(rounding_constants(nan_on_overflow=numerics.nan_on_overflow))
     return lowered
 
@@ -97,6 +135,7 @@ class _Lowering:
     """What is known of the tensors of a model and its subgraphs."""
 
     numerics: Numerics | None
+    kernels: KernelUse = KernelUse.NONE
     halves: set[str] = field(default_factory=set)
     quarters: dict[str, QuarterFormat] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
@@ -105,12 +144,27 @@ class _Lowering:
     """And parts of them: what is of 8 bits there are codes."""
     from_quarters: set[str] = field(default_factory=set)
     """Halves that are 8-bit values, widened: a product of two such is one of 8 bits."""
+    dims: dict[str, Dims] = field(default_factory=dict)
+    """Shapes, with the names of open sizes."""
+    codes: dict[str, Codes] = field(default_factory=dict)
+    """By halves that nothing but products takes, the 8-bit weights that they are."""
+    made: dict[str, int] = field(default_factory=dict)
+    """When the main graph makes a tensor."""
 
     @staticmethod
-    def of(inferred: onnx.ModelProto, numerics: Numerics | None) -> _Lowering:
-        found = _Lowering(numerics)
+    def of(
+        inferred: onnx.ModelProto, numerics: Numerics | None, kernels: KernelUse = KernelUse.NONE
+    ) -> _Lowering:
+        found = _Lowering(numerics, kernels)
         found._collect(inferred.graph)
+        if found.has_kernels:
+            found._find_codes(inferred.graph)
         return found
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether there are kernels, and something to round."""
+        return self.kernels is not KernelUse.NONE and self.is_narrow and self.numerics is not None
 
     @property
     def is_narrow(self) -> bool:
@@ -126,15 +180,21 @@ class _Lowering:
                 self.shapes[value.name] = tuple(
                     d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim
                 )
+                self.dims[value.name] = tuple(
+                    d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
+                )
         for constant in graph.initializer:
             self._add(constant.name, constant.data_type)
             self.weights.add(constant.name)
             self.shapes[constant.name] = tuple(constant.dims)
-        for node in graph.node:
+            self.dims[constant.name] = tuple(constant.dims)
+        for place, node in enumerate(graph.node):
+            self.made.update(dict.fromkeys(node.output, place))
             for each in node.attribute:
                 if node.op_type == "Constant" and each.type == onnx.AttributeProto.TENSOR:
                     self._add(node.output[0], each.t.data_type)
                     self.shapes[node.output[0]] = tuple(each.t.dims)
+                    self.dims[node.output[0]] = tuple(each.t.dims)
             if node.op_type == "Cast" and node.input[0] in self.quarters:
                 self.from_quarters.add(node.output[0])
             if node.op_type == "Slice" and node.input[0] in self.weights:
@@ -149,6 +209,31 @@ class _Lowering:
         if data_type in QUARTERS:
             self.quarters[name] = QUARTERS[data_type]
 
+    def _find_codes(self, graph: onnx.GraphProto) -> None:
+        """The 8-bit weights of the main graph that only products of its take."""
+        stored = {tensor.name for tensor in graph.initializer if tensor.name in self.quarters}
+        casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]
+        wide = {node.output[0]: node for node in casts}
+        for name, place, node in _iter_reads(graph):
+            if name in wide and not (self._is_for_kernels(node) and place in _FACTORS[node.op_type]):
+                del wide[name]
+        lost = {node.input[0] for node in casts if node.output[0] not in wide}
+        others = {name for name, _, node in _iter_reads(graph) if name in stored and node.op_type != "Cast"}
+        for name, node in wide.items():
+            weight = node.input[0]
+            if weight not in lost | others:
+                self.codes[name] = Codes(weight, self.quarters[weight], attribute(node, "scale", 0))
+
+    def _is_for_kernels(self, node: onnx.NodeProto) -> bool:
+        """Whether a kernel multiplies."""
+        if not self.has_kernels or node.op_type not in _FACTORS or node.domain:
+            return False
+        left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
+        if node.op_type == "Conv":
+            sizes = (*left[1:], *right, *result[2:])
+            return len(right) in _FIELD_AXES and None not in sizes and 0 not in sizes
+        return min(len(left), len(right)) >= _MATRIX_AXES
+
     def lower_graph(self, graph: onnx.GraphProto, version: int) -> None:
         """The main graph, whose inputs and outputs keep their types."""
         # Callers bring and get halves; inside all is float, under names of its own. The Cast of an output
@@ -161,7 +246,14 @@ class _Lowering:
         nodes = [make_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
         nodes += self._lower_nodes(graph)
         nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
+        if self.kernels is KernelUse.FUSED and self.has_kernels:
+            nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
         _replace_nodes(graph, nodes)
+        if self.has_kernels:
+            self._settle_weights(graph)
+        else:
+            for tensor in graph.initializer:
+                _widen_tensor(tensor)
         self._put_bodies(graph, Surroundings(version, self._ranks(), self.types))
 
     def _ranks(self) -> dict[str, int]:
@@ -180,6 +272,9 @@ class _Lowering:
         self.halves.update(renames.values())
         self.types.update({new: self.types[old] for old, new in renames.items()})
         self.shapes.update({new: self.shapes[old] for old, new in renames.items() if old in self.shapes})
+        self.dims.update({new: self.dims[old] for old, new in renames.items() if old in self.dims})
+        self.made.update({new: self.made[old] for old, new in renames.items() if old in self.made})
+        self.codes.update({new: self.codes[old] for old, new in renames.items() if old in self.codes})
         self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
 
     def _lower_subgraph(self, graph: onnx.GraphProto) -> None:
@@ -187,12 +282,35 @@ class _Lowering:
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
-        _replace_nodes(graph, self._lower_nodes(graph))
-
-    def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         for tensor in graph.initializer:
             _widen_tensor(tensor)
+        nodes = self._lower_nodes(graph)
+        if self.kernels is KernelUse.FUSED and self.has_kernels:
+            nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
+        _replace_nodes(graph, nodes)
+
+    def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         return [each for node in graph.node for each in self._lower_node(node)]
+
+    def _settle_weights(self, graph: onnx.GraphProto) -> None:
+        """Weights that only kernels and Gather take stay halves, 8-bit ones that only products take codes."""
+        stored = {t.name for t in graph.initializer if t.name in self.halves}
+        for name, place, node in _iter_reads(graph):
+            if name in stored and not takes_narrow(node, place):
+                stored.discard(name)
+        coded = {codes.name for codes in self.codes.values()}
+        for tensor in graph.initializer:
+            if tensor.name in coded:
+                tensor.data_type = TensorProto.UINT8
+            elif tensor.name not in stored:
+                _widen_tensor(tensor)
+        nodes = []
+        for node in graph.node:
+            nodes.append(node)
+            if node.op_type == "Gather" and node.input[0] in stored:
+                wide, node.output[0] = node.output[0], f"{node.output[0]}/half"
+                nodes.append(make_cast(node.output[0], wide, TensorProto.FLOAT))
+        replace_nodes(graph, nodes)
 
     def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
         for each in node.attribute:
@@ -207,15 +325,43 @@ class _Lowering:
             return self._lower_cast(node)
         results = [name for name in node.output if name in self.halves]
         rounding = operator_of(node).rounding_of(node)
-        if rounding is Rounding.EXACT or not results or self.numerics is None:
+        if not results or self.numerics is None:
+            return [node]
+        if self.kernels is KernelUse.FUSED and (made := self._chain(node, rounding)):
+            return made
+        if rounding is Rounding.EXACT:
             return [node]
         return self._lower_product(node) or self._round_results(node, results)
+
+    def _chain(self, node: onnx.NodeProto, rounding: Rounding) -> list[onnx.NodeProto]:
+        """The node of an elementwise operator that is a step; none for others."""
+        result = node.output[0]
+        if node.domain or len(self.dims.get(result, (None,) * (MOST_AXES + 1))) > MOST_AXES:
+            return []
+        if node.op_type == "Relu":
+            return [self._step(node.input[0], Step(Kind.MOST), result)]
+        if node.op_type not in BINARY or len(node.input) != len(BINARY["Add"]):
+            return []
+        dims = self.dims.get(result)
+        # Of the inputs that have the result's shape the later one: what made it may take the step along.
+        order = sorted(
+            (0, 1), key=lambda i: (self.dims.get(node.input[i]) == dims, self.made.get(node.input[i], -1))
+        )
+        source, operand = node.input[order[1]], node.input[order[0]]
+        kind = BINARY[node.op_type][order[1]]
+        return [self._step(source, Step(kind, ROUNDINGS[rounding], operand), result)]
+
+    def _step(self, source: str, step: Step, result: str) -> onnx.NodeProto:
+        """A chain of one step."""
+        assert self.numerics is not None
+        overflow = int(self.numerics.nan_on_overflow)
+        return make_kernel(CHAIN, [source], result, [step], nan_on_overflow=overflow)
 
     def _round_results(self, node: onnx.NodeProto, results: list[str]) -> list[onnx.NodeProto]:
         chain = Chain(results[0], [node])
         node.output[:] = [f"{name}/exact" if name in results else name for name in node.output]
         for name in results:
-            self._round(chain, f"{name}/exact", operator_of(node).rounding, name)
+            self._round(chain, f"{name}/exact", operator_of(node).rounding_of(node), name)
         return chain.nodes
 
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
@@ -226,22 +372,53 @@ class _Lowering:
         # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
         # ConvVertexType.cpp).
         in_quarters = self.from_quarters.issuperset(node.input[:2])
-        if not (in_quarters or self.numerics.half_partials):
-            return []
         left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
         block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
         operands = Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
-        if not operands.has_partials(node):
-            return []
+        if not ((in_quarters or self.numerics.half_partials) and operands.has_partials(node)):
+            block = 0
         chain = Chain(f"{node.output[0]}/partials")
-        total = add_product(chain, node, operands)
+        if self._is_for_kernels(node):
+            total = self._multiply(chain, node, block)
+            total = finish_product(chain, total, node, len(result), self._apply)
+        elif block:
+            total = add_product(chain, node, operands)
+        else:
+            return []
         self._round(chain, total, operator_of(node).rounding, node.output[0])
         return chain.nodes
+
+    def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:
+        """A product by a kernel, without what a Gemm or Conv does with it."""
+        assert self.numerics is not None
+        total, overflow = chain.new_name(), self.numerics.nan_on_overflow
+        self.dims[total] = self.dims[node.output[0]]
+        sides = [self.codes.get(name, name) for name in node.input[:2]]
+        if node.op_type != "Conv":
+            chain.nodes.append(make_product(node, sides, total, block, overflow))
+            return total
+        conv = Convolution.of(node, self.shapes[node.input[1]])
+        before, after = conv.padding(node, known(self.shapes[node.input[0]])[2:])
+        chain.nodes.append(make_convolution(conv, [*before, *after], sides, total, block, overflow))
+        return total
+
+    def _apply(self, chain: Chain, op_type: str, left: str, right: str) -> str:
+        """An operator of a product and something that its result can take along, in float."""
+        if self.kernels is KernelUse.APART:
+            return chain.add(op_type, left, right)
+        made = chain.new_name()
+        self.dims[made] = self.dims[left]
+        chain.nodes.append(self._step(left, Step(BINARY[op_type][0], operand=right), made))
+        return made
 
     def _round(
         self, chain: Chain, source: str, rounding: Rounding = Rounding.ROUNDED, result: str = ""
     ) -> str:
         assert self.numerics is not None
+        if self.has_kernels:
+            made = result or chain.new_name()
+            chain.nodes.append(self._step(source, Step(Kind.NONE, ROUNDINGS[rounding]), made))
+            return made
         return round_to_half(
             chain,
             source,
@@ -255,9 +432,13 @@ class _Lowering:
         """A Cast from or to 8 bits has our attribute `scale`, the power of two of its tensor."""
         source, result = node.input[0], node.output[0]
         scale, chain = attribute(node, "scale", 0), Chain(result)
+        if result in self.codes:
+            return []
         if result in self.quarters:
             if self.numerics is None:
                 return [_identity(node)]
+            if self.has_kernels:
+                return [self._step(source, quarter_step(self.quarters[result], scale), result)]
             overflow = self.numerics.nan_on_overflow
             round_to_quarter(
                 chain, source, self.quarters[result], scale, nan_on_overflow=overflow, result=result
@@ -290,10 +471,31 @@ def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with
     their makers."""
     makers = {name: node for node in graph.node for name in node.output}
-    clipped = [
-        node.input[0] for node in graph.node if node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS)
-    ]
+    clipped = [node.input[0] for node in graph.node if _is_clip(node) or _is_rounding(node)]
     return {name: makers[name] for name in clipped if name in makers}
+
+
+def _is_clip(node: onnx.NodeProto) -> bool:
+    return bool(node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS))
+
+
+def _is_rounding(node: onnx.NodeProto) -> bool:
+    """Whether it is a step that may find something too large."""
+    if node.domain != KERNELS or node.op_type != CHAIN:
+        return False
+    return [(step.kind, step.rounded) for step in read_steps(node)] in (
+        [(Kind.NONE, Rounded.ROUNDED)],
+        [(Kind.NONE, Rounded.GROWING)],
+    )
+
+
+def _iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
+    """What nodes of a graph take, and as which input; -1 where it is taken inside of a body."""
+    for node in graph.node:
+        yield from ((name, place, node) for place, name in enumerate(node.input))
+        for body in iter_bodies(node):
+            yield from ((name, -1, inner) for name, _, inner in _iter_reads(body))
+            yield from ((value.name, -1, node) for value in body.output)
 
 
 def _replace_by_body(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:

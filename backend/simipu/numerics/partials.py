@@ -10,6 +10,7 @@ errors of all orders are of one size.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import onnx
@@ -20,7 +21,7 @@ from simipu.numerics.convolution import convolve
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""
-_BIAS = 2
+BIAS = 2
 """The input of a Conv or a Gemm that is added to its product."""
 
 
@@ -57,7 +58,7 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     left, right, result = operands.left, operands.right, operands.result
     if node.op_type == "Conv":
         total = convolve(chain, node, (left, right, result), operands.block, operands.round)
-        return _add_bias(chain, total, node, len(result))
+        return finish_product(chain, total, node, len(result), _add_node)
     names, shapes = list(node.input[:2]), [left, right]
     # A Gemm also transposes and scales: it does the one before the sums and the other, `_scale`, after them.
     for i, transposed in enumerate(("transA", "transB") if node.op_type == "Gemm" else ()):
@@ -65,26 +66,35 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
             names[i], shapes[i] = chain.add("Transpose", names[i], perm=[1, 0]), shapes[i][::-1]
     sizes = shapes[0], shapes[1]
     total = multiply_blocks(chain, names[0], names[1], sizes, operands.block, operands.round)
-    return _scale(chain, total, node) if node.op_type == "Gemm" else total
+    return finish_product(chain, total, node, len(result), _add_node)
 
 
-def _has_bias(node: onnx.NodeProto) -> bool:
-    return len(node.input) > _BIAS and bool(node.input[_BIAS])
+def has_bias(node: onnx.NodeProto) -> bool:
+    """Whether a Conv or a Gemm has one."""
+    return len(node.input) > BIAS and bool(node.input[BIAS])
 
 
-def _scale(chain: Chain, total: str, node: onnx.NodeProto) -> str:
-    """What a Gemm does with its product."""
+Apply = Callable[[Chain, str, str, str], str]
+"""Adds to a chain an operator of two tensors, which gives a float; its result."""
+
+
+def _add_node(chain: Chain, op_type: str, left: str, right: str) -> str:
+    return chain.add(op_type, left, right)
+
+
+def finish_product(chain: Chain, total: str, node: onnx.NodeProto, rank: int, apply: Apply) -> str:
+    """What a Gemm or a Conv does with its product, whose result has `rank` axes."""
+    if node.op_type == "Conv":
+        if not has_bias(node):
+            return total
+        bias = chain.add("Reshape", node.input[BIAS], chain.shape([-1, *[1] * (rank - 2)]))
+        return apply(chain, "Add", total, bias)
+    if node.op_type != "Gemm":
+        return total
     alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
     if alpha != 1:
-        total = chain.add("Mul", total, chain.constant(alpha))
-    if not _has_bias(node):
+        total = apply(chain, "Mul", total, chain.constant(alpha))
+    if not has_bias(node):
         return total
-    bias = node.input[_BIAS] if beta == 1 else chain.add("Mul", node.input[_BIAS], chain.constant(beta))
-    return chain.add("Add", total, bias)
-
-
-def _add_bias(chain: Chain, total: str, node: onnx.NodeProto, rank: int) -> str:
-    if not _has_bias(node):
-        return total
-    bias = chain.add("Reshape", node.input[_BIAS], chain.shape([-1, *[1] * (rank - 2)]))
-    return chain.add("Add", total, bias)
+    bias = node.input[BIAS] if beta == 1 else chain.add("Mul", node.input[BIAS], chain.constant(beta))
+    return apply(chain, "Add", total, bias)
