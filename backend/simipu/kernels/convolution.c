@@ -395,7 +395,48 @@ static void convolve_channels(struct geometry *g, const struct machine *machine)
         machine->parallel(machine->owner, convolve_channel, tasks, g);
 }
 
+/* --- a field of one position -------------------------------------------------------------------------------- */
+
+static int is_one_position(const struct convolution *c) {
+    int64_t positions = 1;
+    for (int axis = 0; axis < MOST_SPATIAL; axis++) {
+        positions *= c->field[axis] * c->kernel[axis] * c->result_sizes[axis];
+        if (c->before[axis]) return 0;
+    }
+    return positions == 1 && c->groups == 1;
+}
+
+/* As after global pooling: filters are columns, and registers hold neighbouring outputs instead of positions. */
+static enum outcome convolve_position(const struct convolution *c, const struct machine *machine) {
+    struct values values[MOST_OPERANDS];
+    for (int i = 0; i < c->program.num_steps; i++) {
+        int operand = c->program.steps[i].operand;
+        if (operand < 0) continue;
+        const struct values *given = c->values + operand;
+        values[operand] = (struct values){given->data, given->is_half, 0, given->batch, given->row};
+    }
+    struct product product = {
+        .batches = 1,
+        .rows = c->batches,
+        .depth = c->channels,
+        .columns = c->outputs,
+        .left = c->source,
+        .right = c->filters,
+        .left_row = c->channels,
+        .left_channel = 1,
+        .right_channel = 1,
+        .right_column = c->channels,
+        .block = c->block,
+        .nan_on_overflow = c->nan_on_overflow,
+        .program = c->program,
+        .values = values,
+        .result = c->result,
+    };
+    return OF_SET(simipu_multiply)(&product, machine);
+}
+
 enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, const struct machine *machine) {
+    if (is_one_position(convolution)) return convolve_position(convolution, machine);
     struct geometry g = {.of = convolution};
     measure(&g);
     if (!convolution->batches || !convolution->groups || !convolution->outputs || !g.positions) return DONE;

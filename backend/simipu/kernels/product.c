@@ -22,19 +22,6 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
     return 1;
 }
 
-/* A panel whose columns lie far apart: 16 channels of each column at a time, turned in the first cache. */
-static void pack_turned(const struct product *product, int64_t start, int channels, int columns, float *panel) {
-    enum { STRIP = 16 };
-    for (int k = 0; k < channels; k += STRIP) {
-        int some = channels - k < STRIP ? channels - k : STRIP;
-        float strip[PANEL][STRIP];
-        for (int j = 0; j < columns; j++)
-            widen(&product->right, start + j * product->right_column + k, some, strip[j]);
-        for (int i = 0; i < some; i++)
-            for (int j = 0; j < PANEL; j++) panel[(k + i) * PANEL + j] = j < columns ? strip[j][i] : 0;
-    }
-}
-
 static void pack_product(struct supply *supply, const struct part *part, int64_t first, int64_t column,
                          int columns, float *panels) {
     const struct product_supply *from = (struct product_supply *)supply;
@@ -43,7 +30,7 @@ static void pack_product(struct supply *supply, const struct part *part, int64_t
         int some = columns - done < PANEL ? columns - done : PANEL;
         int64_t start = from->right_start + first * product->right_channel + (column + done) * product->right_column;
         if (product->right_column != 1) {
-            pack_turned(product, start, part->channels, some, panels);
+            pack_turned(&product->right, start, product->right_column, part->channels, some, panels);
             continue;
         }
         for (int k = 0; k < part->channels; k++) {

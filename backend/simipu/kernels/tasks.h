@@ -132,6 +132,46 @@ static void run_task(void *data, size_t number) {
     finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
 }
 
+/* A register of neighbouring elements of any kind, exactly; zeros after `count`. */
+INLINE V take_some(const struct operand *from, int64_t at, int64_t count) {
+    const uint8_t *codes = (const uint8_t *)from->data + at;
+    uint8_t some[LANES] = {0};
+    switch (from->element) {
+    case FLOAT: return load_some((const float *)from->data + at, count);
+    case HALF: return widen_some((const uint16_t *)from->data + at, count);
+    default:
+        if (count < LANES) codes = memcpy(some, codes, (size_t)count);
+        return v_mul(v_all(from->unit), v_decode(codes, from->element == F152));
+    }
+}
+
+/* The same for many. */
+static void widen(const struct operand *from, int64_t at, int64_t count, float *to) {
+    if (from->element == FLOAT) {
+        memcpy(to, (const float *)from->data + at, (size_t)count * sizeof *to);
+        return;
+    }
+    int64_t i = 0;
+    if (from->element == HALF)
+        for (; i + LANES <= count; i += LANES) v_store(to + i, v_widen((const uint16_t *)from->data + at + i));
+    for (; i < count; i += LANES) store_some(to + i, take_some(from, at + i, count - i), count - i);
+}
+
+/* A panel of columns that lie `between` elements apart, each one's channels neighbours: turned, LANES of both at a
+   time. `columns` <= PANEL; what is missing are zeros. */
+static void pack_turned(const struct operand *from, int64_t start, int64_t between, int channels, int columns,
+                        float *panel) {
+    for (int j = 0; j < PANEL; j += LANES)
+        for (int k = 0; k < channels; k += LANES) {
+            V rows[LANES];
+            int some = channels - k < LANES ? channels - k : LANES;
+            for (int i = 0; i < LANES; i++)
+                rows[i] = j + i < columns ? take_some(from, start + (j + i) * between + k, some) : v_all(0);
+            v_turn(rows);
+            for (int i = 0; i < some; i++) v_store(panel + (k + i) * PANEL + j, rows[i]);
+        }
+}
+
 INLINE int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 enum { WANTED_TASKS = 16, SMALL_JOB = 1 << 17 /* products that are no work for several threads */ };
@@ -154,30 +194,6 @@ static void run_job(struct job *job, int64_t depth, const struct machine *machin
         for (size_t i = 0; i < tasks; i++) run_task(job, i);
     else
         machine->parallel(machine->owner, run_task, tasks, job);
-}
-
-/* Widens neighbouring elements of any kind, exactly. */
-static void widen(const struct operand *operand, int64_t at, int64_t count, float *to) {
-    V unit = v_all(operand->unit);
-    const float *floats = operand->data;
-    const uint16_t *halves = operand->data;
-    const uint8_t *codes = operand->data;
-    int64_t i = 0;
-    switch (operand->element) {
-    case FLOAT: memcpy(to, floats + at, (size_t)count * sizeof *to); return;
-    case HALF:
-        for (; i + LANES <= count; i += LANES) v_store(to + i, v_widen(halves + at + i));
-        if (i < count) store_some(to + i, widen_some(halves + at + i, count - i), count - i);
-        return;
-    default:
-        for (; i + LANES <= count; i += LANES)
-            v_store(to + i, v_mul(unit, v_decode(codes + at + i, operand->element == F152)));
-        if (i < count) {
-            uint8_t some[LANES] = {0};
-            memcpy(some, codes + at + i, (size_t)(count - i));
-            store_some(to + i, v_mul(unit, v_decode(some, operand->element == F152)), count - i);
-        }
-    }
 }
 
 #endif

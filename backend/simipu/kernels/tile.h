@@ -10,8 +10,7 @@
         at a  a5    sum[5][0]   sum[5][1]   sum[5][2]   sum[5][3]
         time)
 
-   The sums of a block stay in registers; totals lie in memory that the first cache holds, and are rounded there
-   after each block. */
+   The sums of a block stay in registers; totals lie in memory that the first cache holds. */
 
 #ifndef SIMIPU_TILE_H
 #define SIMIPU_TILE_H
@@ -52,31 +51,56 @@ INLINE V round_total(V x, enum rule rule) {
     }
 }
 
-/* totals += left * right; 0 when an infinity or NaN came out of HALVES, whose totals are then of no use. */
+/* sums += a channel of the left times its row of the right. */
+INLINE void multiply_channel(int rows, int vectors, const float *left, ptrdiff_t left_row, const float *right,
+                             V sums[TILE_ROWS][TILE_VECTORS]) {
+    V columns[TILE_VECTORS];
+    for (int j = 0; j < vectors; j++) columns[j] = v_load(right + j * LANES);
+    for (int i = 0; i < rows; i++) {
+        V value = v_all(left[i * left_row]);
+        for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
+    }
+}
+
+/* totals += sums, rounded, of one row. */
+INLINE void add_row(int vectors, enum rule rule, const float *sums, float *totals) {
+    for (int j = 0; j < vectors; j++) {
+        V total = v_add(v_load(totals + j * LANES), v_load(sums + j * LANES));
+        v_store(totals + j * LANES, round_total(total, rule));
+    }
+}
+
+/* totals += left * right; 0 when an infinity or NaN came out of HALVES, whose totals are then of no use.
+
+   The sums of a block are set aside and added to the totals, a row with each channel, while the next block is
+   multiplied: rounding takes the units that multiplying leaves idle. */
 INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, const float *left,
                          ptrdiff_t left_row, const float *right, float *totals, ptrdiff_t totals_row) {
-    V lost = v_all(0);
-    for (int block = 0, channel = 0; block < part->blocks; block++) {
+    _Alignas(64) float aside[TILE_ROWS * PANEL] = {0};
+    int channel = 0;
+    for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
-        for (int end = part->ends[block]; channel < end; channel++, right += PANEL) {
-            const float *from = left + part->offsets[channel];
-            V columns[TILE_VECTORS];
-            for (int j = 0; j < vectors; j++) columns[j] = v_load(right + j * LANES);
-            for (int i = 0; i < rows; i++) {
-                V value = v_all(from[i * left_row]);
-                for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
-            }
+        int end = part->ends[block], row = block ? 0 : rows;
+        for (; row < rows && channel < end; row++, channel++, right += PANEL) {
+            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, sums);
+            add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         }
+        for (; channel < end; channel++, right += PANEL)
+            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, sums);
+        for (; row < rows; row++) add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) {
-                float *total = totals + i * totals_row + j * LANES;
-                V rounded = round_total(v_add(v_load(total), sums[i][j]), rule);
-                v_store(total, rounded);
-                if (rule == HALVES && block == part->blocks - 1) /* once infinite, a sum stays so, or is NaN */
-                    lost = v_add(lost, v_sub(rounded, rounded));
-            }
+            for (int j = 0; j < vectors; j++) v_store(aside + i * PANEL + j * LANES, sums[i][j]);
+    }
+    V lost = v_all(0);
+    for (int row = 0; row < rows; row++) {
+        add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
+        /* Once infinite, a total stays so, or is NaN. */
+        for (int j = 0; rule == HALVES && j < vectors; j++) {
+            V total = v_load(totals + row * totals_row + j * LANES);
+            lost = v_add(lost, v_sub(total, total));
+        }
     }
     return rule != HALVES || v_are_zero(lost);
 }

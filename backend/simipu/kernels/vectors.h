@@ -170,6 +170,32 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 
 #endif
 
+/* LANES registers of LANES floats, turned: lane j of register i becomes lane i of register j. Pairs of registers
+   exchange halves, quarters, ... single lanes. */
+typedef int32_t Lanes __attribute__((vector_size(LANES * 4)));
+typedef float Floats __attribute__((vector_size(LANES * 4)));
+
+INLINE void v_exchange(V rows[LANES], int step) {
+    Lanes low, high; /* of each lane where it comes from: of the first register, or from LANES on of the second */
+    for (int lane = 0; lane < LANES; lane++) {
+        low[lane] = lane & step ? lane - step + LANES : lane;
+        high[lane] = lane & step ? lane + LANES : lane + step;
+    }
+    for (int i = 0; i < LANES; i++) {
+        if (i & step) continue;
+        Floats first = (Floats)rows[i], second = (Floats)rows[i + step];
+        rows[i] = (V)__builtin_shuffle(first, second, low);
+        rows[i + step] = (V)__builtin_shuffle(first, second, high);
+    }
+}
+
+INLINE void v_turn(V rows[LANES]) {
+    if (LANES > 8) v_exchange(rows, 8);
+    if (LANES > 4) v_exchange(rows, 4);
+    v_exchange(rows, 2);
+    v_exchange(rows, 1);
+}
+
 /* The names of what is compiled for each set. */
 #define JOIN_(name, set) name##_##set
 #define JOIN(name, set) JOIN_(name, set)
