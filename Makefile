@@ -138,7 +138,7 @@ proto: .venv/python
 	@touch $@
 
 # nvidia-pytriton pins numpy<2, which has no wheels for Python 3.13: there it goes in without its dependencies.
-.venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION
+.venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch])
 	@echo "installing the project and the embedded Triton server"
 	@$(PIP) --editable ./popef --editable '.[server]'
 	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("pytriton") is None)' || $(PIP) --no-deps nvidia-pytriton==0.7.0

@@ -555,13 +555,11 @@ static struct ort_status *read_convolution(struct node *node, const struct ort_i
                 "than 2**31, found %lld, %lld and %lld",
                 (long long)stride, (long long)dilation, (long long)pad);
     }
-    if ((node->packed_rows > 1 && (!node->block || node->group > 1 || node->slic_taps)) ||
-        (node->slic_taps && !node->block))
+    if (node->packed_rows > 1 && (!node->block || node->group > 1 || node->slic_taps))
         return refuse(
             node,
-            "attributes 'packed_rows' and 'slic_taps': expected one of them, with a block, and rows "
-            "of one group, found %lld and %lld",
-            (long long)node->packed_rows, (long long)node->slic_taps);
+            "attribute 'packed_rows': expected 1 where there are groups, SLIC taps or no block, found %lld",
+            (long long)node->packed_rows);
     return NULL;
 }
 
@@ -585,8 +583,8 @@ static struct ort_status *check_convolution(const struct call *call) {
                       "%lld filters of %lld",
                       (long long)node->group, (long long)field->sizes[1], (long long)filters->sizes[0],
                       (long long)filters->sizes[1]);
-    if ((node->packed_rows > 1 || node->slic_taps) &&
-        filters->sizes[1] * (node->packed_rows > 1 ? node->packed_rows : node->slic_taps) > node->block)
+    int64_t together = node->slic_taps ? node->slic_taps : node->packed_rows;
+    if (node->block && together > 1 && filters->sizes[1] * together > node->block)
         return refuse(node,
                       "input 1: expected no more channels than a block of %lld has room for, found %lld",
                       (long long)node->block, (long long)filters->sizes[1]);
