@@ -26,8 +26,10 @@ _MATRIX = 2
 
 
 def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dims]) -> list[onnx.NodeProto]:
-    """The nodes of one graph, in order, joined; the tensors `kept` are taken from outside of it."""
-    readers = Counter(name for node in nodes for name in _iter_taken(node))
+    """The nodes of one graph, in order, joined; the tensors `kept` are taken from outside of it. What nobody takes is
+    left out."""
+    nodes = _drop_unused(nodes, kept)
+    readers = Counter(name for node in nodes for name in list_taken(node))
     makers: dict[str, int] = {}
     fused: list[onnx.NodeProto | None] = []
     for node in nodes:
@@ -44,10 +46,20 @@ def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dim
     return [node for node in fused if node is not None]
 
 
-def _iter_taken(node: onnx.NodeProto) -> list[str]:
+def _drop_unused(nodes: Sequence[onnx.NodeProto], kept: set[str]) -> list[onnx.NodeProto]:
+    taken, used = set(kept), []
+    for node in reversed(nodes):
+        if not taken.isdisjoint(node.output):
+            used.append(node)
+            taken.update(list_taken(node))
+    return used[::-1]
+
+
+def list_taken(node: onnx.NodeProto) -> list[str]:
+    """The tensors that a node and its bodies take."""
     names = list(node.input)
     for body in iter_bodies(node):
-        names += [name for inner in body.node for name in _iter_taken(inner)]
+        names += [name for inner in body.node for name in list_taken(inner)]
         names += [value.name for value in body.output]
     return names
 

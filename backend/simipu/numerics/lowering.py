@@ -10,10 +10,11 @@ the table.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
@@ -54,6 +55,7 @@ from simipu.numerics.kernels import (
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product, finish_product
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
+from simipu.numerics.tables import Table, find_tables
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import Surroundings
@@ -120,6 +122,7 @@ def lower(
     lowered.CopyFrom(model)
     if is_placed:
         strip_places(lowered.graph)
+    lowering.find_tables(lowered)
     lowering.lower_graph(lowered.graph, version)
     if any(node.domain == KERNEL_DOMAIN for node in iter_nodes(lowered.graph)):
         lowered.opset_import.append(helper.make_opsetid(KERNEL_DOMAIN, 1))
@@ -150,6 +153,10 @@ class _Lowering:
     """By halves that nothing but products takes, the 8-bit weights that they are."""
     made: dict[str, int] = field(default_factory=dict)
     """When the main graph makes a tensor."""
+    tables: dict[str, Table] = field(default_factory=dict)
+    """The main graph's tensors that are looked up."""
+    held: dict[str, npt.NDArray[np.float16]] = field(default_factory=dict)
+    """What they are looked up in, by initializer."""
 
     @staticmethod
     def of(
@@ -224,6 +231,17 @@ class _Lowering:
             if weight not in lost | others:
                 self.codes[name] = Codes(weight, self.quarters[weight], attribute(node, "scale", 0))
 
+    def find_tables(self, model: onnx.ModelProto) -> None:
+        """What the main graph's activations are of each half."""
+        if self.has_kernels and self.kernels is KernelUse.FUSED:
+            self.tables = find_tables(
+                model.graph,
+                self.dims,
+                self.halves,
+                model.opset_import,
+                lambda function: lower(function, self.numerics),
+            )
+
     def _is_for_kernels(self, node: onnx.NodeProto) -> bool:
         """Whether a kernel multiplies."""
         if not self.has_kernels or node.op_type not in _FACTORS or node.domain:
@@ -251,6 +269,7 @@ class _Lowering:
         _replace_nodes(graph, nodes)
         if self.has_kernels:
             self._settle_weights(graph)
+            graph.initializer.extend(numpy_helper.from_array(held, name) for name, held in self.held.items())
         else:
             for tensor in graph.initializer:
                 _widen_tensor(tensor)
@@ -275,6 +294,10 @@ class _Lowering:
         self.dims.update({new: self.dims[old] for old, new in renames.items() if old in self.dims})
         self.made.update({new: self.made[old] for old, new in renames.items() if old in self.made})
         self.codes.update({new: self.codes[old] for old, new in renames.items() if old in self.codes})
+        self.tables = {
+            renames.get(name, name): replace(table, root=renames.get(table.root, table.root))
+            for name, table in self.tables.items()
+        }
         self.from_quarters.update(new for old, new in renames.items() if old in self.from_quarters)
 
     def _lower_subgraph(self, graph: onnx.GraphProto) -> None:
@@ -336,6 +359,9 @@ class _Lowering:
     def _chain(self, node: onnx.NodeProto, rounding: Rounding) -> list[onnx.NodeProto]:
         """The node of an elementwise operator that is a step; none for others."""
         result = node.output[0]
+        if result in self.tables:
+            table = self.tables[result]
+            return [self._step(table.root, Step(Kind.TABLE, operand=self._hold(table)), result)]
         if node.domain or len(self.dims.get(result, (None,) * (MOST_AXES + 1))) > MOST_AXES:
             return []
         if node.op_type == "Relu":
@@ -350,6 +376,15 @@ class _Lowering:
         source, operand = node.input[order[1]], node.input[order[0]]
         kind = BINARY[node.op_type][order[1]]
         return [self._step(source, Step(kind, ROUNDINGS[rounding], operand), result)]
+
+    def _hold(self, table: Table) -> str:
+        """The name of the initializer that holds a table."""
+        for name, held in self.held.items():
+            if held is table.values:
+                return name
+        name = f"simipu/table/{len(self.held)}"
+        self.held[name] = table.values
+        return name
 
     def _step(self, source: str, step: Step, result: str) -> onnx.NodeProto:
         """A chain of one step."""

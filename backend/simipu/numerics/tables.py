@@ -1,0 +1,174 @@
+"""Functions of one half, as tables of all 65,536: an activation of several operators becomes one look-up, which gives to
+the bit what its operators give one after the other.
+
+A region is what is computed element by element of one tensor in half and of constants:
+
+    x -> Sigmoid -> s        root x: s, y
+    x, s -> Mul -> y         y is taken from elsewhere: y = table[x]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper
+from onnxgraph.building import make_identity
+
+from simipu.numerics.fusing import list_taken
+
+Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
+"""Makes the computed graph of a placed one, without kernels."""
+_FUNCTIONS = frozenset(
+    "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
+    "LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
+    "ThresholdedRelu ErfV2 Identity".split()
+)
+_CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
+"""Operators that are steps, or as fast as a look-up."""
+_OPERATORS = _FUNCTIONS | frozenset("Add Div Max Min Mul Pow Sub".split())
+_MOST_NODES, _WORTH_NODES = 32, 3
+_HALVES = 1 << 16
+_MOST_KEPT = 64
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A tensor that is a function of another: what it is of each half, by its bits."""
+
+    root: str
+    values: npt.NDArray[np.float16]
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    root: str
+    nodes: tuple[int, ...]
+
+    def is_worth(self, nodes: Sequence[onnx.NodeProto]) -> bool:
+        """Whether a look-up is faster than its nodes."""
+        operators = {nodes[place].op_type for place in self.nodes}
+        return bool(operators - _CHEAP) or len(self.nodes) >= _WORTH_NODES
+
+
+def find_tables(
+    graph: onnx.GraphProto,
+    shapes: Mapping[str, object],
+    halves: set[str],
+    opsets: Sequence[Any],
+    lower: Lower,
+) -> dict[str, Table]:
+    """The tensors of a graph of the chip's types that look-ups can make, which somebody takes for something else than
+    another look-up; `lower` says what the graph's operators compute."""
+    constants = _find_constants(graph)
+    regions = _find_regions(graph.node, shapes, halves, constants)
+    worth = {name: region for name, region in regions.items() if region.is_worth(graph.node)}
+    taken = {value.name for value in graph.output}
+    for node in graph.node:
+        inside = worth.get(node.output[0]) if node.output else None
+        for name in list_taken(node):
+            if name in worth and not (inside and inside.root == worth[name].root):
+                taken.add(name)
+    return {
+        name: Table(region.root, _compute(graph.node, region, name, constants, opsets, lower))
+        for name, region in worth.items()
+        if name in taken
+    }
+
+
+def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Single values that are known."""
+    found = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.data_location != TensorProto.EXTERNAL and math.prod(tensor.dims) == 1
+    }
+    for node in graph.node:
+        for each in node.attribute:
+            is_tensor = node.op_type == "Constant" and each.type == onnx.AttributeProto.TENSOR
+            if is_tensor and math.prod(each.t.dims) == 1:
+                found[node.output[0]] = each.t
+    return found
+
+
+def _find_regions(
+    nodes: Sequence[onnx.NodeProto],
+    shapes: Mapping[str, object],
+    halves: set[str],
+    constants: Mapping[str, onnx.TensorProto],
+) -> dict[str, _Region]:
+    regions: dict[str, _Region] = {}
+    for place, node in enumerate(nodes):
+        if node.op_type not in _OPERATORS or len(node.output) != 1 or node.output[0] not in halves:
+            continue
+        variables = [name for name in node.input if name and name not in constants]
+        inside = [regions.get(name, _Region(name, ())) for name in variables]
+        roots = {region.root for region in inside}
+        if len(roots) != 1 or not halves.issuperset(roots):
+            continue
+        (root,) = roots
+        # A constant of more axes than the value would change its shape.
+        if shapes.get(root) is None or shapes.get(node.output[0]) != shapes[root]:
+            continue
+        found = sorted({place, *(each for region in inside for each in region.nodes)})
+        if len(found) <= _MOST_NODES:
+            regions[node.output[0]] = _Region(root, tuple(found))
+    return regions
+
+
+def _compute(
+    nodes: Sequence[onnx.NodeProto],
+    region: _Region,
+    result: str,
+    constants: Mapping[str, onnx.TensorProto],
+    opsets: Sequence[Any],
+    lower: Lower,
+) -> npt.NDArray[np.float16]:
+    """The region's values of all halves. Its tensors are named anew, so that the same function is computed once."""
+    names = {region.root: "x", "": ""}
+    copies: list[onnx.NodeProto] = []
+    values: list[onnx.TensorProto] = []
+    for place in region.nodes:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(nodes[place])
+        for name in copy.input:
+            if name not in names:
+                names[name] = f"c{len(names)}"
+                tensor = onnx.TensorProto()
+                tensor.CopyFrom(constants[name])
+                tensor.name = names[name]
+                del tensor.dims[:]
+                values.append(tensor)
+        names[copy.output[0]] = f"t{len(names)}"
+        copy.input[:] = [names[name] for name in copy.input]
+        copy.output[:] = [names[copy.output[0]]]
+        copy.ClearField("name")
+        copies.append(copy)
+    copies.append(make_identity(names[result], "y", ""))
+    half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [_HALVES]) for name in "xy"]
+    graph = helper.make_graph(copies, "function", half[:1], half[1:], values)
+    model = helper.make_model(graph, opset_imports=list(opsets), ir_version=_IR_VERSION)
+    return _tabulate(lower(model).SerializeToString(deterministic=True))
+
+
+_IR_VERSION = 9
+"""Which every supported ONNX Runtime reads."""
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def _tabulate(model: bytes) -> npt.NDArray[np.float16]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    halves = np.arange(_HALVES, dtype=np.uint16).view(np.float16)
+    values: npt.NDArray[np.float16] = session.run(["y"], {"x": halves})[0]
+    return values
