@@ -239,25 +239,22 @@ static int find_stretches(const struct geometry *g, int64_t column, int columns,
 }
 
 static void pack_windows(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
-                         float *panels) {
+                         float *panel) {
     const struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
     struct stretch stretches[PANEL];
-    for (int done = 0; done < columns; done += PANEL) {
-        int some = columns - done < PANEL ? columns - done : PANEL;
-        int count = find_stretches(g, column + done, some, stretches);
-        for (int k = 0; k < part->channels; k++, panels += PANEL) {
-            const float *plane = from->field + g->terms[first + k].plane;
-            for (int i = 0; i < count; i++) {
-                const float *source = plane + stretches[i].start;
-                float *to = panels + stretches[i].column;
-                if (g->copy) /* a little more is there to be read, and is overwritten where it is written */
-                    for (int j = 0; j < stretches[i].length; j += LANES) v_store(to + j, v_load(source + j));
-                else
-                    memcpy(to, source, (size_t)stretches[i].length * sizeof *to);
-            }
-            for (int j = some; j < PANEL; j++) panels[j] = 0;
+    int count = find_stretches(g, column, columns, stretches);
+    for (int k = 0; k < part->channels; k++, panel += PANEL) {
+        const float *plane = from->field + g->terms[first + k].plane;
+        for (int i = 0; i < count; i++) {
+            const float *source = plane + stretches[i].start;
+            float *to = panel + stretches[i].column;
+            if (g->copy) /* a little more is there to be read, and is overwritten where it is written */
+                for (int j = 0; j < stretches[i].length; j += LANES) v_store(to + j, v_load(source + j));
+            else
+                memcpy(to, source, (size_t)stretches[i].length * sizeof *to);
         }
+        for (int j = columns; j % LANES; j++) panel[j] = 0;
     }
 }
 

@@ -22,22 +22,18 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
     return 1;
 }
 
-static void pack_product(struct supply *supply, const struct part *part, int64_t first, int64_t column,
-                         int columns, float *panels) {
+static void pack_product(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
+                         float *panel) {
     const struct product_supply *from = (struct product_supply *)supply;
     const struct product *product = from->product;
-    for (int done = 0; done < columns; done += PANEL, panels += part->channels * PANEL) {
-        int some = columns - done < PANEL ? columns - done : PANEL;
-        int64_t start = from->right_start + first * product->right_channel + (column + done) * product->right_column;
-        if (product->right_column != 1) {
-            pack_turned(&product->right, start, product->right_column, part->channels, some, panels);
-            continue;
-        }
-        for (int k = 0; k < part->channels; k++) {
-            float *to = panels + k * PANEL;
-            widen(&product->right, start + k * product->right_channel, some, to);
-            for (int j = some; j < PANEL; j++) to[j] = 0;
-        }
+    int64_t start = from->right_start + first * product->right_channel + column * product->right_column;
+    if (product->right_column != 1) {
+        pack_turned(&product->right, start, product->right_column, part->channels, columns, panel);
+        return;
+    }
+    for (int k = 0; k < part->channels; k++, panel += PANEL, start += product->right_channel) {
+        widen(&product->right, start, columns, panel);
+        for (int j = columns; j % LANES; j++) panel[j] = 0;
     }
 }
 

@@ -17,10 +17,10 @@
 struct supply {
     /* The channels of the part that begins at `first`, after those before it. 0: there are none left. */
     int (*cut)(struct supply *supply, int64_t first, struct part *part);
-    /* Writes panels of `columns` from `column` on, zeros in what is missing of the last. May write LANES floats
-       more. */
+    /* Writes a panel of up to PANEL columns from `column` on, PANEL floats for each channel, zeros up to whole
+       registers. May write LANES floats more. */
     void (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
-                 float *panels);
+                 float *panel);
     /* Rows of the left: where the first one's offsets count from, and the elements from row to row. */
     const float *(*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
                          float *held, ptrdiff_t *between);
@@ -116,17 +116,23 @@ static void run_task(void *data, size_t number) {
 
     struct supply *supply = job->supply(job->owner, batch, group, supply_memory);
     memset(totals, 0, (size_t)rows * MOST_COLUMNS * sizeof *totals);
+    /* Panels of about as many registers each. */
+    int registers = (columns + LANES - 1) / LANES, panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
+    int starts[MOST_PANELS + 1];
+    for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
     for (int64_t first = 0; supply->cut(supply, first, &part); first += part.channels) {
-        supply->pack(supply, &part, first, column, columns, right);
+        ptrdiff_t size = part.channels * PANEL;
+        for (int panel = 0; panel < panels; panel++) {
+            int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
+            supply->pack(supply, &part, first, column + starts[panel], end - starts[panel], right + panel * size);
+        }
         for (int i = 0; i < rows; i += TILE_ROWS) {
             int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
             ptrdiff_t between;
             const float *left = supply->take(supply, &part, first, row + i, some, held, &between);
-            for (int j = 0, panel = 0; j < columns; j += PANEL, panel++) {
-                int vectors = columns - j < PANEL ? (columns - j + LANES - 1) / LANES : TILE_VECTORS;
-                multiply_panel(job, &part, some, vectors, left, between,
-                               right + (ptrdiff_t)panel * part.channels * PANEL, totals + i * MOST_COLUMNS + j);
-            }
+            for (int panel = 0; panel < panels; panel++)
+                multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, left, between,
+                               right + panel * size, totals + i * MOST_COLUMNS + starts[panel]);
         }
     }
     finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
