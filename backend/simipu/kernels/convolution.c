@@ -61,14 +61,16 @@ static void copy_row(const struct geometry *g, int64_t from, int64_t phase, floa
     first = first < size ? first : size;
     last = last < first ? first : last < size ? last : size;
     const float *floats = (const float *)c->source.data + from + phase - before;
-    memset(to, 0, (size_t)first * sizeof *to);
-    if (step == 1)
+    for (int64_t x = 0; x < first; x++) to[x] = 0;
+    if (step == 1 && c->source.element == FLOAT)
+        for (int64_t x = first; x < last; x += LANES) store_some(to + x, load_some(floats + x, last - x), last - x);
+    else if (step == 1)
         widen(&c->source, from + first - before, last - first, to + first);
     else if (c->source.element == FLOAT)
         for (int64_t x = first; x < last; x++) to[x] = floats[x * step];
     else
         for (int64_t x = first; x < last; x++) widen(&c->source, from + x * step + phase - before, 1, to + x);
-    memset(to + last, 0, (size_t)(size - last) * sizeof *to);
+    for (int64_t x = last; x < size; x++) to[x] = 0;
 }
 
 static void copy_plane(void *data, size_t number) {
@@ -238,12 +240,14 @@ static int find_stretches(const struct geometry *g, int64_t column, int columns,
     return found;
 }
 
-static void pack_windows(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
-                         float *panel) {
+static struct panel pack_windows(struct supply *supply, const struct part *part, int64_t first, int64_t column,
+                                 int columns, int rows, float *held) {
+    (void)rows;
     const struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
     struct stretch stretches[PANEL];
     int count = find_stretches(g, column, columns, stretches);
+    float *panel = held;
     for (int k = 0; k < part->channels; k++, panel += PANEL) {
         const float *plane = from->field + g->terms[first + k].plane;
         for (int i = 0; i < count; i++) {
@@ -256,6 +260,7 @@ static void pack_windows(struct supply *supply, const struct part *part, int64_t
         }
         for (int j = columns; j % LANES; j++) panel[j] = 0;
     }
+    return (struct panel){held, PANEL, 0};
 }
 
 static const float *take_filters(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,

@@ -26,27 +26,18 @@ INLINE float read_value(const void *data, int is_half, int64_t index) {
 
 /* Loads and stores of the last, incomplete register: nothing beyond a tensor is touched. */
 INLINE V load_some(const float *from, int64_t count) {
-    if (count >= LANES) return v_load(from);
-    float held[LANES] = {0};
-    memcpy(held, from, (size_t)count * sizeof *held);
-    return v_load(held);
+    return count >= LANES ? v_load(from) : v_load_part(from, count);
 }
 
 INLINE V widen_some(const uint16_t *from, int64_t count) {
-    if (count >= LANES) return v_widen(from);
-    uint16_t held[LANES] = {0};
-    memcpy(held, from, (size_t)count * sizeof *held);
-    return v_widen(held);
+    return count >= LANES ? v_widen(from) : v_widen_part(from, count);
 }
 
 INLINE void store_some(float *to, V x, int64_t count) {
-    if (count >= LANES) {
+    if (count >= LANES)
         v_store(to, x);
-        return;
-    }
-    float held[LANES];
-    v_store(held, x);
-    memcpy(to, held, (size_t)count * sizeof *held);
+    else
+        v_store_part(to, x, count);
 }
 
 INLINE V take_operand(const struct operand_run *operand, V one, int64_t at, int64_t count) {

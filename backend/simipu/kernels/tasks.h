@@ -17,10 +17,10 @@
 struct supply {
     /* The channels of the part that begins at `first`, after those before it. 0: there are none left. */
     int (*cut)(struct supply *supply, int64_t first, struct part *part);
-    /* Writes a panel of up to PANEL columns from `column` on, PANEL floats for each channel, zeros up to whole
-       registers. May write LANES floats more. */
-    void (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
-                 float *panel);
+    /* A panel of up to PANEL columns from `column` on for `rows` of the left: packed into `held`, PANEL floats for each
+       channel with zeros up to whole registers, of which it may write LANES too many, or where it lies. */
+    struct panel (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
+                         int rows, float *held);
     /* Rows of the left: where the first one's offsets count from, and the elements from row to row. */
     const float *(*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
                          float *held, ptrdiff_t *between);
@@ -41,17 +41,18 @@ struct job {
 
 enum { SUPPLY_BYTES = 8192, HELD_CHANNELS = 2048 };
 
-typedef int tile_function(const struct part *, const float *, ptrdiff_t, const float *, float *, ptrdiff_t);
+typedef int tile_function(const struct part *, const float *, ptrdiff_t, const struct panel *, float *, ptrdiff_t);
 
-#define TILE(rows, vectors)                                                                                    \
-    static int tile_h##rows##x##vectors(const struct part *p, const float *l, ptrdiff_t r, const float *b,      \
-                                        float *t, ptrdiff_t n) {                                                \
-        return multiply_tile(p, rows, vectors, HALVES, l, r, b, t, n);                                          \
-    }                                                                                                          \
-    static int tile_f##rows##x##vectors(const struct part *p, const float *l, ptrdiff_t r, const float *b,      \
-                                        float *t, ptrdiff_t n) {                                                \
-        return multiply_tile(p, rows, vectors, FLOATS, l, r, b, t, n);                                          \
+#define TILE_OF(name, rows, vectors, rule, is_half)                                                              \
+    static int name##rows##x##vectors(const struct part *p, const float *l, ptrdiff_t r, const struct panel *b, \
+                                      float *t, ptrdiff_t n) {                                                  \
+        return multiply_tile(p, rows, vectors, rule, is_half, l, r, b, t, n);                                   \
     }
+#define TILE(rows, vectors)                                                                                     \
+    TILE_OF(tile_h, rows, vectors, HALVES, 0)                                                                   \
+    TILE_OF(tile_f, rows, vectors, FLOATS, 0)                                                                   \
+    TILE_OF(tile_hd, rows, vectors, HALVES, 1)                                                                  \
+    TILE_OF(tile_fd, rows, vectors, FLOATS, 1)
 #if defined(__AVX512F__)
 #define TILES(M) M(1) M(2) M(3) M(4) M(5) M(6)
 #define ROW(i) TILE(i, 1) TILE(i, 2) TILE(i, 3) TILE(i, 4)
@@ -63,29 +64,34 @@ typedef int tile_function(const struct part *, const float *, ptrdiff_t, const f
 #endif
 #define NAMES_H(i) NAMES(h, i)
 #define NAMES_F(i) NAMES(f, i)
+#define NAMES_HD(i) NAMES(hd, i)
+#define NAMES_FD(i) NAMES(fd, i)
 TILES(ROW)
-static tile_function *const HALF_TILES[TILE_ROWS][TILE_VECTORS] = {TILES(NAMES_H)};
-static tile_function *const FLOAT_TILES[TILE_ROWS][TILE_VECTORS] = {TILES(NAMES_F)};
+/* Of sums in half or in float; of what is packed or lies as halves. */
+static tile_function *const HALF_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAMES_H)}, {TILES(NAMES_HD)}};
+static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAMES_F)}, {TILES(NAMES_FD)}};
 
 /* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
 static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule, const float *left,
-                           ptrdiff_t left_row, const float *right, float *totals, ptrdiff_t totals_row) {
-    if (rule == BOUNDED)
-        multiply_tile(part, rows, vectors, BOUNDED, left, left_row, right, totals, totals_row);
+                           ptrdiff_t left_row, const struct panel *right, float *totals, ptrdiff_t totals_row) {
+    if (rule == BOUNDED && right->is_half)
+        multiply_tile(part, rows, vectors, BOUNDED, 1, left, left_row, right, totals, totals_row);
+    else if (rule == BOUNDED)
+        multiply_tile(part, rows, vectors, BOUNDED, 0, left, left_row, right, totals, totals_row);
     else
-        multiply_tile(part, rows, vectors, NO_OVERFLOW, left, left_row, right, totals, totals_row);
+        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->is_half, left, left_row, right, totals, totals_row);
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
-                           const float *left, ptrdiff_t left_row, const float *right, float *totals) {
+                           const float *left, ptrdiff_t left_row, const struct panel *right, float *totals) {
     if (!job->is_rounded) {
-        FLOAT_TILES[rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS);
+        FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS);
         return;
     }
     float before[TILE_ROWS][PANEL];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
     for (int i = 0; i < rows; i++) memcpy(before[i], totals + i * MOST_COLUMNS, bytes);
-    if (HALF_TILES[rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS)) return;
+    if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS)) return;
     for (int i = 0; i < rows; i++) memcpy(totals + i * MOST_COLUMNS, before[i], bytes);
     multiply_again(part, rows, vectors, job->rule, left, left_row, right, totals, MOST_COLUMNS);
 }
@@ -119,12 +125,14 @@ static void run_task(void *data, size_t number) {
     /* Panels of about as many registers each. */
     int registers = (columns + LANES - 1) / LANES, panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
     int starts[MOST_PANELS + 1];
+    struct panel packed[MOST_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
     for (int64_t first = 0; supply->cut(supply, first, &part); first += part.channels) {
         ptrdiff_t size = part.channels * PANEL;
         for (int panel = 0; panel < panels; panel++) {
             int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
-            supply->pack(supply, &part, first, column + starts[panel], end - starts[panel], right + panel * size);
+            packed[panel] = supply->pack(supply, &part, first, column + starts[panel], end - starts[panel], rows,
+                                         right + panel * size);
         }
         for (int i = 0; i < rows; i += TILE_ROWS) {
             int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
@@ -132,7 +140,7 @@ static void run_task(void *data, size_t number) {
             const float *left = supply->take(supply, &part, first, row + i, some, held, &between);
             for (int panel = 0; panel < panels; panel++)
                 multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, left, between,
-                               right + panel * size, totals + i * MOST_COLUMNS + starts[panel]);
+                               packed + panel, totals + i * MOST_COLUMNS + starts[panel]);
         }
     }
     finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);

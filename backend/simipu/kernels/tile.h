@@ -51,11 +51,19 @@ INLINE V round_total(V x, enum rule rule) {
     }
 }
 
+/* The right side of a tile: packed, or halves where they lie, `between` elements from channel to channel. */
+struct panel {
+    const void *data;
+    ptrdiff_t between;
+    int is_half;
+};
+
 /* sums += a channel of the left times its row of the right. */
-INLINE void multiply_channel(int rows, int vectors, const float *left, ptrdiff_t left_row, const float *right,
-                             V sums[TILE_ROWS][TILE_VECTORS]) {
+INLINE void multiply_channel(int rows, int vectors, const float *left, ptrdiff_t left_row, const void *right,
+                             int is_half, V sums[TILE_ROWS][TILE_VECTORS]) {
     V columns[TILE_VECTORS];
-    for (int j = 0; j < vectors; j++) columns[j] = v_load(right + j * LANES);
+    for (int j = 0; j < vectors; j++)
+        columns[j] = is_half ? v_widen((const uint16_t *)right + j * LANES) : v_load((const float *)right + j * LANES);
     for (int i = 0; i < rows; i++) {
         V value = v_all(left[i * left_row]);
         for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
@@ -74,21 +82,24 @@ INLINE void add_row(int vectors, enum rule rule, const float *sums, float *total
 
    The sums of a block are set aside and added to the totals, a row with each channel, while the next block is
    multiplied: rounding takes the units that multiplying leaves idle. */
-INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, const float *left,
-                         ptrdiff_t left_row, const float *right, float *totals, ptrdiff_t totals_row) {
+INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, int is_half,
+                         const float *left, ptrdiff_t left_row, const struct panel *panel, float *totals,
+                         ptrdiff_t totals_row) {
     _Alignas(64) float aside[TILE_ROWS * PANEL] = {0};
+    const char *right = panel->data;
+    ptrdiff_t between = is_half ? panel->between * (ptrdiff_t)sizeof(uint16_t) : (ptrdiff_t)(PANEL * sizeof(float));
     int channel = 0;
     for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
         int end = part->ends[block], row = block ? 0 : rows;
-        for (; row < rows && channel < end; row++, channel++, right += PANEL) {
-            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, sums);
+        for (; row < rows && channel < end; row++, channel++, right += between) {
+            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, is_half, sums);
             add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         }
-        for (; channel < end; channel++, right += PANEL)
-            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, sums);
+        for (; channel < end; channel++, right += between)
+            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, is_half, sums);
         for (; row < rows; row++) add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) v_store(aside + i * PANEL + j * LANES, sums[i][j]);

@@ -14,6 +14,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 static const float HALF_MOST = 65504.0f;
+enum { NAN_BITS = 0x7FC00000 };
 
 #if defined(__AVX512F__)
 
@@ -24,6 +25,16 @@ typedef __m512 V;
 
 INLINE V v_load(const float *from) { return _mm512_loadu_ps(from); }
 INLINE void v_store(float *to, V x) { _mm512_storeu_ps(to, x); }
+/* The first `count` < LANES of a register; zeros in the others. */
+INLINE V v_load_part(const float *from, int64_t count) {
+    return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+}
+INLINE void v_store_part(float *to, V x, int64_t count) {
+    _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), x);
+}
+INLINE V v_widen_part(const uint16_t *from, int64_t count) {
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), from));
+}
 INLINE V v_all(float x) { return _mm512_set1_ps(x); }
 INLINE V v_add(V x, V y) { return _mm512_add_ps(x, y); }
 INLINE V v_sub(V x, V y) { return _mm512_sub_ps(x, y); }
@@ -53,12 +64,13 @@ INLINE void v_narrow(uint16_t *to, V x) {
 INLINE V v_half(V x) {
     return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-/* 8-bit codes: their bits, moved to where a float has them. */
+/* 8-bit codes: their bits, moved to where a float has them; NaN for 0x80. */
 INLINE V v_code_bits(const uint8_t *from, int shift) {
     __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)from));
     __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
     __m512i rest = _mm512_sll_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
-    return _mm512_castsi512_ps(_mm512_or_si512(sign, rest));
+    __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(0x80));
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(_mm512_or_si512(sign, rest), nan, _mm512_set1_epi32(NAN_BITS)));
 }
 
 #elif defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
@@ -70,6 +82,16 @@ typedef __m256 V;
 
 INLINE V v_load(const float *from) { return _mm256_loadu_ps(from); }
 INLINE void v_store(float *to, V x) { _mm256_storeu_ps(to, x); }
+INLINE __m256i v_first(int64_t count) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+INLINE V v_load_part(const float *from, int64_t count) { return _mm256_maskload_ps(from, v_first(count)); }
+INLINE void v_store_part(float *to, V x, int64_t count) { _mm256_maskstore_ps(to, v_first(count), x); }
+INLINE V v_widen_part(const uint16_t *from, int64_t count) {
+    uint16_t held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return _mm256_cvtph_ps(_mm_loadu_si128((const void *)held));
+}
 INLINE V v_all(float x) { return _mm256_set1_ps(x); }
 INLINE V v_add(V x, V y) { return _mm256_add_ps(x, y); }
 INLINE V v_sub(V x, V y) { return _mm256_sub_ps(x, y); }
@@ -94,7 +116,9 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
     __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)from));
     __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24);
     __m256i rest = _mm256_sll_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
-    return _mm256_castsi256_ps(_mm256_or_si256(sign, rest));
+    __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(0x80));
+    __m256i bits = _mm256_blendv_epi8(_mm256_or_si256(sign, rest), _mm256_set1_epi32(NAN_BITS), nan);
+    return _mm256_castsi256_ps(bits);
 }
 
 #else
@@ -149,6 +173,17 @@ INLINE V v_widen(const uint16_t *from) {
     I special = rest >= i_all(0x0F800000);
     return (V)((I)v_choose(special, (V)(rest | i_all(0x7F800000)), value) | sign);
 }
+INLINE V v_load_part(const float *from, int64_t count) {
+    float held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return v_load(held);
+}
+INLINE void v_store_part(float *to, V x, int64_t count) { memcpy(to, &x, (size_t)count * sizeof *to); }
+INLINE V v_widen_part(const uint16_t *from, int64_t count) {
+    uint16_t held[LANES] = {0};
+    memcpy(held, from, (size_t)count * sizeof *held);
+    return v_widen(held);
+}
 /* Of values that are halves or NaN: their bits. */
 INLINE void v_narrow(uint16_t *to, V x) {
     V half = v_half(x);
@@ -165,7 +200,8 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
     C codes;
     memcpy(&codes, from, sizeof codes);
     I bits = __builtin_convertvector(codes, I);
-    return (V)(((bits & i_all(0x80)) << 24) | ((bits & i_all(0x7F)) << shift));
+    I value = ((bits & i_all(0x80)) << 24) | ((bits & i_all(0x7F)) << shift);
+    return v_choose(bits == i_all(0x80), (V)i_all(NAN_BITS), (V)value);
 }
 
 #endif
@@ -203,10 +239,7 @@ INLINE void v_turn(V rows[LANES]) {
 
 /* 8-bit codes to values, at scale 0: exponents are counted from 8 (F143) and 16 (F152), a float's from 127. */
 INLINE V v_decode(const uint8_t *from, int is_f152) {
-    V value = is_f152 ? v_mul(v_code_bits(from, 21), v_all(0x1p111f))
-                      : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
-    /* 0x80, which is NaN, became -0, which no other code does: 1 / x tells it from 0. */
-    return v_if_less(v_div(v_all(1), value), v_all(-__FLT_MAX__), v_all(__builtin_nanf("")), value);
+    return is_f152 ? v_mul(v_code_bits(from, 21), v_all(0x1p111f)) : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
 }
 
 /* To half, too large values (infinities included) to the largest; NaN stays. */

@@ -415,7 +415,7 @@ class _Lowering:
         chain = Chain(f"{node.output[0]}/partials")
         if self._is_for_kernels(node):
             total = self._multiply(chain, node, block)
-            total = finish_product(chain, total, node, len(result), self._apply)
+            total = finish_product(chain, total, node, result, self._apply)
         elif block:
             total = add_product(chain, node, operands)
         else:
@@ -437,12 +437,14 @@ class _Lowering:
         chain.nodes.append(make_convolution(conv, [*before, *after], sides, total, block, overflow))
         return total
 
-    def _apply(self, chain: Chain, op_type: str, left: str, right: str) -> str:
+    def _apply(self, chain: Chain, op_type: str, left: str, right: str, shape: Shape | None) -> str:
         """An operator of a product and something that its result can take along, in float."""
         if self.kernels is KernelUse.APART:
             return chain.add(op_type, left, right)
         made = chain.new_name()
         self.dims[made] = self.dims[left]
+        if shape is not None:
+            self.dims[right] = shape
         chain.nodes.append(self._step(left, Step(BINARY[op_type][0], operand=right), made))
         return made
 

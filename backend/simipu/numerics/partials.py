@@ -58,7 +58,7 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
     left, right, result = operands.left, operands.right, operands.result
     if node.op_type == "Conv":
         total = convolve(chain, node, (left, right, result), operands.block, operands.round)
-        return finish_product(chain, total, node, len(result), _add_node)
+        return finish_product(chain, total, node, result, _add_node)
     names, shapes = list(node.input[:2]), [left, right]
     # A Gemm also transposes and scales: it does the one before the sums and the other, `_scale`, after them.
     for i, transposed in enumerate(("transA", "transB") if node.op_type == "Gemm" else ()):
@@ -66,7 +66,7 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
             names[i], shapes[i] = chain.add("Transpose", names[i], perm=[1, 0]), shapes[i][::-1]
     sizes = shapes[0], shapes[1]
     total = multiply_blocks(chain, names[0], names[1], sizes, operands.block, operands.round)
-    return finish_product(chain, total, node, len(result), _add_node)
+    return finish_product(chain, total, node, result, _add_node)
 
 
 def has_bias(node: onnx.NodeProto) -> bool:
@@ -74,27 +74,29 @@ def has_bias(node: onnx.NodeProto) -> bool:
     return len(node.input) > BIAS and bool(node.input[BIAS])
 
 
-Apply = Callable[[Chain, str, str, str], str]
-"""Adds to a chain an operator of two tensors, which gives a float; its result."""
+Apply = Callable[[Chain, str, str, str, Shape | None], str]
+"""Adds to a chain an operator of two tensors, which gives a float; its result. Of the second one the shape is given,
+None where it is whoever calls that knows."""
 
 
-def _add_node(chain: Chain, op_type: str, left: str, right: str) -> str:
+def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape | None) -> str:
     return chain.add(op_type, left, right)
 
 
-def finish_product(chain: Chain, total: str, node: onnx.NodeProto, rank: int, apply: Apply) -> str:
-    """What a Gemm or a Conv does with its product, whose result has `rank` axes."""
+def finish_product(chain: Chain, total: str, node: onnx.NodeProto, result: Shape, apply: Apply) -> str:
+    """What a Gemm or a Conv does with its product."""
     if node.op_type == "Conv":
         if not has_bias(node):
             return total
-        bias = chain.add("Reshape", node.input[BIAS], chain.shape([-1, *[1] * (rank - 2)]))
-        return apply(chain, "Add", total, bias)
+        ones = [1] * (len(result) - 2)
+        bias = chain.add("Reshape", node.input[BIAS], chain.shape([-1, *ones]))
+        return apply(chain, "Add", total, bias, (result[1], *ones))
     if node.op_type != "Gemm":
         return total
     alpha, beta = attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0)
     if alpha != 1:
-        total = apply(chain, "Mul", total, chain.constant(alpha))
+        total = apply(chain, "Mul", total, chain.constant(alpha), ())
     if not has_bias(node):
         return total
     bias = node.input[BIAS] if beta == 1 else chain.add("Mul", node.input[BIAS], chain.constant(beta))
-    return apply(chain, "Add", total, bias)
+    return apply(chain, "Add", total, bias, None)

@@ -1,5 +1,5 @@
-"""Functions of one half, as tables of all 65,536: an activation of several operators becomes one look-up, which gives to
-the bit what its operators give one after the other.
+"""Functions of one half, as tables of all 65,536: an activation of several operators is one look-up, which gives
+to the bit what they give one after the other.
 
 A region is what is computed element by element of one tensor in half and of constants:
 
