@@ -1,12 +1,21 @@
 """Half precision and fp8 as the chip has them, against an emulation in plain numpy
 (tests/support/half_emulation.py)."""
 
-import half_emulation as emulation
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
+from half_models import (
+    ALL,
+    FLOAT_PARTIALS,
+    HALF_PARTIALS,
+    NAN_ON_OVERFLOW,
+    emulate,
+    half_model,
+    halves,
+    quarter_model,
+    run,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -16,22 +25,7 @@ from simipu.numerics import Numerics, lower
 from simipu.numerics.quarter import F143, F152, NAN_CODE, decode, encode
 from simipu.numerics.rounding import round_to_quarter, rounding_constants
 
-FLOAT_PARTIALS = Numerics(half_partials=False)
-HALF_PARTIALS = Numerics()
-NAN_ON_OVERFLOW = Numerics(nan_on_overflow=True)
-ALL = [FLOAT_PARTIALS, HALF_PARTIALS, NAN_ON_OVERFLOW]
 ML_DTYPES = {F143: ml_dtypes.float8_e4m3fnuz, F152: ml_dtypes.float8_e5m2fnuz}
-
-
-def half_model(nodes, inputs, output, weights, shape=None) -> onnx.ModelProto:
-    """A graph in half: `inputs` and `output` are names with shapes, `weights` arrays by name."""
-    infos = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in inputs.items()
-    ]
-    tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
-    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT16, shape)]
-    graph = helper.make_graph(nodes, "half", infos, outputs, tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def half_chain(*operators: str) -> onnx.ModelProto:
@@ -43,21 +37,6 @@ def half_chain(*operators: str) -> onnx.ModelProto:
     return half_model(nodes, {"x": ["n", 8]}, names[-1], weights, ["n", 8])
 
 
-def run(model: onnx.ModelProto, *inputs: np.ndarray) -> np.ndarray:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, {value.name: x for value, x in zip(session.get_inputs(), inputs, strict=True)})[
-        0
-    ]
-
-
-def halves(shape, seed, size=1.0) -> np.ndarray:
-    return (size * np.random.default_rng(seed).standard_normal(shape)).astype(np.float16)
-
-
 def check(model: onnx.ModelProto, numerics: Numerics, *inputs: np.ndarray) -> None:
     """At most 1 ulp of half from the emulation, but for one element in a thousand.
 
@@ -65,8 +44,7 @@ def check(model: onnx.ModelProto, numerics: Numerics, *inputs: np.ndarray) -> No
     usual result.
     """
     found = run(lower(model, numerics), *inputs)
-    feeds = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
-    (expected,) = emulation.run_graph(model, feeds, numerics.half_partials, numerics.nan_on_overflow)
+    expected = emulate(model, numerics, *inputs)
     assert found.shape == expected.shape
     assert found.dtype == expected.dtype == np.float16
     np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
@@ -371,23 +349,6 @@ def test_the_graph_rounds_every_half_as_the_codes_do(quarter, scale, nan_on_over
     every_half = np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32)
     expected = decode(encode(every_half, quarter, scale, nan_on_overflow=nan_on_overflow), quarter, scale)
     np.testing.assert_array_equal(run(model, every_half), expected)
-
-
-def quarter_model(
-    node: onnx.NodeProto, shape, codes: np.ndarray, quarter=F143, scales=(-1, -2)
-) -> onnx.ModelProto:
-    """A product of 8-bit operands: x is cast, the weights are there as codes."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["x8"], to=quarter.data_type, scale=scales[0]),
-        helper.make_node("Cast", ["x8"], ["a"], to=TensorProto.FLOAT16, scale=scales[0]),
-        helper.make_node("Cast", ["w8"], ["b"], to=TensorProto.FLOAT16, scale=scales[1]),
-        node,
-    ]
-    model = half_model(nodes, {"x": shape}, "y", {})
-    model.graph.initializer.append(
-        TensorProto(name="w8", data_type=quarter.data_type, dims=codes.shape, raw_data=codes.tobytes())
-    )
-    return model
 
 
 @pytest.mark.parametrize("numerics", ALL)

@@ -1,0 +1,113 @@
+"""Graphs in half, the witnesses that compute them as the chip would, and how their results are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import half_emulation as emulation
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+from simipu.numerics import Numerics, lower
+from simipu.numerics.quarter import F143, QuarterFormat
+
+Array = npt.NDArray[Any]
+
+FLOAT_PARTIALS = Numerics(half_partials=False)
+HALF_PARTIALS = Numerics()
+NAN_ON_OVERFLOW = Numerics(nan_on_overflow=True)
+ALL = [FLOAT_PARTIALS, HALF_PARTIALS, NAN_ON_OVERFLOW]
+
+SPECIAL = np.array([0, -0.0, np.inf, -np.inf, np.nan, 65504, -65504, 2**-24, -(2**-24), 2**-14], np.float16)
+"""Zeros, infinities, NaN, the largest, the least and the least normal half."""
+
+
+def half_model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int | str]],
+    output: str,
+    weights: Mapping[str, Array],
+    shape: Sequence[int | str] | None = None,
+) -> onnx.ModelProto:
+    """A graph in half: `inputs` and `output` are names with shapes, `weights` arrays by name."""
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in inputs.items()
+    ]
+    tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT16, shape)]
+    graph = helper.make_graph(nodes, "half", infos, outputs, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def quarter_model(
+    node: onnx.NodeProto,
+    shape: Sequence[int],
+    codes: Array,
+    quarter: QuarterFormat = F143,
+    scales: tuple[int, int] = (-1, -2),
+) -> onnx.ModelProto:
+    """A product of 8-bit operands: x is cast, the weights are there as codes."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["x8"], to=quarter.data_type, scale=scales[0]),
+        helper.make_node("Cast", ["x8"], ["a"], to=TensorProto.FLOAT16, scale=scales[0]),
+        helper.make_node("Cast", ["w8"], ["b"], to=TensorProto.FLOAT16, scale=scales[1]),
+        node,
+    ]
+    model = half_model(nodes, {"x": shape}, "y", {})
+    model.graph.initializer.append(
+        TensorProto(name="w8", data_type=quarter.data_type, dims=codes.shape, raw_data=codes.tobytes())
+    )
+    return model
+
+
+def run(model: onnx.ModelProto, *inputs: Array, threads: int = 0) -> Array:
+    """The only output, by ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    feeds = {value.name: x for value, x in zip(session.get_inputs(), inputs, strict=True)}
+    (found,) = session.run(None, feeds)
+    return np.asarray(found)
+
+
+WITNESSES: Mapping[str, Callable[..., Array]] = {
+    "nodes": lambda model, numerics, *inputs: run(lower(model, numerics), *inputs),
+}
+"""What computes a graph in half besides the emulation, by name: of a model, numerics and inputs its only
+output."""
+
+
+def emulate(model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array:
+    """The only output, by the emulation in numpy."""
+    feeds = {value.name: x for value, x in zip(model.graph.input, inputs, strict=True)}
+    (found,) = emulation.run_graph(model, feeds, numerics.half_partials, numerics.nan_on_overflow)
+    return found
+
+
+def halves(shape: int | Sequence[int], seed: int, size: float = 1.0) -> Array:
+    """Normally distributed."""
+    return (size * np.random.default_rng(seed).standard_normal(shape)).astype(np.float16)
+
+
+def wild_halves(shape: Sequence[int], seed: int, num_special: int = 0) -> Array:
+    """Of all magnitudes, so that every other order of a sum shows; `num_special` are of the special ones."""
+    random = np.random.default_rng(seed)
+    values = random.standard_normal(shape) * np.exp2(random.integers(-12, 9, shape))
+    found: Array = values.astype(np.float16)
+    if found.size:
+        found.reshape(-1)[random.integers(0, found.size, num_special)] = random.choice(SPECIAL, num_special)
+    return found
+
+
+def check_bits(found: Array, expected: Array) -> None:
+    """Equal in every bit, a NaN's sign and payload aside."""
+    assert found.dtype == expected.dtype == np.float16
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
+    there = ~np.isnan(expected)
+    np.testing.assert_array_equal(found[there].view(np.uint16), expected[there].view(np.uint16))
