@@ -44,7 +44,7 @@ def test_onnx_runtime_adds_up_one_channel_after_the_other(threads):
         for k in (1, 2, 3, 4, 7, 15, 16, 31, 32):
             for batch in ((), (3,)):
                 left = wild_halves((*batch, rows, k), 1).astype(np.float32)
-                right = wild_halves((*batch, k, columns), 2).astype(np.float32)
+                right = wild_halves((*batch, k, columns), 3, axis=-2).astype(np.float32)
                 expected = add_up(left, right)
                 np.testing.assert_array_equal(run(model, left, right, threads=threads), expected)
                 told |= bool((add_up(left[..., ::-1], right[..., ::-1, :]) != expected).any())
@@ -66,7 +66,7 @@ def test_a_matrix_product_has_one_order(
 ):
     rows, k, columns = sizes
     a = wild_halves((*batch, rows, k), seed, num_special)
-    b = wild_halves((*(() if shared else batch), k, columns), seed + 1, num_special)
+    b = wild_halves((*(() if shared else batch), k, columns), seed + 2, num_special, axis=-2)
     shape = ["n", *a.shape[1:]] if open_rows else a.shape
     model = half_model([helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": shape, "b": b.shape}, "y", {})
     check_bits(compute(model, numerics, a, b), emulate(model, numerics, a, b))
@@ -83,10 +83,10 @@ def test_a_matrix_product_has_one_order(
 )
 def test_a_gemm_scales_its_sums_and_adds_in_float(compute, sizes, transposed, scales, bias, numerics, seed):
     rows, k, columns = sizes
-    a = wild_halves((k, rows) if transposed[0] else (rows, k), seed)
-    b = wild_halves((columns, k) if transposed[1] else (k, columns), seed + 1)
+    a, b = wild_halves((rows, k), seed), wild_halves((k, columns), seed + 2, axis=-2)
+    a, b = a.T if transposed[0] else a, b.T if transposed[1] else b
     shapes = {"all": (rows, columns), "row": (columns,), "one": (rows, 1)}
-    weights = {"b": b, **({"c": wild_halves(shapes[bias], seed + 2)} if bias in shapes else {})}
+    weights = {"b": b, **({"c": wild_halves(shapes[bias], seed + 4)} if bias in shapes else {})}
     node = helper.make_node(
         "Gemm",
         ["a", *weights],
@@ -129,8 +129,9 @@ def convolutions(draw):
 @given(case=convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS)
 def test_a_convolution_has_one_order(compute, case, num_special, numerics, seed):
     node, field, filters = case
-    weights = {"w": wild_halves(filters, seed, num_special), "b": wild_halves(filters[:1], seed + 1)}
-    x = wild_halves(field, seed + 2, num_special)
+    w = wild_halves(filters, seed, num_special, axis=1)
+    weights = {"w": w, "b": wild_halves(filters[:1], 2 * seed)}
+    x = wild_halves(field, seed + 4, num_special, axis=1, channels=filters[1])
     model = half_model([node], {"x": ["n", *field[1:]]}, "y", weights)
     check_bits(compute(model, numerics, x), emulate(model, numerics, x))
 

@@ -95,10 +95,28 @@ def halves(shape: int | Sequence[int], seed: int, size: float = 1.0) -> Array:
     return (size * np.random.default_rng(seed).standard_normal(shape)).astype(np.float16)
 
 
-def wild_halves(shape: Sequence[int], seed: int, num_special: int = 0) -> Array:
-    """Of all magnitudes, so that every other order of a sum shows; `num_special` are of the special ones."""
+_LOUD_CHANNELS = np.array([1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0], bool)
+
+
+def wild_halves(
+    shape: Sequence[int], seed: int, num_special: int = 0, axis: int = -1, channels: int = 0
+) -> Array:
+    """Of all magnitudes; or, of odd seeds, along an axis of so many channels of each group, 0 or 4096 in some
+    of the channels and 1 or 3 in the others, with a sign.
+
+    Then products are 2**24 beside 1 to 9: of 1 nothing is left, of 2 all, and where the large ones cancel
+    each other every other order of a sum of floats shows in the half. `num_special` are of the special ones.
+    """
     random = np.random.default_rng(seed)
-    values = random.standard_normal(shape) * np.exp2(random.integers(-12, 9, shape))
+    if seed % 2:
+        along = [1] * len(shape)
+        along[axis] = shape[axis]
+        at = np.arange(shape[axis]) % (channels or shape[axis])
+        is_loud = _LOUD_CHANNELS[at % len(_LOUD_CHANNELS)].reshape(along)
+        sizes = np.where(is_loud, random.choice([0, 4096], shape), random.choice([1, 3], shape))
+        values = sizes * random.choice([-1.0, 1.0], shape)
+    else:
+        values = random.standard_normal(shape) * np.exp2(random.integers(-12, 9, shape))
     found: Array = values.astype(np.float16)
     if found.size:
         found.reshape(-1)[random.integers(0, found.size, num_special)] = random.choice(SPECIAL, num_special)
