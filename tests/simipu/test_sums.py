@@ -6,9 +6,10 @@ import pytest
 from half_models import (
     HALF_PARTIALS,
     NAN_ON_OVERFLOW,
-    WITNESSES,
     check_bits,
+    compute,
     emulate,
+    every_witness,
     half_model,
     quarter_model,
     run,
@@ -19,7 +20,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from simipu.numerics.quarter import F143, F152
 
-every_witness = pytest.mark.parametrize("compute", WITNESSES.values(), ids=WITNESSES.keys())
 NUMERICS = st.sampled_from([HALF_PARTIALS, NAN_ON_OVERFLOW])
 SEEDS = st.integers(0, 2**31)
 SIZES = st.one_of(st.integers(1, 4), st.integers(1, 70))
@@ -62,14 +62,14 @@ def test_onnx_runtime_adds_up_one_channel_after_the_other(threads):
     seed=SEEDS,
 )
 def test_a_matrix_product_has_one_order(
-    compute, batch, sizes, shared, open_rows, num_special, numerics, seed
+    witness, batch, sizes, shared, open_rows, num_special, numerics, seed
 ):
     rows, k, columns = sizes
     a = wild_halves((*batch, rows, k), seed, num_special)
     b = wild_halves((*(() if shared else batch), k, columns), seed + 2, num_special, axis=-2)
     shape = ["n", *a.shape[1:]] if open_rows else a.shape
     model = half_model([helper.make_node("MatMul", ["a", "b"], ["y"])], {"a": shape, "b": b.shape}, "y", {})
-    check_bits(compute(model, numerics, a, b), emulate(model, numerics, a, b))
+    check_bits(compute(witness, model, numerics, a, b), emulate(model, numerics, a, b))
 
 
 @every_witness
@@ -81,7 +81,7 @@ def test_a_matrix_product_has_one_order(
     numerics=NUMERICS,
     seed=SEEDS,
 )
-def test_a_gemm_scales_its_sums_and_adds_in_float(compute, sizes, transposed, scales, bias, numerics, seed):
+def test_a_gemm_scales_its_sums_and_adds_in_float(witness, sizes, transposed, scales, bias, numerics, seed):
     rows, k, columns = sizes
     a, b = wild_halves((rows, k), seed), wild_halves((k, columns), seed + 2, axis=-2)
     a, b = a.T if transposed[0] else a, b.T if transposed[1] else b
@@ -97,7 +97,7 @@ def test_a_gemm_scales_its_sums_and_adds_in_float(compute, sizes, transposed, sc
         beta=scales[1],
     )
     model = half_model([node], {"a": a.shape}, "y", weights)
-    check_bits(compute(model, numerics, a), emulate(model, numerics, a))
+    check_bits(compute(witness, model, numerics, a), emulate(model, numerics, a))
 
 
 @st.composite
@@ -127,13 +127,13 @@ def convolutions(draw):
 
 @every_witness
 @given(case=convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS)
-def test_a_convolution_has_one_order(compute, case, num_special, numerics, seed):
+def test_a_convolution_has_one_order(witness, case, num_special, numerics, seed):
     node, field, filters = case
     w = wild_halves(filters, seed, num_special, axis=1)
     weights = {"w": w, "b": wild_halves(filters[:1], 2 * seed)}
     x = wild_halves(field, seed + 4, num_special, axis=1, channels=filters[1])
     model = half_model([node], {"x": ["n", *field[1:]]}, "y", weights)
-    check_bits(compute(model, numerics, x), emulate(model, numerics, x))
+    check_bits(compute(witness, model, numerics, x), emulate(model, numerics, x))
 
 
 @every_witness
@@ -145,7 +145,7 @@ def test_a_convolution_has_one_order(compute, case, num_special, numerics, seed)
     numerics=NUMERICS,
     seed=SEEDS,
 )
-def test_products_of_8_bits_have_one_order(compute, case, is_matmul, sizes, quarter, numerics, seed):
+def test_products_of_8_bits_have_one_order(witness, case, is_matmul, sizes, quarter, numerics, seed):
     """With codes of all kinds, NaN included; blocks are of 32 channels."""
     node, field, filters = case
     if is_matmul:
@@ -155,7 +155,7 @@ def test_products_of_8_bits_have_one_order(compute, case, is_matmul, sizes, quar
     codes = np.random.default_rng(seed).integers(0, 256, filters).astype(np.uint8)
     model = quarter_model(node, field, codes, quarter)
     x = wild_halves(field, seed)
-    check_bits(compute(model, numerics, x), emulate(model, numerics, x))
+    check_bits(compute(witness, model, numerics, x), emulate(model, numerics, x))
 
 
 # 1 is lost beside 4096 * 4096, 2 is not.
@@ -176,11 +176,11 @@ LOST, KEPT = (4096, 1, 1, -4096), (1, 1, 4096, -4096)
         (helper.make_node("Conv", ["x", "w"], ["y"], group=2), ((1, 2, 4), (2, 1, 4))),
     ],
 )
-def test_a_block_is_added_up_from_its_first_product_on(compute, node, shapes, terms, expected):
+def test_a_block_is_added_up_from_its_first_product_on(witness, node, shapes, terms, expected):
     x, w = (
         np.resize(np.float16(values), shape)
         for values, shape in zip((np.abs(terms), terms), shapes, strict=True)
     )
     model = half_model([node], {"x": x.shape}, "y", {"w": w})
-    found = compute(model, HALF_PARTIALS, x)
+    found = compute(witness, model, HALF_PARTIALS, x)
     np.testing.assert_array_equal(found, np.full_like(found, expected))

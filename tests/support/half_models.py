@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import half_emulation as emulation
@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper, numpy_helper
-from simipu.numerics import Numerics, lower
+from simipu.kernels import LIBRARY, find_kernels
+from simipu.numerics import KernelUse, Numerics, lower
 from simipu.numerics.quarter import F143, QuarterFormat
 
 Array = npt.NDArray[Any]
@@ -68,6 +70,8 @@ def run(model: onnx.ModelProto, *inputs: Array, threads: int = 0) -> Array:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    if find_kernels().are_there:
+        options.register_custom_ops_library(str(LIBRARY))
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
@@ -76,11 +80,28 @@ def run(model: onnx.ModelProto, *inputs: Array, threads: int = 0) -> Array:
     return np.asarray(found)
 
 
-WITNESSES: Mapping[str, Callable[..., Array]] = {
-    "nodes": lambda model, numerics, *inputs: run(lower(model, numerics), *inputs),
-}
-"""What computes a graph in half besides the emulation, by name: of a model, numerics and inputs its only
-output."""
+WITNESSES = ("nodes", "kernels", "kernels apart")
+"""What computes a graph in half besides the emulation."""
+_USES = {"nodes": KernelUse.NONE, "kernels": KernelUse.FUSED, "kernels apart": KernelUse.APART}
+
+every_witness = pytest.mark.parametrize(
+    "witness",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(
+                name != "nodes" and not find_kernels().are_there,
+                reason=f"no kernels: {find_kernels().reason}",
+            ),
+        )
+        for name in WITNESSES
+    ],
+)
+
+
+def compute(witness: str, model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array:
+    """The only output, by one of WITNESSES."""
+    return run(lower(model, numerics, kernels=_USES[witness]), *inputs)
 
 
 def emulate(model: onnx.ModelProto, numerics: Numerics, *inputs: Array) -> Array:
