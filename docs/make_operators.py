@@ -166,6 +166,7 @@ _ROUNDINGS = {
     Rounding.BOUNDED: "rounded, bounded",
     Rounding.GROWING: "rounded",
     Rounding.ROUNDED: "rounded",
+    Rounding.SUMMED: "rounded, sums",
     Rounding.PRODUCT: "rounded, sums",
 }
 

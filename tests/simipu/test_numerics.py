@@ -144,6 +144,29 @@ def test_a_convolution_rounds_its_sums_as_the_partials_say(field, filters, attri
     check(model, numerics, halves(field, 1))
 
 
+@pytest.mark.parametrize("numerics", ALL)
+@pytest.mark.parametrize(
+    ("field", "filters", "attributes"),
+    [
+        ((2, 40, 5, 6), (40, 3, 3, 2), {}),
+        ((1, 20, 6, 5), (20, 3, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((1, 16, 6, 5), (16, 8, 2, 2), {"strides": [2, 2], "dilations": [2, 1], "output_padding": [1, 0]}),
+        ((2, 12, 5, 5), (12, 1, 4, 4), {"group": 12, "strides": [2, 2], "pads": [1, 0, 2, 1]}),
+        ((2, 40, 7), (40, 3, 5), {"group": 2, "strides": [3], "auto_pad": "SAME_UPPER"}),
+        ((2, 18, 7), (18, 3, 4), {"strides": [3], "auto_pad": "SAME_LOWER"}),
+        ((2, 18, 7), (18, 3, 4), {"strides": [2], "auto_pad": "VALID"}),
+        ((1, 18, 4, 3), (18, 3, 3, 3), {"strides": [2, 2], "output_shape": [8, 6]}),
+        ((1, 18, 3, 2, 4), (18, 2, 2, 3, 2), {"strides": [1, 2, 2], "auto_pad": "SAME_UPPER"}),
+        ((1, 18, 9), (18, 2, 2), {"strides": [2], "pads": [5, 6]}),
+    ],
+)
+def test_a_transposed_convolution_rounds_its_sums_as_the_partials_say(field, filters, attributes, numerics):
+    """With float partials it is ONNX Runtime's own."""
+    weights = {"w": halves(filters, 2), "b": halves(filters[1] * attributes.get("group", 1), 3)}
+    node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
+    check(half_model([node], {"x": ["n", *field[1:]]}, "y", weights), numerics, halves(field, 1))
+
+
 @pytest.mark.parametrize("attributes", [{}, {"group": 64}, {"group": 4}])
 def test_no_graph_grows_with_its_kernels(attributes):
     def count(size):

@@ -18,6 +18,7 @@ from half_models import (
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from onnxgraph import attribute
 from simipu.numerics.quarter import F143, F152
 
 NUMERICS = st.sampled_from([HALF_PARTIALS, NAN_ON_OVERFLOW])
@@ -132,6 +133,59 @@ def test_a_convolution_has_one_order(witness, case, num_special, numerics, seed)
     w = wild_halves(filters, seed, num_special, axis=1)
     weights = {"w": w, "b": wild_halves(filters[:1], 2 * seed)}
     x = wild_halves(field, seed + 4, num_special, axis=1, channels=filters[1])
+    model = half_model([node], {"x": ["n", *field[1:]]}, "y", weights)
+    check_bits(compute(witness, model, numerics, x), emulate(model, numerics, x))
+
+
+@st.composite
+def transposed_convolutions(draw):
+    """A ConvTranspose likewise; what says how large its result is, is one of four."""
+    rank = draw(st.integers(1, 3))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    channels, outputs = draw(st.sampled_from([1, 2, 3, 5, 16, 20])), draw(st.integers(1, 4))
+    sizes, kernel, strides, dilations = (
+        draw(st.lists(st.integers(1, most), min_size=rank, max_size=rank))
+        for most in ((9, 5, 4)[rank - 1], (40, 5, 3)[rank - 1], 3, 2)
+    )
+    way = draw(st.sampled_from(["pads", "output_shape", "auto_pad", "valid"]))
+    # What output_padding means with SAME, ONNX's own shape inference and ONNX Runtime do not agree about.
+    more = [0 if way == "auto_pad" else draw(st.integers(0, each - 1)) for each in strides]
+    whole = [
+        (size - 1) * step + (taps - 1) * dilation + 1 + add
+        for size, taps, step, dilation, add in zip(sizes, kernel, strides, dilations, more, strict=True)
+    ]
+    attributes = {"group": groups, "strides": strides, "dilations": dilations, "output_padding": more}
+    if way == "pads":
+        pads = [[draw(st.integers(0, min(3, (each - 1) // 2))) for each in whole] for _ in range(2)]
+        attributes["pads"] = pads[0] + pads[1]
+    elif way == "output_shape":
+        attributes["output_shape"] = [
+            draw(st.integers(size, max(size, each))) for size, each in zip(sizes, whole, strict=True)
+        ]
+        attributes["auto_pad"] = draw(st.sampled_from(["NOTSET", "SAME_UPPER", "SAME_LOWER"]))
+    elif way == "auto_pad":
+        attributes["auto_pad"] = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER"]))
+    else:
+        attributes["auto_pad"] = "VALID"
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w", *draw(st.sampled_from([["b"], []]))], ["y"], **attributes
+    )
+    field = (draw(st.integers(1, 2)), groups * channels, *sizes)
+    return node, field, (groups * channels, outputs, *kernel)
+
+
+@every_witness
+@given(
+    case=transposed_convolutions(), num_special=st.sampled_from([0, 0, 1, 3]), numerics=NUMERICS, seed=SEEDS
+)
+def test_a_transposed_convolution_has_one_order(witness, case, num_special, numerics, seed):
+    node, field, filters = case
+    channels = filters[0] // attribute(node, "group")
+    weights = {
+        "w": wild_halves(filters, seed, num_special, axis=0, channels=channels),
+        "b": wild_halves((filters[0] // channels * filters[1],), 2 * seed),
+    }
+    x = wild_halves(field, seed + 4, num_special, axis=1, channels=channels)
     model = half_model([node], {"x": ["n", *field[1:]]}, "y", weights)
     check_bits(compute(witness, model, numerics, x), emulate(model, numerics, x))
 

@@ -195,6 +195,8 @@ def run_graph(
             wide = [_gemm(inputs, attributes, block, nan_on_overflow)]
         elif node.op_type == "Conv":
             wide = [_conv(inputs, attributes, block, nan_on_overflow)]
+        elif node.op_type == "ConvTranspose":
+            wide = [_conv_transpose(inputs, attributes, block, nan_on_overflow)]
         else:
             wide = _reference(node, inputs, model)
         for name, value in zip(node.output, wide, strict=True):
@@ -248,8 +250,74 @@ def _conv(inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on
         groups=attributes.get("group", 1),
         nan_on_overflow=nan_on_overflow,
     )
+    return _add_bias(total, bias, block)
+
+
+def _conv_transpose(
+    inputs: list[Array], attributes: Mapping[str, Any], block: int, nan_on_overflow: bool
+) -> Array:
+    """The convolution of a field with zeros between its positions, with the filters turned round."""
+    field, filters, *bias = inputs
+    rank, groups = field.ndim - 2, attributes.get("group", 1)
+    strides, dilations = (attributes.get(name, [1] * rank) for name in ("strides", "dilations"))
+    sizes = [(n - 1) * step + 1 for n, step in zip(field.shape[2:], strides, strict=True)]
+    spread = np.zeros([*field.shape[:2], *sizes], field.dtype)
+    places: tuple[Any, ...] = (..., *(slice(None, None, step) for step in strides))
+    spread[places] = field
+    by_group = filters.reshape(groups, -1, *filters.shape[1:])
+    turned = np.flip(np.swapaxes(by_group, 1, 2), tuple(range(3, 3 + rank)))
+    turned = turned.reshape(-1, len(filters) // groups, *filters.shape[2:])
+    # All that any product reaches, of which the padding cuts off.
+    reach = [(taps - 1) * dilation for taps, dilation in zip(filters.shape[2:], dilations, strict=True)]
+    cut, sizes = _find_transposed_result(field.shape[2:], filters.shape[2:], attributes)
+    lacking = [
+        size + less + far - n for size, less, far, n in zip(sizes, cut, reach, spread.shape[2:], strict=True)
+    ]
+    whole = convolve(
+        spread,
+        turned,
+        block,
+        strides=[1] * rank,
+        dilations=dilations,
+        before=reach,
+        after=[max(0, each) for each in lacking],
+        groups=groups,
+        nan_on_overflow=nan_on_overflow,
+    )
+    places = (..., *(slice(less, less + size) for less, size in zip(cut, sizes, strict=True)))
+    return _add_bias(whole[places], bias, block)
+
+
+def _find_transposed_result(
+    field: Sequence[int], kernel: Sequence[int], attributes: Mapping[str, Any]
+) -> tuple[list[int], list[int]]:
+    """Positions that are cut off before each axis of a transposed convolution, and those that stay; as the
+    standard says."""
+    rank, mode = len(field), attributes.get("auto_pad", b"NOTSET")
+    one, none = [1] * rank, [0] * rank
+    cut, sizes = [], []
+    for i, (size, taps) in enumerate(zip(field, kernel, strict=True)):
+        stride = attributes.get("strides", one)[i]
+        whole = stride * (size - 1) + attributes.get("output_padding", none)[i]
+        whole += (taps - 1) * attributes.get("dilations", one)[i] + 1
+        if "output_shape" in attributes or mode.startswith(b"SAME"):
+            wanted = (
+                attributes["output_shape"][i] if "output_shape" in attributes else min(size * stride, whole)
+            )
+            total = max(0, whole - wanted)
+            first = total // 2 if mode == b"SAME_UPPER" else total - total // 2
+        else:
+            pads = attributes.get("pads", none * 2) if mode == b"NOTSET" else none * 2
+            first, wanted = pads[i], whole - pads[i] - pads[rank + i]
+        cut.append(first)
+        sizes.append(wanted)
+    return cut, sizes
+
+
+def _add_bias(total: Array, bias: Sequence[Array], block: int) -> Array:
     if not bias:
         return total
+    rank = total.ndim - 2
     added: Array = _widen(total, block) + _widen(bias[0], block).reshape(-1, *[1] * rank)
     return added
 

@@ -18,6 +18,7 @@ from onnxgraph import Chain, attribute, make_body
 
 from simipu.numerics.blocks import Round, Shape, add_zeros, cut_end, known, multiply_blocks, pad_end
 
+CONVOLUTIONS = ("Conv", "ConvTranspose")
 SLIC_CHANNELS, SLIC_TAPS = 4, 4
 """Channels of a group up to which it takes the SLIC vertex, and the kernel positions whose products that adds
 up."""
@@ -202,41 +203,47 @@ class _Sum:
         return [self.groups, self.outputs, max(2, self.positions)]
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A convolution of two tensors: the sizes of its field, and the zeros before and after it."""
+
+    geometry: Convolution
+    field: str
+    filters: str
+    sizes: Sequence[int]
+    before: Sequence[int]
+    after: Sequence[int]
+
+
+def place_operands(chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape]) -> Placed:
+    """The convolution that a Conv or a ConvTranspose is, of whose operands a chain may have to make others;
+    `shapes` are of field, filters and result."""
+    source, result = known(shapes[0])[2:], known(shapes[2])[2:]
+    if node.op_type == "ConvTranspose":
+        return turn(chain, node, shapes[1], source, result)
+    conv = Convolution.of(node, shapes[1])
+    field, filters = node.input[:2]
+    return Placed(replace(conv, result=result), field, filters, source, *conv.padding(node, source))
+
+
 def convolve(
     chain: Chain, node: onnx.NodeProto, shapes: tuple[Shape, Shape, Shape], block: int, round_sum: Round
 ) -> str:
-    """The nodes that compute a Conv without its bias; `shapes` are of field, filters and result."""
-    source, result = known(shapes[0]), known(shapes[2])
-    conv = Convolution.of(node, shapes[1])
-    before, after = conv.padding(node, source[2:])
-    return add_up(
-        chain, replace(conv, result=result[2:]), node.input[:2], (source[2:], before, after), block, round_sum
-    )
-
-
-def add_up(
-    chain: Chain,
-    conv: Convolution,
-    operands: Sequence[str],
-    padded: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    block: int,
-    round_sum: Round,
-) -> str:
-    """The nodes of a convolution of field and filters; `padded` are the sizes of the field, and the zeros
-    before and after it."""
-    field, filters = operands
-    sizes, before, after = padded
+    """The nodes that compute a Conv or a ConvTranspose without its bias; `shapes` are of field, filters and
+    result."""
+    placed = place_operands(chain, node, shapes)
+    conv, field, filters, before = placed.geometry, placed.field, placed.filters, placed.before
     packing, rank = conv.packing(block), len(conv.kernel)
     # Padding is done once for all windows: a padded position adds zeros to a sum, as it does on the chip. And
     # the copies of a packed field end together, beyond what is there, where nothing is read.
-    after = list(after)
+    after = list(placed.after)
     after[packing.axis] += packing.missing * conv.dilations[packing.axis]
     if any(before) or any(after):
         field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
     if conv.groups == conv.taps == 1:
         total = _multiply_positions(chain, conv, field, filters, block, round_sum)
     else:
-        sizes = [sum(each) for each in zip(sizes, before, after, strict=True)]
+        sizes = [sum(each) for each in zip(placed.sizes, before, after, strict=True)]
         field = chain.add("Reshape", field, chain.shape([0, conv.groups, conv.channels, *sizes]))
         if conv.channels > block:
             blocks = math.ceil(conv.channels / block)
@@ -245,6 +252,70 @@ def add_up(
         field = _pack(chain, packing, field)
         total = _sum_blocks(chain, packing, field, filters, min(block, conv.channels), round_sum)
     return chain.add("Reshape", total, chain.shape([0, conv.outputs, *conv.result]))
+
+
+def turn(
+    chain: Chain, node: onnx.NodeProto, weights: Shape, source: Sequence[int], result: Sequence[int]
+) -> Placed:
+    """A ConvTranspose as the convolution that it is:
+
+    field   a b c, in steps of 2          0 0 a 0 b 0 c 0 0      zeros between its positions and around
+    filters p q r                             r q p              turned round, inputs for outputs
+    """
+    inputs, outputs, *kernel = known(weights)
+    rank, groups = len(kernel), attribute(node, "group", 1)
+    ones = [1] * rank
+    strides, dilations = (attribute(node, name, ones) for name in ("strides", "dilations"))
+    field, spread = node.input[0], [size * step for size, step in zip(source, strides, strict=True)]
+    if max(strides) > 1:
+        field = _spread(chain, field, inputs, source, strides)
+        field = chain.add("Reshape", field, chain.shape([0, inputs, *spread]))
+    reaches = [(taps - 1) * step for taps, step in zip(kernel, dilations, strict=True)]
+    cut = _cut_before(node, source, reaches)
+    before = [reach - less for reach, less in zip(reaches, cut, strict=True)]
+    sizes = [size + reach for size, reach in zip(result, reaches, strict=True)]
+    after = [size - seen - first for size, seen, first in zip(sizes, spread, before, strict=True)]
+    if any(before) or any(after):  # what is negative goes: the result may leave out positions
+        field = chain.add("Pad", field, chain.shape([0, 0, *before, 0, 0, *after]))
+    filters = chain.add("Reshape", node.input[1], chain.shape([groups, inputs // groups, outputs, *kernel]))
+    filters = chain.add("Transpose", filters, perm=[0, 2, 1, *range(3, 3 + rank)])
+    filters = chain.add("Reshape", filters, chain.shape([groups * outputs, inputs // groups, *kernel]))
+    last, first = chain.shape([-1] * rank), chain.shape([np.iinfo(np.int64).min] * rank)
+    back = chain.shape([-1] * rank)
+    filters = chain.add("Slice", filters, last, first, chain.shape(range(2, 2 + rank)), back)
+    conv = Convolution(
+        groups,
+        groups * outputs,
+        inputs // groups,
+        tuple(kernel),
+        tuple(ones),
+        tuple(dilations),
+        tuple(result),
+    )
+    return Placed(conv, field, filters, sizes, [0] * rank, [0] * rank)
+
+
+def _spread(chain: Chain, field: str, channels: int, sizes: Sequence[int], strides: Sequence[int]) -> str:
+    """Each position of a field in an axis of its own, zeros behind it."""
+    alone = [each for size in sizes for each in (size, 1)]
+    zeros = [each for step in strides for each in (0, step - 1)]
+    field = chain.add("Reshape", field, chain.shape([0, channels, *alone]))
+    return chain.add("Pad", field, chain.shape([0] * (2 + len(alone)) + [0, 0] + zeros))
+
+
+def _cut_before(node: onnx.NodeProto, source: Sequence[int], reaches: Sequence[int]) -> list[int]:
+    """Positions of a ConvTranspose's result that are left out at the beginning of each axis."""
+    rank, mode = len(source), attribute(node, "auto_pad", b"NOTSET").decode()
+    strides, more = attribute(node, "strides", [1] * rank), attribute(node, "output_padding", [0] * rank)
+    wanted = attribute(node, "output_shape", [])[-rank:]
+    if not wanted and mode not in ("SAME_UPPER", "SAME_LOWER"):
+        return list(attribute(node, "pads", [0] * 2 * rank)[:rank] if mode == "NOTSET" else [0] * rank)
+    # By ONNX's rule as many as make the result as large as it says, or as source and strides say; an odd one
+    # behind only with SAME_UPPER.
+    wanted = wanted or [size * step for size, step in zip(source, strides, strict=True)]
+    whole = zip(source, strides, reaches, more, wanted, strict=True)
+    cut = [max(0, (size - 1) * step + reach + 1 + add - want) for size, step, reach, add, want in whole]
+    return [each // 2 if mode == "SAME_UPPER" else each - each // 2 for each in cut]
 
 
 def _multiply_positions(

@@ -58,6 +58,7 @@ ROUNDINGS = {
     Rounding.BOUNDED: Rounded.PLAIN,
     Rounding.GROWING: Rounded.GROWING,
     Rounding.ROUNDED: Rounded.ROUNDED,
+    Rounding.SUMMED: Rounded.ROUNDED,
     Rounding.PRODUCT: Rounded.ROUNDED,
 }
 BINARY = {

@@ -32,8 +32,8 @@ from onnxgraph.building import make_identity
 from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
-from simipu.numerics.blocks import Shape, known
-from simipu.numerics.convolution import Convolution
+from simipu.numerics.blocks import Shape
+from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.fusing import Dims, fuse
 from simipu.numerics.kernels import (
     BINARY,
@@ -63,7 +63,7 @@ from simipu.places import has_places, strip_places
 
 OLDEST_OPSET = 11
 """The first in which Clip, Pad and Slice, of which the rounding is made, take tensors."""
-_FACTORS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,)}
+_FACTORS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,), "ConvTranspose": ()}
 """Inputs of products that kernels take as they lie."""
 _MATRIX_AXES, _FIELD_AXES = 2, (3, 4, 5)
 
@@ -247,7 +247,7 @@ class _Lowering:
         if not self.has_kernels or node.op_type not in _FACTORS or node.domain:
             return False
         left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
-        if node.op_type == "Conv":
+        if node.op_type in CONVOLUTIONS:
             sizes = (*left[1:], *right, *result[2:])
             return len(right) in _FIELD_AXES and None not in sizes and 0 not in sizes
         return min(len(left), len(right)) >= _MATRIX_AXES
@@ -402,7 +402,7 @@ class _Lowering:
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
         """The nodes of a product whose sums are kept in half; none where there is only one sum, or float
         partials."""
-        if not operator_of(node).is_product or self.numerics is None:
+        if not operator_of(node).keeps_sums or self.numerics is None:
             return []
         # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
         # ConvVertexType.cpp).
@@ -413,7 +413,8 @@ class _Lowering:
         if not ((in_quarters or self.numerics.half_partials) and operands.has_partials(node)):
             block = 0
         chain = Chain(f"{node.output[0]}/partials")
-        if self._is_for_kernels(node):
+        # The zeros of a transposed convolution are worth multiplying for the order of its sums only.
+        if self._is_for_kernels(node) and (block or node.op_type != "ConvTranspose"):
             total = self._multiply(chain, node, block)
             total = finish_product(chain, total, node, result, self._apply)
         elif block:
@@ -426,15 +427,18 @@ class _Lowering:
     def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:
         """A product by a kernel, without what a Gemm or Conv does with it."""
         assert self.numerics is not None
-        total, overflow = chain.new_name(), self.numerics.nan_on_overflow
+        overflow = self.numerics.nan_on_overflow
+        if node.op_type in CONVOLUTIONS:
+            left, right, result = (self.shapes[name] for name in (*node.input[:2], node.output[0]))
+            placed = place_operands(chain, node, (left, right, result))
+            sides = [self.codes.get(name, name) for name in (placed.field, placed.filters)]
+            pads, total = [*placed.before, *placed.after], chain.new_name()
+            made = make_convolution(placed.geometry, pads, sides, total, block, overflow)
+        else:
+            sides, total = [self.codes.get(name, name) for name in node.input[:2]], chain.new_name()
+            made = make_product(node, sides, total, block, overflow)
+        chain.nodes.append(made)
         self.dims[total] = self.dims[node.output[0]]
-        sides = [self.codes.get(name, name) for name in node.input[:2]]
-        if node.op_type != "Conv":
-            chain.nodes.append(make_product(node, sides, total, block, overflow))
-            return total
-        conv = Convolution.of(node, self.shapes[node.input[1]])
-        before, after = conv.padding(node, known(self.shapes[node.input[0]])[2:])
-        chain.nodes.append(make_convolution(conv, [*before, *after], sides, total, block, overflow))
         return total
 
     def _apply(self, chain: Chain, op_type: str, left: str, right: str, shape: Shape | None) -> str:

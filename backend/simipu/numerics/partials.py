@@ -17,12 +17,12 @@ import onnx
 from onnxgraph import Chain, attribute
 
 from simipu.numerics.blocks import Round, Shape, multiply_blocks
-from simipu.numerics.convolution import convolve
+from simipu.numerics.convolution import CONVOLUTIONS, convolve
 
 HALF_BLOCK, QUARTER_BLOCK = 16, 32
 """Input channels whose products are added up before they are rounded."""
 BIAS = 2
-"""The input of a Conv or a Gemm that is added to its product."""
+"""The input of a convolution or a Gemm that is added to its product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,11 @@ class Operands:
     def has_partials(self, node: onnx.NodeProto) -> bool:
         """Whether `add_product` can take the node apart: what that needs is known, and there are products to
         add up."""
-        if node.op_type == "Conv":
-            known = None not in (*self.left[1:], *self.right, *self.result[2:])
-            return known and 0 not in (*self.right, *self.result[1:])
+        if node.op_type in CONVOLUTIONS:
+            sizes = (*self.left[1:], *self.right, *self.result[1:])
+            return (
+                len(self.left) == len(self.right) == len(self.result) and None not in sizes and 0 not in sizes
+            )
         # A vector times a vector is the dot product vertex's.
         is_matrix_product = min(len(self.left), len(self.right)) > 1
         return is_matrix_product and bool(self.depth(node))
@@ -53,10 +55,10 @@ class Operands:
 
 
 def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
-    """The nodes that compute a MatMul, Gemm or Conv in half partials; its result, not yet rounded where a
-    bias was added."""
+    """The nodes that compute a matrix product or a convolution in half partials; its result, not yet rounded
+    where a bias was added."""
     left, right, result = operands.left, operands.right, operands.result
-    if node.op_type == "Conv":
+    if node.op_type in CONVOLUTIONS:
         total = convolve(chain, node, (left, right, result), operands.block, operands.round)
         return finish_product(chain, total, node, result, _add_node)
     names, shapes = list(node.input[:2]), [left, right]
@@ -70,7 +72,7 @@ def add_product(chain: Chain, node: onnx.NodeProto, operands: Operands) -> str:
 
 
 def has_bias(node: onnx.NodeProto) -> bool:
-    """Whether a Conv or a Gemm has one."""
+    """Whether a convolution or a Gemm has one."""
     return len(node.input) > BIAS and bool(node.input[BIAS])
 
 
@@ -84,8 +86,8 @@ def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape |
 
 
 def finish_product(chain: Chain, total: str, node: onnx.NodeProto, result: Shape, apply: Apply) -> str:
-    """What a Gemm or a Conv does with its product."""
-    if node.op_type == "Conv":
+    """What a Gemm or a convolution does with its product."""
+    if node.op_type in CONVOLUTIONS:
         if not has_bias(node):
             return total
         ones = [1] * (len(result) - 2)

@@ -50,8 +50,10 @@ class Rounding(Enum):
     GROWING = auto()
     """Rounded, and able to take halves beyond the range of float."""
     ROUNDED = auto()
-    PRODUCT = auto()
+    SUMMED = auto()
     """Its sums are kept in half as well, where partial sums are."""
+    PRODUCT = auto()
+    """Its sums are, and its operands may be of 8 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +108,8 @@ class Operator:
     def is_product(self) -> bool:
         """Whether it is a product whose operands may be of 8 bits, and whose sums may be kept in half."""
         return self.rounding is Rounding.PRODUCT
+
+    @property
+    def keeps_sums(self) -> bool:
+        """Whether its sums may be kept in half."""
+        return self.rounding in (Rounding.SUMMED, Rounding.PRODUCT)

@@ -157,7 +157,12 @@ _PRODUCTS: Mapping[str, Operator] = {
         reads_mapped_weights=True,
     ),
     **_leading("Conv", products.convolution, rounding=PRODUCT, count=counts.count_convolution),
-    **_leading("ConvTranspose", products.convolution, count=counts.count_transposed_convolution),
+    **_leading(
+        "ConvTranspose",
+        products.convolution,
+        rounding=Rounding.SUMMED,
+        count=counts.count_transposed_convolution,
+    ),
     **_leading("ConvInteger", composite.WIDENED_CONVOLUTION, count=counts.count_convolution),
     **_leading("QLinearConv", composite.WIDENED_SCALED_CONVOLUTION, count=counts.count_convolution),
     **_family(
