@@ -93,6 +93,7 @@ FUZZ_SECONDS ?= 600
 fuzz: .venv/dev
 	$(BIN)/python tests/popef/fuzz_reader.py --seconds $(FUZZ_SECONDS)
 	$(BIN)/python tests/simipu/fuzz_payloads.py --seconds $(FUZZ_SECONDS)
+	$(BIN)/python tests/support/kernel_builds.py $(FUZZ_SECONDS)
 
 HOSTILE ?= 10000
 HOSTILE_PAYLOADS ?= 300
@@ -138,7 +139,7 @@ proto: .venv/python
 	@touch $@
 
 # nvidia-pytriton pins numpy<2, which has no wheels for Python 3.13: there it goes in without its dependencies.
-.venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch])
+.venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
 	@echo "installing the project and the embedded Triton server"
 	@$(PIP) --editable ./popef --editable '.[server]'
 	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("pytriton") is None)' || $(PIP) --no-deps nvidia-pytriton==0.7.0

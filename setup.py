@@ -6,11 +6,7 @@ nothing compiles them the installation goes on: `simipu.kernels` says so, and ON
 """
 
 import os
-import platform
-import shlex
-import shutil
-import subprocess
-from concurrent.futures import ThreadPoolExecutor
+import runpy
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -21,59 +17,7 @@ from setuptools.errors import CompileError
 VERSION = Path(__file__).with_name("popef").joinpath("VERSION").read_text(encoding="utf-8").strip()
 
 KERNELS = Path("backend/simipu/kernels")
-LIBRARY = "simipu.kernels.libsimipu"
-FLAGS = [
-    *("-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"),
-    # Every product and sum is rounded as it is written down.
-    *("-ffp-contract=off", "-fno-math-errno"),
-]
-AVX2 = ["-mavx2", "-mfma", "-mf16c"]
-AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
-SETS = (
-    {"portable": [], "avx2": AVX2, "avx512": AVX512} if platform.machine() == "x86_64" else {"portable": []}
-)
-UNITS = {
-    "operators": ("operators.c", []),
-    "dispatch": ("dispatch.c", []),
-    **{name: ("set.c", flags) for name, flags in SETS.items()},
-}
-"""What is compiled, by the name of what it makes: set.c once for each set of instructions."""
-
-
-def compile_units(folder: Path, extra: tuple[str, ...] = ()) -> list[str]:
-    """The objects of all units, made in `folder`; CompileError where there is no compiler or it refuses."""
-    compiler = find_compiler()
-    folder.mkdir(parents=True, exist_ok=True)
-
-    def compile_unit(name: str) -> str:
-        source, flags = UNITS[name]
-        made = str(folder / f"{name}.o")
-        run([*compiler, *FLAGS, *flags, *extra, "-c", str(KERNELS / source), "-o", made])
-        return made
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(compile_unit, UNITS))
-
-
-def find_compiler() -> list[str]:
-    """The command in CC, or the system's compiler. Not the one that Python was made with, nor its flags."""
-    found = (
-        shlex.split(os.environ.get("CC", ""))
-        or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
-    )
-    if not found:
-        raise CompileError("no C compiler (cc, gcc or clang): install one, or name it in CC")
-    return found
-
-
-def run(command: list[str]) -> None:
-    """Run a compiler; CompileError with what it says."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise CompileError(f"{command[0]}: {error}") from error
-    if done.returncode:
-        raise CompileError(f"{shlex.join(command)}: exit status {done.returncode}\n{done.stderr}")
+BUILD = runpy.run_path(str(KERNELS / "build.py"), run_name="build")
 
 
 class BuildKernels(build_ext):
@@ -83,8 +27,10 @@ class BuildKernels(build_ext):
         """Compile and link."""
         library = Path(self.get_ext_fullpath(ext.name))
         library.parent.mkdir(parents=True, exist_ok=True)
-        objects = compile_units(Path(self.build_temp))
-        run([*find_compiler(), "-shared", "-pthread", *objects, "-o", str(library)])
+        try:
+            BUILD["link"](BUILD["compile_units"](Path(self.build_temp)), library)
+        except BUILD["CompilerError"] as error:
+            raise CompileError(str(error)) from error
 
     def get_ext_filename(self, ext_name: str) -> str:
         """No tag of Python's: nothing of it is used."""
@@ -128,17 +74,15 @@ REQUIRED = [
     "tritonclient[grpc]>=2.50",
 ]
 
-# Tests take `compile_units` from here.
-if __name__ == "__main__":
-    setup(
-        install_requires=REQUIRED,
-        cmdclass={"build_ext": BuildKernels, "bdist_wheel": OneWheel},
-        ext_modules=[
-            Extension(
-                LIBRARY,
-                sources=sorted(str(path) for path in KERNELS.glob("*.c")),
-                depends=sorted(str(path) for path in KERNELS.glob("*.h")),
-                optional=True,
-            )
-        ],
-    )
+setup(
+    install_requires=REQUIRED,
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": OneWheel},
+    ext_modules=[
+        Extension(
+            "simipu.kernels.libsimipu",
+            sources=sorted(str(path) for path in KERNELS.glob("*.c")),
+            depends=sorted(str(path) for path in KERNELS.glob("*.h")),
+            optional=True,
+        )
+    ],
+)

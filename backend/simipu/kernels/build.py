@@ -1,0 +1,80 @@
+"""How the kernels are compiled: by setup.py, which runs this file before anything is installed, and by tests,
+with sanitizers.
+
+The library needs neither Python nor a certain version of it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parent
+FLAGS = [
+    *("-std=c11", "-O3", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread"),
+    # Every product and sum is rounded as it is written down.
+    *("-ffp-contract=off", "-fno-math-errno"),
+]
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]
+SETS: dict[str, list[str]] = {"portable": []}
+"""The flags of each set of instructions that machines of this kind may have."""
+if platform.machine() == "x86_64":
+    SETS |= {"avx2": AVX2, "avx512": AVX512}
+UNITS: dict[str, tuple[str, list[str]]] = {
+    "operators": ("operators.c", []),
+    "dispatch": ("dispatch.c", []),
+    **{name: ("set.c", flags) for name, flags in SETS.items()},
+}
+"""What is compiled, by the name of what it makes: set.c once for each set of instructions."""
+
+
+class CompilerError(Exception):
+    """There is no C compiler, or it refuses."""
+
+
+def compile_units(folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, ...] = ()) -> list[str]:
+    """The objects of units, made in `folder`; CompilerError where there is no compiler or it refuses."""
+    compiler = find_compiler()
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def compile_unit(name: str) -> str:
+        source, flags = UNITS[name]
+        made = str(folder / f"{name}.o")
+        run([*compiler, *FLAGS, *flags, *extra, "-c", str(SOURCES / source), "-o", made])
+        return made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_unit, names))
+
+
+def find_compiler() -> list[str]:
+    """The command in CC, or the system's compiler. Not the one that Python was made with, nor its flags."""
+    found = (
+        shlex.split(os.environ.get("CC", ""))
+        or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
+    )
+    if not found:
+        raise CompilerError("no C compiler (cc, gcc or clang): install one, or name it in CC")
+    return found
+
+
+def link(objects: Iterable[str], library: Path, extra: tuple[str, ...] = ()) -> None:
+    """Make a library of objects; raises as `compile_units`."""
+    run([*find_compiler(), "-shared", "-pthread", *extra, *objects, "-o", str(library)])
+
+
+def run(command: list[str]) -> None:
+    """Run a compiler; CompilerError with what it says."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CompilerError(f"{command[0]}: {error}") from error
+    if done.returncode:
+        raise CompilerError(f"{shlex.join(command)}: exit status {done.returncode}\n{done.stderr}")
