@@ -23,7 +23,7 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_bodies
+from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_bodies, iter_nodes
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
@@ -281,6 +281,11 @@ def read_graph(program: Program) -> onnx.ModelProto:
         raise LoadError(
             f"the graph of program {program.index} ({program.name}) is damaged: {error}"
         ) from error
+    if any(node.domain == KERNELS for node in iter_nodes(model.graph)):
+        raise LoadError(
+            f"the graph of program {program.index} ({program.name}) has a node of domain {KERNELS!r}, which no "
+            "file may have: they are made when one is loaded; compile it with poprt again"
+        )
     weights = {tensor.name for tensor in model.graph.initializer}
     for way, kind, values in (
         (Direction.HOST_TO_DEVICE, "takes", model.graph.input),

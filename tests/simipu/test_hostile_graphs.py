@@ -66,8 +66,9 @@ def load():
         (hostile.outside_of_sparse("zero"), "refers to a file"),
         (hostile.large_constant(), "tensor 'c' takes 4398046511104 bytes, more than the limit of"),
         (hostile.dear_product(), r"multiply-adds, more than 1 cores can do within the limit of 300 s"),
+        (hostile.kernel_node(), "has a node of domain 'simipu', which no file may have"),
     ],
-    ids=["functions", "concat", "nested", "constant", "branch", "sparse", "large", "dear"],
+    ids=["functions", "concat", "nested", "constant", "branch", "sparse", "large", "dear", "kernel"],
 )
 def test_refused_before_anything_reads_it(load, model, message):
     with pytest.raises(LoadError, match=message):

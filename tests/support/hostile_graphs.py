@@ -183,3 +183,13 @@ def nested_graphs(depth: int = 30) -> onnx.ModelProto:
         ]
     nodes[0].output[0] = "y"
     return make_model(nodes, [numpy_helper.from_array(np.array(True), "go")])
+
+
+def kernel_node() -> onnx.ModelProto:
+    """A node of the kernels' own domain, as only a load makes them; inside of a branch."""
+    node = helper.make_node("Chain", ["x"], ["y"], domain="simipu", nan_on_overflow=0)
+    body = helper.make_graph([node], "branch", [], [Y])
+    branch = helper.make_node("If", ["yes"], ["y"], then_branch=body, else_branch=body)
+    model = make_model([branch], [numpy_helper.from_array(np.array(True), "yes")])
+    model.opset_import.append(helper.make_opsetid("simipu", 1))
+    return model
