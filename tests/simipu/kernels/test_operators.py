@@ -1,0 +1,404 @@
+"""The kernels as operators of ONNX Runtime: what they make of shapes, types and attributes, and what they
+refuse. What they compute is held against plain loops in test_fuzz.py."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import onnxruntime
+import pytest
+from half_emulation import convolve, multiply, to_half
+from onnx import TensorProto, helper
+from simipu.computed import ORT_ERRORS
+from simipu.kernels import LIBRARY, find_kernels
+from simipu.numerics.quarter import F143, decode
+
+pytestmark = pytest.mark.skipif(not find_kernels().are_there, reason=find_kernels().reason)
+USED = os.environ.get("SIMIPU_TESTED_LIBRARY", str(LIBRARY))
+"""Another build, as `make fuzz` makes one with sanitizers."""
+TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}
+NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
+KEPT, ROUNDED = 0, 1
+
+SUMS = {"block": 16, "nan_on_overflow": 0}
+PRODUCT = {
+    **SUMS,
+    **dict.fromkeys(
+        ["trans_left", "trans_right", "left_format", "right_format", "left_scale", "right_scale"], 0
+    ),
+}
+CONV = {
+    **SUMS,
+    **dict.fromkeys(["filters_format", "filters_scale", "slic_taps"], 0),
+    **dict.fromkeys(["group", "packed_rows"], 1),
+    "strides": [1, 1],
+    "dilations": [1, 1],
+    "pads": [0, 0, 0, 0],
+}
+CHAIN = {"nan_on_overflow": 0}
+DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
+
+
+def make_session(op_type, feeds, steps=(), numbers=None, threads=1, **attributes):
+    """A model of one node; an attribute that is None is left out, and so is an input."""
+    given = {name: value for name, value in {**DEFAULTS[op_type], **attributes}.items() if value is not None}
+    if steps:
+        given |= {"steps": [each for step in steps for each in step[:3]]}
+        given |= {"numbers": numbers or [step[3] if len(step) > 3 else 0.0 for step in steps]}
+    names = ["" if value is None else f"x{i}" for i, value in enumerate(feeds)]
+    inputs = [
+        helper.make_tensor_value_info(name, TYPES[value.dtype.name], [None] * value.ndim)
+        for name, value in zip(names, feeds, strict=True)
+        if name
+    ]
+    node = helper.make_node(op_type, names, ["y"], name="it", domain="simipu", **given)
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "one", inputs, [result])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("simipu", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.register_custom_ops_library(USED)
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+    )
+
+
+def run(op_type, feeds, *args, **attributes):
+    session = make_session(op_type, feeds, *args, **attributes)
+    named = {f"x{i}": value for i, value in enumerate(feeds) if value is not None}
+    return session.run(None, named)[0]
+
+
+def halves(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float16)
+
+
+def wide(*shape, seed=0):
+    return halves(*shape, seed=seed).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((5, 40), (40, 7)),
+        ((2, 3, 5, 40), (40, 7)),
+        ((2, 1, 5, 40), (3, 40, 7)),
+        ((3, 5, 40), (2, 1, 40, 7)),
+        ((5, 40), (2, 3, 40, 7)),
+        ((70, 2, 1, 40), (70, 1, 40, 2)),
+        ((4, 1, 40), (1, 1, 40, 7)),
+    ],
+)
+@pytest.mark.parametrize("turned", [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_leading_axes_of_products_broadcast(left, right, turned):
+    left, right = wide(*left), halves(*right, seed=1)
+    sides = [
+        side.swapaxes(-1, -2) if turn else side for side, turn in zip((left, right), turned, strict=True)
+    ]
+    found = run(
+        "Product",
+        [np.ascontiguousarray(side) for side in sides],
+        trans_left=turned[0],
+        trans_right=turned[1],
+        threads=2,
+    )
+    np.testing.assert_array_equal(found, multiply(left, right, 16))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (),
+        (1,),
+        (7,),
+        (5, 7),
+        (5, 1),
+        (3, 5, 7),
+        (3, 1, 7),
+        (2, 3, 5, 7),
+        (2, 3, 1, 1),
+        (2, 3, 1, 7),
+        (1, 1, 1, 7),
+    ],
+)
+@pytest.mark.parametrize("shared", [True, False], ids=["joined", "apart"])
+def test_operands_of_steps_lie_in_batches_rows_and_columns(shape, shared):
+    left, right = wide(2, 3, 5, 20), halves(*([] if shared else [2, 3]), 20, 7, seed=1)
+    if len(shape) == 3 and shape[0] == 3:
+        left, right = left[0], right if shared else right[0]
+    operand = halves(*shape, seed=2)
+    found = run("Product", [left, right, operand], [(ADD, ROUNDED, 0)])
+    exact = multiply(left, right, 16).astype(np.float32) + operand.astype(np.float32)
+    np.testing.assert_array_equal(found, to_half(exact))
+
+
+def test_one_row_in_many_batches_is_many_rows():
+    left, right, operand = wide(9, 1, 20), halves(20, 7, seed=1), wide(9, 1, 7, seed=2)
+    found = run("Product", [left, right, operand], [(ADD, ROUNDED, 0)])
+    np.testing.assert_array_equal(found, to_half(multiply(left, right, 16).astype(np.float32) + operand))
+
+
+def test_codes_of_8_bits_are_values_at_their_scale():
+    codes = np.arange(256, dtype=np.uint8).reshape(8, 32)
+    codes[codes == 0x80] = 0
+    left = wide(3, 8)
+    found = run("Product", [left, codes], right_format=1, right_scale=-2, block=32)
+    np.testing.assert_array_equal(found, multiply(left, decode(codes, F143, -2), 32))
+
+
+def test_tables_are_looked_up_by_the_bits_of_a_half():
+    values = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    with np.errstate(all="ignore"):
+        table = values * np.float16(2)
+    source = wide(3, 5)
+    found = run("Chain", [source, table, halves(5)], [(TABLE, KEPT, 0), (ADD, ROUNDED, 1)])
+    np.testing.assert_array_equal(found, to_half(to_half(source * 2).astype(np.float32) + wide(5)))
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_have_up_to_three_axes(axes, groups):
+    field, filters = wide(2, 6, *[9, 7, 5][:axes]), halves(4, 6 // groups, *[3, 2, 1][:axes], seed=1)
+    pads = [1, 0, 2, 0, 1, 1][: 2 * axes]
+    slic = {"slic_taps": 4} if groups > 1 else {"packed_rows": 2}
+    geometry = {"strides": [2, 1, 1][:axes], "dilations": [1, 2, 1][:axes]}
+    bias = halves(4, *[1] * axes, seed=2)
+    found = run(
+        "Conv", [field, filters, bias], [(ADD, ROUNDED, 0)], group=groups, pads=pads, **geometry, **slic
+    )
+    total = convolve(field, filters, 16, before=pads[:axes], after=pads[axes:], groups=groups, **geometry)
+    np.testing.assert_array_equal(found, to_half(total.astype(np.float32) + bias.astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("source", "operand"),
+    [
+        ((), ()),
+        ((4,), ()),
+        ((), (4,)),
+        ((1, 4), (3, 1)),
+        ((2, 3, 4), (3, 1)),
+        ((3, 1), (2, 3, 4)),
+        ((2, 1, 3, 1, 2, 1), (1, 2, 1, 3, 1, 2)),
+        ((2,) * 12, (2,) * 12),
+        ((5000,), (1,)),
+    ],
+)
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_shapes_of_chains_broadcast(source, operand, kind):
+    source, operand = halves(*source).astype(kind), halves(*operand, seed=1)
+    found = run("Chain", [source, operand], [(MULTIPLY, ROUNDED, 0), (ADD, ROUNDED, -1, 3.0)], threads=2)
+    first = to_half(source.astype(np.float32) * operand.astype(np.float32)).astype(np.float32)
+    np.testing.assert_array_equal(found, to_half(first + 3))
+    assert found.shape == np.broadcast_shapes(source.shape, operand.shape)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "feeds", "attributes", "shape"),
+    [
+        ("Product", [wide(0, 4), halves(4, 3)], {}, (0, 3)),
+        ("Product", [wide(2, 0), halves(0, 3)], {}, (2, 3)),
+        ("Product", [wide(0, 2, 4), halves(4, 3)], {}, (0, 2, 3)),
+        ("Product", [wide(2, 4), halves(4, 0)], {}, (2, 0)),
+        ("Conv", [wide(0, 2, 4, 4), halves(3, 2, 3, 3)], {}, (0, 3, 2, 2)),
+        ("Conv", [wide(1, 2, 4, 4), halves(0, 2, 3, 3)], {}, (1, 0, 2, 2)),
+        ("Conv", [wide(1, 0, 4, 4), halves(3, 0, 3, 3)], {}, (1, 3, 2, 2)),
+        ("Conv", [wide(1, 2, 0, 4), halves(3, 2, 1, 1)], {"pads": [1, 0, 1, 0]}, (1, 3, 2, 4)),
+        ("Chain", [wide(2, 0)], {}, (2, 0)),
+    ],
+)
+def test_what_is_empty_gives_nothing_or_zeros(op_type, feeds, attributes, shape):
+    np.testing.assert_array_equal(run(op_type, feeds, **attributes), np.zeros(shape, np.float32))
+
+
+def test_a_chain_that_writes_over_its_source_gives_the_same():
+    """Several of a kind in turn: what is between them nobody else reads."""
+    source = wide(300, 50)
+    once = run("Chain", [source], [(MULTIPLY, ROUNDED, -1, 1.5)])
+    np.testing.assert_array_equal(once, to_half(source * np.float32(1.5)))
+    np.testing.assert_array_equal(source, wide(300, 50))
+
+
+LEFT, RIGHT, FIELD, FILTERS = wide(5, 8), halves(8, 3), wide(1, 4, 6, 6), halves(2, 4, 3, 3)
+HUGE = 1 << 62
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "steps", "attributes", "message"),
+    [
+        ("Product", 2, [], {"block": None}, "attribute 'block': expected an integer, found none"),
+        ("Product", 2, [], {"block": 2.5}, "attribute 'block': expected an integer, found none"),
+        ("Product", 2, [], {"block": 129}, "attribute 'block': expected 0 to 128, found 129"),
+        ("Product", 2, [], {"block": -1}, "attribute 'block': expected 0 to 128, found -1"),
+        ("Product", 2, [], {"right_scale": 101}, "'right_scale': expected -100 to 100, found 101"),
+        ("Product", 2, [], {"trans_left": HUGE}, "'trans_left': expected 0 to 1, found"),
+        ("Product", 67, [], {}, "expected 2 to 66 inputs, found 67"),
+        ("Product", 2, [(ADD, KEPT, 0)], {}, "step 0 of kind 1: expected one of 0 operands, found 0"),
+        ("Product", 3, [(ADD, KEPT, 1)], {}, "step 0 of kind 1: expected one of 1 operands, found 1"),
+        ("Product", 3, [(ADD, KEPT, -2)], {}, "expected one of 1 operands, found -2"),
+        ("Product", 3, [(TABLE, KEPT, -1)], {}, "step 0 of kind 9: expected one of 1 operands, found -1"),
+        ("Product", 2, [(12, KEPT, -1)], {}, "step 0: expected a kind up to 11"),
+        ("Product", 2, [(NONE, 4, -1)], {}, "a rounding up to 3, found 0 and 4"),
+        (
+            "Product",
+            2,
+            [(NONE, KEPT, -1), (F143_STEP, KEPT, -1, 3.0)],
+            {},
+            r"step 1: expected a power of two",
+        ),
+        ("Product", 2, [(F143_STEP, KEPT, -1, np.nan)], {}, "step 0: expected a power of two"),
+        ("Product", 2, [(NONE, KEPT)], {}, "three integers and a float for each step, found 2 and 1"),
+        (
+            "Product",
+            2,
+            [(NONE, KEPT, -1)] * 65,
+            {},
+            "attribute 'steps': expected at most 192 integers, found 195",
+        ),
+        ("Conv", 2, [], {"group": 0}, "attribute 'group': expected 1 to"),
+        ("Conv", 2, [], {"strides": [1] * 4}, "attribute 'strides': expected at most 3 integers, found 4"),
+        ("Conv", 2, [], {"strides": None}, "1 to 3 integers, as many, and twice as many, found 0, 2 and 4"),
+        ("Conv", 2, [], {"pads": [0, 0]}, "found 2, 2 and 2"),
+        ("Conv", 2, [], {"strides": [1, 0]}, "expected 1, 1 and 0 or more"),
+        ("Conv", 2, [], {"pads": [0, 0, 0, -1]}, "expected 1, 1 and 0 or more"),
+        ("Conv", 2, [], {"dilations": [HUGE, 1]}, r"less than 2\*\*31, found"),
+        ("Conv", 2, [], {"packed_rows": 5}, "attribute 'packed_rows': expected 1 to 4, found 5"),
+        (
+            "Conv",
+            2,
+            [],
+            {"packed_rows": 2, "group": 2},
+            "attribute 'packed_rows': expected 1 where there are groups",
+        ),
+        ("Chain", 1, [], {"nan_on_overflow": 2}, "attribute 'nan_on_overflow': expected 0 to 1, found 2"),
+    ],
+)
+def test_refused_when_it_is_made(op_type, inputs, steps, attributes, message):
+    feeds = {"Product": [LEFT, RIGHT], "Conv": [FIELD, FILTERS], "Chain": [LEFT]}[op_type]
+    feeds = feeds + [wide(1)] * (inputs - len(feeds))
+    with pytest.raises(ORT_ERRORS, match=message) as caught:
+        make_session(op_type, feeds, steps, **attributes)
+    assert f"simipu.{op_type} it: " in str(caught.value)
+
+
+CODES = np.zeros((8, 3), np.uint8)
+ADDED = [(ADD, KEPT, 0)]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "feeds", "steps", "attributes", "message"),
+    [
+        ("Product", [wide(8), RIGHT], [], {}, "inputs 0 and 1: expected two or more axes, found 1 and 2"),
+        ("Product", [wide(5, 9), RIGHT], [], {}, "expected as many channels in both, found 9 and 8"),
+        (
+            "Product",
+            [wide(2, 5, 8), halves(3, 8, 3)],
+            [],
+            {},
+            "leading axes that broadcast, found sizes 2 and 3",
+        ),
+        ("Product", [LEFT, CODES], [], {}, "input 1: expected floats or halves, found ONNX type 2"),
+        (
+            "Product",
+            [LEFT, RIGHT],
+            [],
+            {"right_format": 1},
+            r"input 1: expected 8-bit codes \(UINT8\), found",
+        ),
+        (
+            "Product",
+            [LEFT, RIGHT, wide(2, 3)],
+            ADDED,
+            {},
+            r"operand 0 of the steps: expected .* found \[2, 3\]",
+        ),
+        (
+            "Product",
+            [LEFT, RIGHT, wide(2, 5, 3)],
+            ADDED,
+            {},
+            r"operand 0 of the steps: expected .*\[2, 5, 3\]",
+        ),
+        ("Product", [LEFT, RIGHT, CODES], ADDED, {}, "operand 0 of the steps: expected floats or halves"),
+        (
+            "Product",
+            [LEFT, RIGHT, halves(100)],
+            [(TABLE, KEPT, 0)],
+            {},
+            r"a table of 65536 halves, found \[100\]",
+        ),
+        ("Product", [LEFT, RIGHT, wide(1 << 16)], [(TABLE, KEPT, 0)], {}, "a table of 65536 halves"),
+        ("Product", [LEFT, RIGHT, None], ADDED, {}, "input 2: expected a tensor, found none|absent"),
+        ("Product", [wide(*[1] * 16, 5, 8), RIGHT], [], {}, "input 0: expected at most 16 axes, found 18"),
+        ("Conv", [wide(4, 6, 6), FILTERS], [], {}, "inputs 0 and 1: expected 4 axes, found 3 and 4"),
+        ("Conv", [FIELD, halves(2, 3, 3, 3)], [], {}, "found 4 channels and 2 filters of 3"),
+        ("Conv", [FIELD, halves(3, 2, 3, 3)], [], {"group": 2}, "channels and filters of 2 groups"),
+        ("Conv", [FIELD, halves(2, 4, 3, 0)], [], {}, "axis 3: expected sizes below"),
+        (
+            "Conv",
+            [FIELD, halves(2, 4, 7, 3)],
+            [],
+            {},
+            "axis 2: expected a field of at least 7, with its padding, found 6",
+        ),
+        (
+            "Conv",
+            [FIELD, FILTERS],
+            [],
+            {"dilations": [1, 2**31 - 1]},
+            "axis 3: expected a field of at least 4294967295",
+        ),
+        (
+            "Conv",
+            [wide(1, 5, 6, 6), halves(2, 5, 3, 3)],
+            [],
+            {"packed_rows": 4},
+            "a block of 16 has room for, found 5",
+        ),
+        (
+            "Conv",
+            [FIELD, FILTERS, wide(2)],
+            ADDED,
+            {},
+            r"operand 0 of the steps: expected batches, .*found \[2\]",
+        ),
+        ("Conv", [FIELD.astype(np.uint8), FILTERS], [], {}, "input 0: expected floats or halves"),
+        ("Chain", [CODES], [], {}, "input 0: expected floats or halves, found ONNX type 2"),
+        ("Chain", [wide(2), wide(3)], ADDED, {}, "expected shapes that broadcast, found sizes 2 and 3"),
+        (
+            "Chain",
+            [wide(*[2, 1] * 4), wide(*[1, 2] * 4)],
+            ADDED,
+            {},
+            "broadcast along at most 6 axes, found 8",
+        ),
+    ],
+)
+def test_refused_when_it_is_called(op_type, feeds, steps, attributes, message):
+    with pytest.raises(ORT_ERRORS, match=message):
+        run(op_type, feeds, steps, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "feeds", "attributes"),
+    [
+        ("Product", [np.zeros((1 << 40, 0), np.float32), np.zeros((0, 1 << 40), np.float16)], {}),
+        ("Chain", [np.zeros((1 << 32, 0), np.float32), np.zeros((1 << 32, 1, 0), np.float32)], {}),
+        ("Conv", [FIELD, halves(2, 4, 1, 1)], {"pads": [2**31 - 1] * 4}),
+        ("Conv", [FIELD, halves(2, 4, 2, 2)], {"pads": [2**31 - 1] * 4, "dilations": [2**31 - 1] * 2}),
+        (
+            "Conv",
+            [wide(1, 4, 6, 6, 6), halves(2, 4, 2, 2, 2)],
+            {"pads": [2**31 - 1] * 6, "strides": [2**31 - 1] * 3, "dilations": [2**31 - 1] * 3},
+        ),
+    ],
+    ids=["product", "chain", "result", "copy", "overflow"],
+)
+def test_too_large_is_refused_without_trying(op_type, feeds, attributes):
+    """A result, or a copy of a field, that no memory could hold; its size may be beyond 2**64."""
+    steps = [(ADD, KEPT, 0)] if op_type == "Chain" else []
+    with pytest.raises(ORT_ERRORS, match=r"elements|allocate|Available memory|bad_alloc|overflow"):
+        run(op_type, feeds, steps, **attributes)

@@ -1,0 +1,94 @@
+"""Other builds of the kernels than the installed one: with sanitizers, and with the driver that draws what to
+compute.
+
+    python tests/support/kernel_builds.py SECONDS    draws for so long, then runs the operators' tests
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from simipu.kernels import build
+
+ROOT = Path(__file__).parents[2]
+TESTS = ROOT / "tests" / "simipu" / "kernels"
+SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+
+
+@cache
+def find_reason() -> str:
+    """Why nothing can be built here; "" when it can."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "nothing.c"
+        source.write_text("int main(void) { return 0; }\n", encoding="utf-8")
+        try:
+            build.run([*build.find_compiler(), *SANITIZERS, str(source), "-o", f"{folder}/nothing"])
+        except build.CompilerError as error:
+            return f"no C compiler with sanitizers: {error}"
+    return ""
+
+
+def build_fuzzer(folder: Path) -> Path:
+    """The driver with all sets of instructions, made in `folder`."""
+    # Not the unit `dispatch`, which the driver includes.
+    objects = build.compile_units(folder, build.SETS, SANITIZERS)
+    command = [*build.find_compiler(), *build.FLAGS, "-D_GNU_SOURCE", *SANITIZERS]
+    sources = [str(TESTS / name) for name in ("fuzz.c", "plain.c")]
+    made = folder / "fuzz"
+    build.run([*command, f"-I{build.SOURCES}", *sources, *objects, "-lm", "-o", str(made)])
+    return made
+
+
+def build_library(folder: Path) -> Path:
+    """The library, as it is installed but for the sanitizers."""
+    made = folder / "libsimipu.so"
+    objects = build.compile_units(folder, build.UNITS, SANITIZERS)
+    build.link(objects, made, SANITIZERS)
+    return made
+
+
+def run_operators(library: Path) -> int:
+    """Run the operators' tests with that library; their status."""
+    runtimes = [
+        subprocess.run(
+            [*build.find_compiler(), f"-print-file-name={name}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    # Python's own memory has leaks by design.
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": ":".join(runtimes),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "SIMIPU_TESTED_LIBRARY": str(library),
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(TESTS / "test_operators.py"),
+    ]
+    return subprocess.run(command, env=environment, check=False).returncode
+
+
+def main() -> int:
+    """The status of the first that fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        fuzzer = build_fuzzer(Path(folder))
+        status = subprocess.run([fuzzer, sys.argv[1]], check=False).returncode
+        return status or run_operators(build_library(Path(folder)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
