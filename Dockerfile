@@ -9,16 +9,28 @@
 # from 26.03 on it asks the model's is_ready(), from 26.04 on the server's own readiness knows dead processes,
 # too, and from 26.05 on clients have no shared memory unless asked for. Its stub is built for Python 3.12,
 # the image's.
-FROM nvcr.io/nvidia/tritonserver:26.07-py3
+FROM nvcr.io/nvidia/tritonserver:26.07-py3 AS triton
 
+# Compiles the kernels; what it takes for that stays behind.
+FROM triton AS wheels
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+COPY . /opt/poplar-triton
+RUN python3 -m pip wheel --no-cache-dir --no-deps --wheel-dir /wheels \
+    /opt/poplar-triton/popef /opt/poplar-triton
+
+FROM triton
 # As the first process it buries what nobody else does. Of whatever version the distribution has.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/*
 
-COPY . /opt/poplar-triton
-RUN python3 -m pip install --no-cache-dir /opt/poplar-triton/popef /opt/poplar-triton \
+COPY --from=wheels /wheels /opt/poplar-triton
+RUN python3 -m pip install --no-cache-dir /opt/poplar-triton/*.whl \
+    && python3 -c 'from simipu.kernels import find_kernels; assert find_kernels().are_there' \
     && poplar-triton install /opt/tritonserver/backends
 
 # Keeps the heap of a server of many small requests flat.

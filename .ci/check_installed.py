@@ -5,6 +5,7 @@ Imports nothing of the project: what it asks is what the installed programs do.
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ def main() -> int:
     folder = Path.cwd()
     for program in ("popef", "popef_dump", "poprt", "poprt_exec", "poplar-triton"):
         call(program, "--help")
+    check_kernels()
     save_model(folder / "double.onnx")
     model = folder / "models" / "double"
     call("poprt", "-i", "double.onnx", "--batch_size", "4", "--triton_model_dir", model)
@@ -40,6 +42,14 @@ def main() -> int:
 def call(program: str, *arguments: str | Path) -> None:
     """Run an installed program to its end, which must be status 0."""
     subprocess.run([PROGRAMS / program, *arguments], check=True, stdout=subprocess.DEVNULL, timeout=SECONDS)
+
+
+def check_kernels() -> None:
+    """The wheel brought kernels that work here: `doctor` says which instructions they use."""
+    command = [PROGRAMS / "poplar-triton", "doctor", "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SECONDS)
+    found = {finding["subject"]: finding["found"] for finding in json.loads(done.stdout)}
+    assert found["kernels"] in ("avx512", "avx2", "portable"), found["kernels"]
 
 
 def save_model(path: Path) -> None:

@@ -79,7 +79,7 @@ def _install(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    findings = doctor.examine()
+    findings = [*doctor.examine(), doctor.examine_kernels()]
     if options.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

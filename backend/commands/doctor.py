@@ -44,6 +44,21 @@ def examine() -> list[Finding]:
     return [*(check() for check in checks), *(_examine_package(name) for name in PACKAGES)]
 
 
+def examine_kernels() -> Finding:
+    """What computes half precision, which no server needs: without it the same numbers take longer."""
+    # Not at the top of the file: `require` is asked by the supervisor, which does without ONNX Runtime.
+    from simipu.errors import LoadError
+    from simipu.kernels import find_kernels
+
+    try:
+        kernels = find_kernels()
+    except LoadError as error:
+        return Finding("kernels", "not looked for", str(error))
+    return Finding(
+        "kernels", f"{kernels.instructions}: {kernels.reason}" if kernels.reason else kernels.instructions
+    )
+
+
 def require() -> None:
     """Raise ServerError with every remedy, if anything is missing."""
     faults = [finding for finding in examine() if finding.remedy]

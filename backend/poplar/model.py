@@ -109,6 +109,10 @@ class TritonPythonModel:
         self._is_synchronous = self._state.parameters.synchronous_execution
         respond = None if self._is_synchronous else self._answers.put
         self._instance = ModelInstanceState(self._state, args["model_instance_name"], respond)
+        pb_utils.Logger.log_info(
+            f"[poplar] {escape(self._instance.name)}: numerics {self._state.parameters.sim_numerics}, "
+            f"kernels {self._instance.kernels}"
+        )
         if not self._is_synchronous:
             self._sender = self._start(self._send_answers, "responses")
         # What is here now stays: the garbage collector need not look at it again and again while requests are
@@ -250,6 +254,7 @@ class _Publisher:
             "process": process,
         }
         labels["numerics"] = state.parameters.sim_numerics
+        labels["kernels"] = instance.kernels
         self._metrics = [(metric, *_make_metric(metric, labels)) for metric in METRICS]
         errors = _make_family(ERRORS)
         self._errors = {kind: errors.Metric(labels={**labels, "kind": kind}) for kind in ERROR_KINDS}

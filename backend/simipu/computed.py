@@ -283,8 +283,8 @@ def read_graph(program: Program) -> onnx.ModelProto:
         ) from error
     if any(node.domain == KERNELS for node in iter_nodes(model.graph)):
         raise LoadError(
-            f"the graph of program {program.index} ({program.name}) has a node of domain {KERNELS!r}, which no "
-            "file may have: they are made when one is loaded; compile it with poprt again"
+            f"the graph of program {program.index} ({program.name}) has a node of domain {KERNELS!r}, which "
+            "no file may have: they are made when one is loaded; compile it with poprt again"
         )
     weights = {tensor.name for tensor in model.graph.initializer}
     for way, kind, values in (

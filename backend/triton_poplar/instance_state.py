@@ -11,6 +11,7 @@ from model_runtime import ModelRuntimeError, OutputSlot, QueueManager, RequestFl
 from model_runtime.joining import run_joined
 from model_runtime.pvti import Graph, Trace
 from simipu.errors import SimIpuError
+from simipu.kernels import find_kernels
 
 import popef
 from triton_poplar.errors import ModelConfigError, RequestError
@@ -66,6 +67,12 @@ class ModelInstanceState:
         """Whether requests are computed; a child of `sim_isolation` that died is replaced, and does not
         count."""
         return self._pipeline.is_open
+
+    @property
+    def kernels(self) -> str:
+        """The instructions that compute half precision; "none": ONNX Runtime's own operators do, and the log
+        has the reason."""
+        return find_kernels().instructions
 
     @property
     def queues(self) -> QueueManager:

@@ -52,8 +52,8 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A Prometheus metric of an instance, labelled with model, version, instance, process and numerics
-    (sim_numerics)."""
+    """A Prometheus metric of an instance, labelled with model, version, instance, process, numerics
+    (sim_numerics) and kernels (what computes half precision)."""
 
     name: str
     help: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -173,11 +174,13 @@ def test_nothing_is_served_without_what_is_needed(lacking, command, repository, 
 
 
 def test_the_findings_are_a_document_for_machines_and_a_table_for_people(lacking, capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "examine_kernels", lambda: Finding("kernels", "portable"))
     assert cli.main(["doctor", "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == [
         {"subject": "a", "found": "1", "remedy": ""},
         {"subject": "b", "found": "none", "remedy": "get b"},
         {"subject": "c", "found": "old", "remedy": "get c"},
+        {"subject": "kernels", "found": "portable", "remedy": ""},
     ]
     assert cli.main(["doctor"]) == 1
     lines = [
@@ -187,6 +190,28 @@ def test_the_findings_are_a_document_for_machines_and_a_table_for_people(lacking
         ["a", "1", "ok"],
         ["b", "none", "get b"],
         ["c", "old", "get c"],
+        ["kernels", "portable", "ok"],
     ]
     monkeypatch.setattr(doctor, "examine", lambda: [Finding("a", "1")])
     assert cli.main(["doctor"]) == cli.main(["doctor", "--json"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "found", "remedy"),
+    [
+        ("", r"avx512|avx2|portable|none: .*", ""),
+        ("none", "none: SIMIPU_KERNELS is none", ""),
+        (
+            "neon",
+            "not looked for",
+            "environment variable SIMIPU_KERNELS: expected avx512, avx2, .*found 'neon'",
+        ),
+    ],
+)
+def test_it_says_what_computes_half_precision_which_nobody_needs(choice, found, remedy):
+    environment = {**os.environ, "SIMIPU_KERNELS": choice}
+    command = [sys.executable, "-m", "commands.cli", "doctor", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    (kernels,) = (each for each in json.loads(done.stdout) if each["subject"] == "kernels")
+    assert re.fullmatch(found, kernels["found"])
+    assert re.fullmatch(remedy, kernels["remedy"])

@@ -107,7 +107,8 @@ def test_the_image_is_well_made():
 
 
 def test_the_image_is_of_a_release_that_has_the_fixes():
-    (year, month) = re.findall(r"^FROM nvcr\.io/nvidia/tritonserver:(\d+)\.(\d+)-py3$", DOCKERFILE, re.M)[0]
+    named = r"^FROM nvcr\.io/nvidia/tritonserver:(\d+)\.(\d+)-py3 AS triton$"
+    (year, month) = re.findall(named, DOCKERFILE, re.M)[0]
     assert (int(year), int(month)) >= FIRST_WITHOUT_CLIENT_SHARED_MEMORY
 
 

@@ -10,6 +10,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from fault_clients import wait_until
+from simipu.kernels import find_kernels
 from triton_clients import read_metric
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
@@ -117,11 +118,13 @@ def test_halves_saturate_as_on_the_chip_unless_asked_to_be_fast_which_the_metric
     answer = ask(model, {"x": np.full((3, 2), 1000, np.float16)})["y"]
     assert answer.dtype == np.float16
     np.testing.assert_allclose(answer, expected, rtol=1e-3)
-    labels = {"model": model, "numerics": numerics}
+    labels = {"model": model, "numerics": numerics, "kernels": find_kernels().instructions}
     wait_until(
         lambda: read_metric(server.metrics_url, "poplar_rows_total", **labels) >= 3,
-        "the metrics name the numerics",
+        "the metrics name the numerics and what computes them",
     )
+    told = f"numerics {numerics}, kernels {find_kernels().instructions}"
+    assert any(f" {model}_0" in line and told in line for line in server.log.read_text().splitlines())
 
 
 ROW = np.ones((1, 4), np.float32)

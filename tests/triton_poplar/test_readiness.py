@@ -35,7 +35,7 @@ def load_model(linear, compile_popef, tmp_path, monkeypatch):
     stub = SimpleNamespace(
         TritonModelException=TritonModelException,
         MetricFamily=NoMetrics,
-        Logger=SimpleNamespace(log_warn=lambda _: None),
+        Logger=SimpleNamespace(log_warn=lambda _: None, log_info=lambda _: None),
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", stub)
     spec = importlib.util.spec_from_file_location("poplar_model", MODEL_FILE)
