@@ -9,6 +9,7 @@ from onnxgraph.admission import check_graph
 from onnxgraph.building import Chain, make_body, make_cast
 from onnxgraph.edit import (
     change_without_weights,
+    drop_unread_nodes,
     drop_weights,
     keep_outputs,
     name_nodes,
@@ -57,6 +58,7 @@ __all__ = [
     "change_without_weights",
     "check_graph",
     "collect_values",
+    "drop_unread_nodes",
     "drop_weights",
     "find_makers",
     "find_makers_anywhere",

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import onnx
 from onnx import helper
 
-from onnxgraph.nodes import iter_bodies, iter_nodes, used_names
+from onnxgraph.nodes import iter_bodies, iter_nodes, iter_reads, used_names
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
 
@@ -47,6 +47,18 @@ def keep_outputs(graph: onnx.GraphProto, names: Collection[str]) -> None:
     """Keep those outputs, in the order of `names`; KeyError for one that the graph lacks."""
     known = {value.name: value for value in graph.output}
     replace_outputs(graph, [known[name] for name in names])
+
+
+def drop_unread_nodes(graph: onnx.GraphProto) -> None:
+    """Drop the nodes of a sorted main graph that none of its outputs needs."""
+    needed = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for node in reversed(graph.node):
+        if not needed.isdisjoint(node.output):
+            kept.append(node)
+            needed.update(iter_reads(node))
+    if len(kept) < len(graph.node):
+        replace_nodes(graph, reversed(kept))
 
 
 def keep_opsets(model: onnx.ModelProto, domains: Collection[str]) -> None:

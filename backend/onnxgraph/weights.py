@@ -8,6 +8,7 @@ this process (`lend_weights`). What becomes of it then, as another precision, is
 from __future__ import annotations
 
 import math
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +53,8 @@ _CHANGES: dict[str, _Change] = {}
 _lenders: dict[str, TensorProto] = {}
 """Where the data of lent weights are, by their location, which is no file's name: it has NUL in it."""
 _numbers = count()
+_maps: WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = WeakValueDictionary()
+"""The files that are mapped now."""
 
 
 def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -137,11 +141,23 @@ def read_array(tensor: TensorProto) -> Array:
     if told["location"] in _lenders:
         values = numpy_helper.to_array(_lenders[told["location"]])
     else:
-        values = np.memmap(told["location"], stored, "r", int(told["offset"]), shape)
+        offset, size = int(told["offset"]), stored.itemsize * math.prod(shape)
+        values = _map(told["location"])[offset : offset + size].view(stored).reshape(shape)
     for change in _listed(told):
         name, *arguments = change.split(":")
         values = _CHANGES[name].make(values, *map(int, arguments))
     return np.asarray(values)
+
+
+def _map(location: str) -> Array:
+    """The bytes of a file, mapped once for all who hold a part of them: pages of each mapping count as memory
+    of their own."""
+    found = os.stat(location)
+    key = (found.st_dev, found.st_ino, found.st_size)
+    mapped = _maps.get(key)
+    if mapped is None:
+        mapped = _maps[key] = np.memmap(location, np.uint8, "r")
+    return mapped
 
 
 def _read_codes(tensor: TensorProto) -> Array:

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 from onnxgraph import (
     Chain,
     change_without_weights,
+    drop_unread_nodes,
     drop_weights,
     keep_outputs,
     make_body,
@@ -131,3 +132,16 @@ def test_shapes_opsets_and_functions_are_set_in_place():
     assert [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim] == [3, 4, 5]
     assert [entry.domain for entry in model.opset_import] == [""]
     assert not model.functions
+
+
+def test_nodes_that_no_output_needs_go_and_what_bodies_read_stays():
+    body = helper.make_graph([helper.make_node("Neg", ["b"], ["d"])], "body", [], [value("d")])
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"]),
+        helper.make_node("Abs", ["x"], ["b"]),
+        helper.make_node("If", ["flag"], ["c"], then_branch=body, else_branch=body),
+        helper.make_node("Relu", ["c"], ["e"]),
+    ]
+    graph = helper.make_graph(nodes, "graph", [value("x")], [value("c")])
+    drop_unread_nodes(graph)
+    assert [node.output[0] for node in graph.node] == ["b", "c"]

@@ -119,6 +119,16 @@ def test_of_large_tensors_no_more_are_looked_at_than_a_few_runs_can_give(monkeyp
     assert ours.asked == [["t0", "t5"], ["t10", "t15"], ["t6", "t7"], ["t8", "t9"], ["t10"]]
 
 
+def test_of_a_sample_nothing_is_looked_at_behind_the_first_that_parts(monkeypatch):
+    monkeypatch.setattr(parting, "_CHUNK_BYTES", 16)
+    monkeypatch.setattr(parting, "_MOST_CHUNKS", 4)
+    model = chain(*["Neg"] * 20)
+    half = {f"t{i}": ONES if i < 10 else [3, 1, 1, 1] for i in range(20)}
+    ours, theirs = sides(model, half, dict.fromkeys(half, ONES))
+    assert [each.node.name for each in find_partings(ours, theirs, {})] == ["n10"]
+    assert ["t10"] in ours.asked and ["t15"] not in ours.asked
+
+
 def test_tensors_are_looked_at_in_pieces_that_fit_into_memory(monkeypatch):
     monkeypatch.setattr(parting, "_CHUNK_BYTES", 2 * 16)
     model = chain("Neg", "Abs", "Relu")

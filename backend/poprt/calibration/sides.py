@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
+from onnxgraph import drop_unread_nodes, replace_outputs
 from simipu import GraphOptions
 from simipu.computed import Lowered, lower_model
 from simipu.isolation import open_lowered
@@ -22,7 +23,7 @@ from simipu.numerics import KernelUse, Numerics
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
-ENOUGH_SECONDS = 5.0
+ENOUGH_SECONDS = 2.0
 """After which no further batch is computed."""
 MOST_SECONDS = 120.0
 """The longest that one batch may take."""
@@ -57,16 +58,22 @@ class Side:
         def make(kernels: KernelUse) -> Lowered:
             lowered, values = lower_model(self.model, self.weights, self.numerics, kernels=kernels)
             change(lowered.graph)
-            known = [value.name for value in lowered.graph.output]
+            known = {value.name: value for value in lowered.graph.output}
             wanted[:] = known if names is None else names
-            lowered.graph.output.extend(
-                helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-                for name in wanted
-                if name not in known
+            # Runs for a few tensors of a large graph compute no more than these need.
+            replace_outputs(
+                lowered.graph,
+                [
+                    known.get(name) or helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+                    for name in wanted
+                ],
             )
+            drop_unread_nodes(lowered.graph)
             return Lowered(lowered.SerializeToString(), values)
 
-        options = GraphOptions(prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS)
+        options = GraphOptions(
+            prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS, in_order=True
+        )
         # All tensors are there for who asks for them, and are looked at before they are rounded.
         kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
         with closing(open_lowered(make, options, "of the calibration run", kernels)) as graph:
