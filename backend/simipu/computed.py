@@ -43,7 +43,7 @@ from simipu.executable import Program
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import KernelUse, Numerics, lower
-from simipu.numerics.kernels import KERNELS
+from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.operators import operator_of
 from simipu.streams import Direction
@@ -358,6 +358,7 @@ def lower_program(
         demand.check(options.memory_bytes, options.limit_seconds, options.num_cores)
     except GraphTooLargeError as error:
         raise LoadMemoryError(f"program {program.index} ({program.name}): {error}") from error
+    set_threads(lowered.graph, options.num_cores)
     fold = demand.folded_operations is not None and demand.folded_operations <= MOST_FOLDED_OPERATIONS
     return Lowered(lowered.SerializeToString(), values, fold)
 

@@ -61,7 +61,8 @@ def test_a_file_is_mapped_once_for_all_who_hold_its_values(stored):
     first, second = read_array(tensor), read_array(tensor)
     assert np.shares_memory(first, second)
     other = read_array(stored(np.ones((4, 4), np.float32)))
-    assert not np.shares_memory(first, other) and (other == 1).all()
+    assert not np.shares_memory(first, other)
+    assert (other == 1).all()
 
 
 def test_values_in_a_file_are_mapped_and_not_copied(stored):

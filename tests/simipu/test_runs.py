@@ -351,10 +351,11 @@ def test_weights_are_not_copied_without_prepacking():
 
 def test_mapped_weights_stay_out_of_the_graph():
     from simipu.computed import GraphOptions, lower_program
+    from simipu.numerics import KernelUse
 
     executable = compile_linear(512)
     weights = {constant.name: constant.array() for constant in executable.constants}
-    lowered = lower_program(executable.program(5), weights, GraphOptions(), None)
+    lowered = lower_program(executable.program(5), weights, GraphOptions(), None, KernelUse.NONE)
     assert lowered.weights["w"].ctypes.data == weights["w"].ctypes.data
     assert len(lowered.model) < weights["w"].nbytes
 

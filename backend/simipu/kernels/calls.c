@@ -170,7 +170,7 @@ void release(void *owner, void *aligned) {
 }
 
 struct machine machine_of(struct call *call) {
-    return (struct machine){call, work_on_all_threads, allocate, release};
+    return (struct machine){call, work_on_all_threads, allocate, release, (int)call->node->threads};
 }
 
 struct ort_status *conclude(struct call *call, enum outcome outcome) {

@@ -84,6 +84,7 @@ struct machine {
     void (*parallel)(void *owner, void (*work)(void *data, size_t i), size_t count, void *data);
     void *(*allocate)(void *owner, size_t bytes); /* at a multiple of 64; NULL: there is none */
     void (*release)(void *owner, void *memory);
+    int threads; /* that `parallel` works on; 0: nobody knows */
 };
 
 enum outcome { DONE, NO_MEMORY };

@@ -5,7 +5,7 @@
 
 #include "operators.h"
 
-enum { MOST_PACKED_ROWS = 4, SLIC_TAPS = 4 };
+enum { MOST_PACKED_ROWS = 4, SLIC_TAPS = 4, MOST_THREADS = 1024 };
 
 #define INTEGER(name, least, most) {#name, offsetof(struct node, name), least, most}
 #define END {NULL, 0, 0, 0}
@@ -19,6 +19,7 @@ static const struct attribute PRODUCT[] = {
     INTEGER(right_format, 0, FORMAT_F152),
     INTEGER(left_scale, -MOST_SCALE, MOST_SCALE),
     INTEGER(right_scale, -MOST_SCALE, MOST_SCALE),
+    INTEGER(threads, 0, MOST_THREADS),
     END,
 };
 
@@ -30,6 +31,7 @@ static const struct attribute CONVOLUTION[] = {
     INTEGER(group, 1, INT32_MAX),
     INTEGER(packed_rows, 1, MOST_PACKED_ROWS),
     INTEGER(slic_taps, 0, SLIC_TAPS),
+    INTEGER(threads, 0, MOST_THREADS),
     END,
 };
 

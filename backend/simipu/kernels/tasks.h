@@ -83,16 +83,20 @@ static void multiply_again(const struct part *part, int rows, int vectors, enum 
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
-                           const float *left, ptrdiff_t left_row, const struct panel *right, float *totals) {
+                           const float *left, ptrdiff_t left_row, const struct panel *right, int is_first, float *totals) {
     if (!job->is_rounded) {
         FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS);
         return;
     }
     float before[TILE_ROWS][PANEL];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
-    for (int i = 0; i < rows; i++) memcpy(before[i], totals + i * MOST_COLUMNS, bytes);
+    for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * MOST_COLUMNS, bytes);
     if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS)) return;
-    for (int i = 0; i < rows; i++) memcpy(totals + i * MOST_COLUMNS, before[i], bytes);
+    for (int i = 0; i < rows; i++)
+        if (is_first)
+            memset(totals + i * MOST_COLUMNS, 0, bytes);
+        else
+            memcpy(totals + i * MOST_COLUMNS, before[i], bytes);
     multiply_again(part, rows, vectors, job->rule, left, left_row, right, totals, MOST_COLUMNS);
 }
 
@@ -140,7 +144,7 @@ static void run_task(void *data, size_t number) {
             const float *left = supply->take(supply, &part, first, row + i, some, held, &between);
             for (int panel = 0; panel < panels; panel++)
                 multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, left, between,
-                               packed + panel, totals + i * MOST_COLUMNS + starts[panel]);
+                               packed + panel, !first, totals + i * MOST_COLUMNS + starts[panel]);
         }
     }
     finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
@@ -188,23 +192,31 @@ static void pack_turned(const struct operand *from, int64_t start, int64_t betwe
 
 INLINE int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-enum { WANTED_TASKS = 16, SMALL_JOB = 1 << 17 /* products that are no work for several threads */ };
+enum {
+    SUPPOSED_THREADS = 4,   /* where nobody knows */
+    TASKS_OF_THREAD = 4,    /* that it has something to do to the end */
+    SMALL_JOB = 1 << 17,    /* products that are no work for several threads, */
+    SMALL_TASK = 1 << 20,   /* and no work for one where they can be avoided */
+};
 
 /* Cuts and runs it: blocks as wide as leaves all threads something to do. */
 static void run_job(struct job *job, int64_t depth, const struct machine *machine) {
     int64_t batches = job->batches * job->groups;
     if (!batches || !job->rows || !job->columns) return;
     int64_t panels = divide_up(job->columns, PANEL), row_blocks = divide_up(job->rows, MOST_ROWS);
-    int64_t wide = panels * row_blocks * batches / WANTED_TASKS;
+    int64_t threads = machine->threads ? machine->threads : SUPPOSED_THREADS;
+    int64_t wide = threads > 1 ? panels * row_blocks * batches / (threads * TASKS_OF_THREAD) : MOST_PANELS;
     wide = wide < 1 ? 1 : wide > MOST_PANELS ? MOST_PANELS : wide;
     job->column_blocks = divide_up(panels, wide);
     job->column_block = divide_up(panels, job->column_blocks) * PANEL;
-    while (job->column_blocks * row_blocks * batches < WANTED_TASKS / 2 && job->rows / row_blocks > 6 * TILE_ROWS)
+    double products = (double)batches * job->rows * job->columns * depth;
+    while (threads > 1 && job->column_blocks * row_blocks * batches < 2 * threads &&
+           job->rows / row_blocks > 6 * TILE_ROWS && products / (job->column_blocks * row_blocks * batches) > SMALL_TASK)
         row_blocks++;
     job->row_block = divide_up(divide_up(job->rows, row_blocks), TILE_ROWS) * TILE_ROWS;
     job->row_blocks = divide_up(job->rows, job->row_block);
     size_t tasks = (size_t)(job->column_blocks * job->row_blocks * batches);
-    if ((double)batches * job->rows * job->columns * depth < SMALL_JOB || tasks == 1)
+    if (products < SMALL_JOB || tasks == 1)
         for (size_t i = 0; i < tasks; i++) run_task(job, i);
     else
         machine->parallel(machine->owner, run_task, tasks, job);

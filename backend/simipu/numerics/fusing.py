@@ -26,8 +26,8 @@ _MATRIX = 2
 
 
 def fuse(nodes: Sequence[onnx.NodeProto], kept: set[str], dims: Mapping[str, Dims]) -> list[onnx.NodeProto]:
-    """The nodes of one graph, in order, joined; the tensors `kept` are taken from outside of it. What nobody takes is
-    left out."""
+    """The nodes of one graph, in order, joined; the tensors `kept` are taken from outside of it. What nobody
+    takes is left out."""
     nodes = _drop_unused(nodes, kept)
     readers = Counter(name for node in nodes for name in list_taken(node))
     makers: dict[str, int] = {}

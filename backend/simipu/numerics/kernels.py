@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx
 from onnx import helper
-from onnxgraph import attribute
+from onnxgraph import attribute, iter_nodes
 
 from simipu.numerics.convolution import SLIC_TAPS, Convolution
 from simipu.numerics.quarter import F143, QuarterFormat
@@ -142,7 +142,7 @@ def make_product(
     node: onnx.NodeProto, sides: Sequence[str | Codes], result: str, block: int, nan_on_overflow: bool
 ) -> onnx.NodeProto:
     """A MatMul or Gemm without scales and bias."""
-    attributes = {"block": block, "nan_on_overflow": int(nan_on_overflow)}
+    attributes = {"block": block, "nan_on_overflow": int(nan_on_overflow), "threads": 0}
     for side, name, transposed in zip(sides, ("left", "right"), ("transA", "transB"), strict=True):
         is_transposed = node.op_type == "Gemm" and attribute(node, transposed, 0)
         attributes |= {f"trans_{name}": int(is_transposed), **_code_attributes(name, side)}
@@ -166,6 +166,7 @@ def make_convolution(
         [],
         block=block,
         nan_on_overflow=int(nan_on_overflow),
+        threads=0,
         group=conv.groups,
         strides=list(conv.strides),
         dilations=list(conv.dilations),
@@ -184,6 +185,14 @@ def _code_attributes(name: str, side: str | Codes) -> dict[str, int]:
     if isinstance(side, str):
         return {f"{name}_format": 0, f"{name}_scale": 0}
     return {f"{name}_format": QUARTER_FORMATS[side.quarter.name], f"{name}_scale": side.scale}
+
+
+def set_threads(graph: onnx.GraphProto, threads: int) -> None:
+    """Tell the products of a graph and its bodies how many threads its session has."""
+    for node in iter_nodes(graph):
+        for each in node.attribute if node.domain == KERNELS else ():
+            if each.name == "threads":
+                each.i = threads
 
 
 def takes_narrow(node: onnx.NodeProto, place: int) -> bool:

@@ -246,11 +246,24 @@ class _Lowering:
         """Whether a kernel multiplies."""
         if not self.has_kernels or node.op_type not in _FACTORS or node.domain:
             return False
-        left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
+        operands = self._operands_of(node)
         if node.op_type in CONVOLUTIONS:
-            sizes = (*left[1:], *right, *result[2:])
-            return len(right) in _FIELD_AXES and None not in sizes and 0 not in sizes
-        return min(len(left), len(right)) >= _MATRIX_AXES
+            # ONNX Runtime's own convolutions, of filters that it rearranges, are faster than a kernel that sums
+            # in float; those of zeros between positions are worth multiplying for the order of sums only.
+            return operands.block > 0 and len(operands.right) in _FIELD_AXES
+        return min(len(operands.left), len(operands.right)) >= _MATRIX_AXES
+
+    def _operands_of(self, node: onnx.NodeProto) -> Operands:
+        """Of a product; its block is 0 where sums stay float."""
+        left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
+        # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
+        # ConvVertexType.cpp).
+        in_quarters = self.from_quarters.issuperset(node.input[:2])
+        block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
+        operands = Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
+        assert self.numerics is not None
+        rounds = in_quarters or self.numerics.half_partials
+        return operands if rounds and operands.has_partials(node) else replace(operands, block=0)
 
     def lower_graph(self, graph: onnx.GraphProto, version: int) -> None:
         """The main graph, whose inputs and outputs keep their types."""
@@ -404,20 +417,11 @@ class _Lowering:
         partials."""
         if not operator_of(node).keeps_sums or self.numerics is None:
             return []
-        # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
-        # ConvVertexType.cpp).
-        in_quarters = self.from_quarters.issuperset(node.input[:2])
-        left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
-        block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
-        operands = Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
-        if not ((in_quarters or self.numerics.half_partials) and operands.has_partials(node)):
-            block = 0
-        chain = Chain(f"{node.output[0]}/partials")
-        # The zeros of a transposed convolution are worth multiplying for the order of its sums only.
-        if self._is_for_kernels(node) and (block or node.op_type != "ConvTranspose"):
-            total = self._multiply(chain, node, block)
-            total = finish_product(chain, total, node, result, self._apply)
-        elif block:
+        operands, chain = self._operands_of(node), Chain(f"{node.output[0]}/partials")
+        if self._is_for_kernels(node):
+            total = self._multiply(chain, node, operands.block)
+            total = finish_product(chain, total, node, operands.result, self._apply)
+        elif operands.block:
             total = add_product(chain, node, operands)
         else:
             return []

@@ -77,8 +77,8 @@ def has_bias(node: onnx.NodeProto) -> bool:
 
 
 Apply = Callable[[Chain, str, str, str, Shape | None], str]
-"""Adds to a chain an operator of two tensors, which gives a float; its result. Of the second one the shape is given,
-None where it is whoever calls that knows."""
+"""Adds to a chain an operator of two tensors, which gives a float; its result. Of the second one the shape is
+given; None: it is one of the model's."""
 
 
 def _add_node(chain: Chain, op_type: str, left: str, right: str, _shape: Shape | None) -> str:

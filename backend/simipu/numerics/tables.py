@@ -1,5 +1,5 @@
-"""Functions of one half, as tables of all 65,536: an activation of several operators is one look-up, which gives
-to the bit what they give one after the other.
+"""Functions of one half, as tables of all 65,536: an activation of several operators is one look-up, which
+gives to the bit what they give one after the other.
 
 A region is what is computed element by element of one tensor in half and of constants:
 
@@ -27,9 +27,9 @@ from simipu.numerics.fusing import list_taken
 Lower = Callable[[onnx.ModelProto], onnx.ModelProto]
 """Makes the computed graph of a placed one, without kernels."""
 _FUNCTIONS = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
-    "LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh "
-    "ThresholdedRelu ErfV2 Identity".split()
+    "Abs Acos Acosh Asin Asinh Atan Atanh Celu Ceil Clip Cos Cosh Elu Erf ErfV2 Exp Floor Gelu HardSigmoid "
+    "HardSwish Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus "
+    "Softsign Sqrt Swish Tan Tanh ThresholdedRelu".split()
 )
 _CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
 """Operators that are steps, or as fast as a look-up."""
@@ -67,8 +67,8 @@ def find_tables(
     opsets: Sequence[Any],
     lower: Lower,
 ) -> dict[str, Table]:
-    """The tensors of a graph of the chip's types that look-ups can make, which somebody takes for something else than
-    another look-up; `lower` says what the graph's operators compute."""
+    """The tensors of a graph of the chip's types that look-ups can make, which somebody takes for something else
+    than another look-up; `lower` says what the graph's operators compute."""
     constants = _find_constants(graph)
     regions = _find_regions(graph.node, shapes, halves, constants)
     worth = {name: region for name, region in regions.items() if region.is_worth(graph.node)}
@@ -133,7 +133,7 @@ def _compute(
     opsets: Sequence[Any],
     lower: Lower,
 ) -> npt.NDArray[np.float16]:
-    """The region's values of all halves. Its tensors are named anew, so that the same function is computed once."""
+    """The region's values of all halves. Its tensors are named anew: the same function is computed once."""
     names = {region.root: "x", "": ""}
     copies: list[onnx.NodeProto] = []
     values: list[onnx.TensorProto] = []

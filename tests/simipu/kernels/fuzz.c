@@ -219,7 +219,7 @@ static void release(void *owner, void *memory) {
     free(memory);
 }
 
-static const struct machine MACHINE = {NULL, run_parallel, allocate, release};
+static const struct machine MACHINE = {NULL, run_parallel, allocate, release, 2};
 
 /* --- cases --------------------------------------------------------------------------------------------------- */
 

@@ -21,7 +21,7 @@ TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "uint8": 
 NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
 KEPT, ROUNDED = 0, 1
 
-SUMS = {"block": 16, "nan_on_overflow": 0}
+SUMS = {"block": 16, "nan_on_overflow": 0, "threads": 2}
 PRODUCT = {
     **SUMS,
     **dict.fromkeys(
