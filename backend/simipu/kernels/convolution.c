@@ -66,8 +66,11 @@ static void copy_row(const struct geometry *g, int64_t from, int64_t phase, floa
         for (int64_t x = first; x < last; x += LANES) store_some(to + x, load_some(floats + x, last - x), last - x);
     else if (step == 1)
         widen(&c->source, from + first - before, last - first, to + first);
-    else if (c->source.element == FLOAT)
-        for (int64_t x = first; x < last; x++) to[x] = floats[x * step];
+    else if (c->source.element == FLOAT) {
+        int64_t x = first;
+        for (; step == 2 && x + LANES < last; x += LANES) v_store(to + x, v_evens(floats + 2 * x));
+        for (; x < last; x++) to[x] = floats[x * step];
+    }
     else
         for (int64_t x = first; x < last; x++) widen(&c->source, from + x * step + phase - before, 1, to + x);
     for (int64_t x = last; x < size; x++) to[x] = 0;

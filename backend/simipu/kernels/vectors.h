@@ -211,6 +211,13 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 typedef int32_t Lanes __attribute__((vector_size(LANES * 4)));
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 
+/* Every other one of 2 * LANES floats. */
+INLINE V v_evens(const float *from) {
+    Lanes evens;
+    for (int lane = 0; lane < LANES; lane++) evens[lane] = 2 * lane;
+    return (V)__builtin_shuffle((Floats)v_load(from), (Floats)v_load(from + LANES), evens);
+}
+
 INLINE void v_exchange(V rows[LANES], int step) {
     Lanes low, high; /* of each lane where it comes from: of the first register, or from LANES on of the second */
     for (int lane = 0; lane < LANES; lane++) {

@@ -248,7 +248,7 @@ class _Lowering:
             return False
         operands = self._operands_of(node)
         if node.op_type in CONVOLUTIONS:
-            # ONNX Runtime's own convolutions, of filters that it rearranges, are faster than a kernel that sums
+            # Its own convolutions, of filters that it rearranges, are faster than a kernel that sums
             # in float; those of zeros between positions are worth multiplying for the order of sums only.
             return operands.block > 0 and len(operands.right) in _FIELD_AXES
         return min(len(operands.left), len(operands.right)) >= _MATRIX_AXES

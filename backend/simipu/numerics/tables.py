@@ -67,8 +67,8 @@ def find_tables(
     opsets: Sequence[Any],
     lower: Lower,
 ) -> dict[str, Table]:
-    """The tensors of a graph of the chip's types that look-ups can make, which somebody takes for something else
-    than another look-up; `lower` says what the graph's operators compute."""
+    """The tensors of a graph of the chip's types that look-ups can make, which somebody takes for something
+    else than another look-up; `lower` says what its operators compute."""
     constants = _find_constants(graph)
     regions = _find_regions(graph.node, shapes, halves, constants)
     worth = {name: region for name, region in regions.items() if region.is_worth(graph.node)}
