@@ -52,14 +52,25 @@ static int is_copied(const struct geometry *g) {
     return c->source.element != FLOAT;
 }
 
-/* A row of the padded field, one phase of it: what is inside of the field, zeros around. */
-static void copy_row(const struct geometry *g, int64_t from, int64_t phase, float *to) {
+/* Of a phase of a padded row, the positions that are inside of the field. */
+struct inside {
+    int64_t phase, first, last;
+};
+
+static struct inside find_inside(const struct geometry *g, int64_t phase) {
     const struct convolution *c = g->of;
     int64_t step = c->strides[2], before = c->before[2], end = before + c->field[2], size = g->sizes[2];
     int64_t first = before > phase ? divide_up(before - phase, step) : 0;
     int64_t last = end > phase ? divide_up(end - phase, step) : 0;
     first = first < size ? first : size;
-    last = last < first ? first : last < size ? last : size;
+    return (struct inside){phase, first, last < first ? first : last < size ? last : size};
+}
+
+/* A row of the padded field, one phase of it: what is inside of the field, zeros around. */
+static void copy_row(const struct geometry *g, int64_t from, const struct inside *inside, float *to) {
+    const struct convolution *c = g->of;
+    int64_t step = c->strides[2], before = c->before[2], size = g->sizes[2];
+    int64_t phase = inside->phase, first = inside->first, last = inside->last;
     const float *floats = (const float *)c->source.data + from + phase - before;
     for (int64_t x = 0; x < first; x++) to[x] = 0;
     if (step == 1 && c->source.element == FLOAT)
@@ -85,13 +96,14 @@ static void copy_plane(void *data, size_t number) {
     for (int64_t phase = 0; phase < phases; phase++) {
         int64_t px = phase % g->phases[2], py = phase / g->phases[2] % g->phases[1];
         int64_t pz = phase / g->phases[2] / g->phases[1];
+        struct inside inside = find_inside(g, px);
         for (int64_t z = 0; z < g->sizes[0]; z++)
             for (int64_t y = 0; y < g->sizes[1]; y++, to += g->sizes[2]) {
                 int64_t at_z = z * c->strides[0] + pz - c->before[0], at_y = y * c->strides[1] + py - c->before[1];
                 if (at_z < 0 || at_z >= c->field[0] || at_y < 0 || at_y >= c->field[1])
                     memset(to, 0, (size_t)g->sizes[2] * sizeof *to);
                 else
-                    copy_row(g, from + (at_z * c->field[1] + at_y) * c->field[2], px, to);
+                    copy_row(g, from + (at_z * c->field[1] + at_y) * c->field[2], &inside, to);
             }
     }
 }
@@ -266,24 +278,21 @@ static struct panel pack_windows(struct supply *supply, const struct part *part,
     return (struct panel){held, PANEL, 0};
 }
 
-static const float *take_filters(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
-                                 float *held, ptrdiff_t *between) {
+static void take_filters(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
+                         float *held, const float **lefts) {
     const struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
     const struct operand *filters = &g->of->filters;
     int64_t size = g->of->channels * g->taps, start = from->filters + row * size;
-    if (filters->element == FLOAT && part->span) {
-        *between = size;
-        return (const float *)filters->data + start + part->low;
-    }
-    *between = HELD_CHANNELS;
     for (int i = 0; i < rows; i++, start += size, held += HELD_CHANNELS) {
-        if (part->span)
+        lefts[i] = held;
+        if (filters->element == FLOAT && part->span)
+            lefts[i] = (const float *)filters->data + start + part->low;
+        else if (part->span)
             widen(filters, start + part->low, part->span, held);
         else
             for (int k = 0; k < part->channels; k++) widen(filters, start + g->terms[first + k].weight, 1, held + k);
     }
-    return held - rows * HELD_CHANNELS;
 }
 
 static struct supply *supply_field(const void *owner, int64_t batch, int64_t group, void *held) {
@@ -297,19 +306,74 @@ static struct supply *supply_field(const void *owner, int64_t batch, int64_t gro
     return &made->supply;
 }
 
+/* The other way round: positions are rows, read where they lie, and outputs columns, their filters turned. */
+static struct panel pack_filters(struct supply *supply, const struct part *part, int64_t first, int64_t column,
+                                 int columns, int rows, float *held) {
+    const struct field_supply *from = (struct field_supply *)supply;
+    const struct geometry *g = from->geometry;
+    (void)rows;
+    int64_t size = g->of->channels * g->taps;
+    int places[HELD_CHANNELS]; /* in the part, of weights as they lie */
+    memset(places, -1, (size_t)part->span * sizeof *places);
+    for (int k = 0; k < part->channels; k++) places[g->terms[first + k].weight - part->low] = k;
+    pack_turned(&g->of->filters, from->filters + column * size + part->low, size, (int)part->span, places, columns,
+                held);
+    return (struct panel){held, PANEL, 0};
+}
+
+static int cut_turned(struct supply *supply, int64_t first, struct part *part) {
+    const struct geometry *g = ((struct field_supply *)supply)->geometry;
+    if (!cut_terms(supply, first, part)) return 0;
+    for (int k = 0; k < part->channels; k++) part->offsets[k] = (int)g->terms[first + k].plane;
+    return 1;
+}
+
+static void take_windows(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
+                         float *held, const float **lefts) {
+    const struct field_supply *from = (struct field_supply *)supply;
+    const struct geometry *g = from->geometry;
+    (void)part, (void)first, (void)held;
+    for (int i = 0; i < rows; i++) {
+        struct stretch stretch;
+        find_stretches(g, row + i, 1, &stretch);
+        lefts[i] = from->field + stretch.start;
+    }
+}
+
+static struct supply *supply_turned(const void *owner, int64_t batch, int64_t group, void *held) {
+    struct supply *made = supply_field(owner, batch, group, held);
+    *made = (struct supply){cut_turned, pack_filters, take_windows};
+    return made;
+}
+
+enum { MOST_TURNED = 64 }; /* positions: more have few idle lanes beside them */
+
+/* Whether turning the filters, which takes about half as long as multiplying each by one register of positions, is
+   less than the work that is lost on registers that are not full. */
+static int is_turned(const struct geometry *g) {
+    const struct convolution *c = g->of;
+    int64_t registers = divide_up(g->positions, LANES);
+    int is_near = c->channels * g->plane < INT32_MAX && c->channels * g->taps < INT32_MAX;
+    int has_spans = g->unit || g->taps == 1; /* parts are weights that lie together */
+    int is_small = g->positions <= MOST_TURNED && c->outputs >= LANES;
+    return is_near && has_spans && is_small && 2 * (registers * LANES - g->positions) > LANES;
+}
+
 static void convolve_blocks(const struct geometry *g, const struct machine *machine) {
     const struct convolution *c = g->of;
+    int turned = is_turned(g);
     struct job job = {
         .batches = c->batches,
         .groups = c->groups,
-        .rows = c->outputs,
-        .columns = g->positions,
+        .rows = turned ? g->positions : c->outputs,
+        .columns = turned ? c->outputs : g->positions,
+        .is_turned = turned,
         .rule = c->nan_on_overflow ? NO_OVERFLOW : BOUNDED,
         .is_rounded = c->block > 0,
         .program = &c->program,
         .values = c->values,
         .result = c->result,
-        .supply = supply_field,
+        .supply = turned ? supply_turned : supply_field,
         .owner = g,
     };
     run_job(&job, g->num_terms, machine);

@@ -32,7 +32,7 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
     int64_t start = from->right_start + first * product->right_channel + column * product->right_column;
     struct panel packed = {held, PANEL, 0};
     if (product->right_column != 1) {
-        pack_turned(&product->right, start, product->right_column, part->channels, columns, held);
+        pack_turned(&product->right, start, product->right_column, part->channels, part->offsets, columns, held);
         return packed;
     }
     if (rows <= FEW_ROWS && product->right.element == HALF && columns % LANES == 0)
@@ -45,25 +45,21 @@ static struct panel pack_product(struct supply *supply, const struct part *part,
     return packed;
 }
 
-static const float *take_product(struct supply *supply, const struct part *part, int64_t first, int64_t row,
-                                 int rows, float *held, ptrdiff_t *between) {
+static void take_product(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
+                         float *held, const float **lefts) {
     const struct product_supply *from = (struct product_supply *)supply;
     const struct product *product = from->product;
     int64_t start = from->left_start + row * product->left_row + first * product->left_channel;
-    if (product->left.element == FLOAT && product->left_channel == 1) {
-        *between = product->left_row;
-        return (const float *)product->left.data + start;
-    }
-    *between = HELD_CHANNELS;
-    for (int i = 0; i < rows; i++) {
-        float *to = held + i * HELD_CHANNELS;
-        int64_t at = start + i * product->left_row;
-        if (product->left_channel == 1)
-            widen(&product->left, at, part->channels, to);
+    for (int i = 0; i < rows; i++, start += product->left_row, held += HELD_CHANNELS) {
+        lefts[i] = held;
+        if (product->left_channel != 1)
+            for (int k = 0; k < part->channels; k++)
+                widen(&product->left, start + k * product->left_channel, 1, held + k);
+        else if (product->left.element == FLOAT)
+            lefts[i] = (const float *)product->left.data + start;
         else
-            for (int k = 0; k < part->channels; k++) widen(&product->left, at + k * product->left_channel, 1, to + k);
+            widen(&product->left, start, part->channels, held);
     }
-    return held;
 }
 
 static struct supply *supply_product(const void *owner, int64_t batch, int64_t group, void *held) {

@@ -21,13 +21,14 @@ struct supply {
        channel with zeros up to whole registers, of which it may write LANES too many, or where it lies. */
     struct panel (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
                          int rows, float *held);
-    /* Rows of the left: where the first one's offsets count from, and the elements from row to row. */
-    const float *(*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
-                         float *held, ptrdiff_t *between);
+    /* Rows of the left: where the offsets of each count from. */
+    void (*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows, float *held,
+                 const float **lefts);
 };
 
 struct job {
     int64_t batches, groups, rows, columns; /* rows and columns of a group */
+    int is_turned; /* rows of the result are the job's columns */
     int64_t row_blocks, row_block, column_blocks, column_block;
     enum rule rule;         /* of totals that became infinite */
     int is_rounded;
@@ -41,12 +42,12 @@ struct job {
 
 enum { SUPPLY_BYTES = 8192, HELD_CHANNELS = 2048 };
 
-typedef int tile_function(const struct part *, const float *, ptrdiff_t, const struct panel *, float *, ptrdiff_t);
+typedef int tile_function(const struct part *, const float *const *, const struct panel *, float *);
 
 #define TILE_OF(name, rows, vectors, rule, is_half)                                                              \
-    static int name##rows##x##vectors(const struct part *p, const float *l, ptrdiff_t r, const struct panel *b, \
-                                      float *t, ptrdiff_t n) {                                                  \
-        return multiply_tile(p, rows, vectors, rule, is_half, l, r, b, t, n);                                   \
+    static int name##rows##x##vectors(const struct part *part, const float *const *lefts,                       \
+                                      const struct panel *right, float *totals) {                               \
+        return multiply_tile(part, rows, vectors, rule, is_half, lefts, right, totals, MOST_COLUMNS);           \
     }
 #define TILE(rows, vectors)                                                                                     \
     TILE_OF(tile_h, rows, vectors, HALVES, 0)                                                                   \
@@ -72,32 +73,32 @@ static tile_function *const HALF_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAME
 static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAMES_F)}, {TILES(NAMES_FD)}};
 
 /* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
-static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule, const float *left,
-                           ptrdiff_t left_row, const struct panel *right, float *totals, ptrdiff_t totals_row) {
+static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule,
+                           const float *const *lefts, const struct panel *right, float *totals) {
     if (rule == BOUNDED && right->is_half)
-        multiply_tile(part, rows, vectors, BOUNDED, 1, left, left_row, right, totals, totals_row);
+        multiply_tile(part, rows, vectors, BOUNDED, 1, lefts, right, totals, MOST_COLUMNS);
     else if (rule == BOUNDED)
-        multiply_tile(part, rows, vectors, BOUNDED, 0, left, left_row, right, totals, totals_row);
+        multiply_tile(part, rows, vectors, BOUNDED, 0, lefts, right, totals, MOST_COLUMNS);
     else
-        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->is_half, left, left_row, right, totals, totals_row);
+        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->is_half, lefts, right, totals, MOST_COLUMNS);
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
-                           const float *left, ptrdiff_t left_row, const struct panel *right, int is_first, float *totals) {
+                           const float *const *lefts, const struct panel *right, int is_first, float *totals) {
     if (!job->is_rounded) {
-        FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS);
+        FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals);
         return;
     }
     float before[TILE_ROWS][PANEL];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
     for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * MOST_COLUMNS, bytes);
-    if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, left, left_row, right, totals, MOST_COLUMNS)) return;
+    if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals)) return;
     for (int i = 0; i < rows; i++)
         if (is_first)
             memset(totals + i * MOST_COLUMNS, 0, bytes);
         else
             memcpy(totals + i * MOST_COLUMNS, before[i], bytes);
-    multiply_again(part, rows, vectors, job->rule, left, left_row, right, totals, MOST_COLUMNS);
+    multiply_again(part, rows, vectors, job->rule, lefts, right, totals);
 }
 
 /* Rows count through all groups. */
@@ -108,6 +109,19 @@ static void finish_rows(const struct job *job, int64_t batch, int64_t row, int r
         find_operands(job->program, job->values, batch, row + i, column, operands);
         float *to = job->result + (batch * job->groups * job->rows + row + i) * job->columns + column;
         run_steps(job->program, operands, totals + i * MOST_COLUMNS, to, columns);
+    }
+}
+
+/* The same where columns of the job are rows of the result. */
+static void finish_columns(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column, int columns,
+                           const float *totals) {
+    struct operand_run operands[MOST_OPERANDS];
+    float run[MOST_ROWS];
+    for (int i = 0; i < rows; i++) {
+        for (int j = 0; j < columns; j++) run[j] = totals[j * MOST_COLUMNS + i];
+        find_operands(job->program, job->values, batch, row + i, column, operands);
+        float *to = job->result + (batch * job->groups * job->columns + row + i) * job->rows + column;
+        run_steps(job->program, operands, run, to, columns);
     }
 }
 
@@ -140,14 +154,17 @@ static void run_task(void *data, size_t number) {
         }
         for (int i = 0; i < rows; i += TILE_ROWS) {
             int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
-            ptrdiff_t between;
-            const float *left = supply->take(supply, &part, first, row + i, some, held, &between);
+            const float *lefts[TILE_ROWS];
+            supply->take(supply, &part, first, row + i, some, held, lefts);
             for (int panel = 0; panel < panels; panel++)
-                multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, left, between,
+                multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, lefts,
                                packed + panel, !first, totals + i * MOST_COLUMNS + starts[panel]);
         }
     }
-    finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
+    if (job->is_turned)
+        finish_columns(job, batch, group * job->columns + column, columns, row, rows, totals);
+    else
+        finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
 }
 
 /* A register of neighbouring elements of any kind, exactly; zeros after `count`. */
@@ -176,17 +193,19 @@ static void widen(const struct operand *from, int64_t at, int64_t count, float *
 }
 
 /* A panel of columns that lie `between` elements apart, each one's channels neighbours: turned, LANES of both at a
-   time. `columns` <= PANEL; what is missing are zeros. */
-static void pack_turned(const struct operand *from, int64_t start, int64_t between, int channels, int columns,
-                        float *panel) {
+   time. `columns` <= PANEL; what is missing are zeros. `places` says which row of the panel each channel is; -1:
+   none. */
+static void pack_turned(const struct operand *from, int64_t start, int64_t between, int channels, const int *places,
+                        int columns, float *panel) {
     for (int j = 0; j < PANEL; j += LANES)
-        for (int k = 0; k < channels; k += LANES) {
+        for (int k = 0; k < channels && j < columns; k += LANES) {
             V rows[LANES];
             int some = channels - k < LANES ? channels - k : LANES;
             for (int i = 0; i < LANES; i++)
                 rows[i] = j + i < columns ? take_some(from, start + (j + i) * between + k, some) : v_all(0);
             v_turn(rows);
-            for (int i = 0; i < some; i++) v_store(panel + (k + i) * PANEL + j, rows[i]);
+            for (int i = 0; i < some; i++)
+                if (places[k + i] >= 0) v_store(panel + places[k + i] * PANEL + j, rows[i]);
         }
 }
 

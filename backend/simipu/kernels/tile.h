@@ -59,13 +59,13 @@ struct panel {
 };
 
 /* sums += a channel of the left times its row of the right. */
-INLINE void multiply_channel(int rows, int vectors, const float *left, ptrdiff_t left_row, const void *right,
+INLINE void multiply_channel(int rows, int vectors, const float *const *lefts, int offset, const void *right,
                              int is_half, V sums[TILE_ROWS][TILE_VECTORS]) {
     V columns[TILE_VECTORS];
     for (int j = 0; j < vectors; j++)
         columns[j] = is_half ? v_widen((const uint16_t *)right + j * LANES) : v_load((const float *)right + j * LANES);
     for (int i = 0; i < rows; i++) {
-        V value = v_all(left[i * left_row]);
+        V value = v_all(lefts[i][offset]);
         for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
     }
 }
@@ -83,7 +83,7 @@ INLINE void add_row(int vectors, enum rule rule, const float *sums, float *total
    The sums of a block are set aside and added to the totals, a row with each channel, while the next block is
    multiplied: rounding takes the units that multiplying leaves idle. */
 INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, int is_half,
-                         const float *left, ptrdiff_t left_row, const struct panel *panel, float *totals,
+                         const float *const *lefts, const struct panel *panel, float *totals,
                          ptrdiff_t totals_row) {
     _Alignas(64) float aside[TILE_ROWS * PANEL] = {0};
     const char *right = panel->data;
@@ -95,11 +95,11 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
             for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
         int end = part->ends[block], row = block ? 0 : rows;
         for (; row < rows && channel < end; row++, channel++, right += between) {
-            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, is_half, sums);
+            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, is_half, sums);
             add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         }
         for (; channel < end; channel++, right += between)
-            multiply_channel(rows, vectors, left + part->offsets[channel], left_row, right, is_half, sums);
+            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, is_half, sums);
         for (; row < rows; row++) add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) v_store(aside + i * PANEL + j * LANES, sums[i][j]);
