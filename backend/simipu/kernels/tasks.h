@@ -42,12 +42,12 @@ struct job {
 
 enum { SUPPLY_BYTES = 8192, HELD_CHANNELS = 2048 };
 
-typedef int tile_function(const struct part *, const float *const *, const struct panel *, float *);
+typedef int tile_function(const struct part *, const float *const *, const struct panel *, float *, ptrdiff_t);
 
 #define TILE_OF(name, rows, vectors, rule, is_half)                                                              \
     static int name##rows##x##vectors(const struct part *part, const float *const *lefts,                       \
-                                      const struct panel *right, float *totals) {                               \
-        return multiply_tile(part, rows, vectors, rule, is_half, lefts, right, totals, MOST_COLUMNS);           \
+                                      const struct panel *right, float *totals, ptrdiff_t pitch) {              \
+        return multiply_tile(part, rows, vectors, rule, is_half, lefts, right, totals, pitch);                  \
     }
 #define TILE(rows, vectors)                                                                                     \
     TILE_OF(tile_h, rows, vectors, HALVES, 0)                                                                   \
@@ -74,51 +74,52 @@ static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAM
 
 /* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
 static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule,
-                           const float *const *lefts, const struct panel *right, float *totals) {
+                           const float *const *lefts, const struct panel *right, float *totals, ptrdiff_t pitch) {
     if (rule == BOUNDED && right->is_half)
-        multiply_tile(part, rows, vectors, BOUNDED, 1, lefts, right, totals, MOST_COLUMNS);
+        multiply_tile(part, rows, vectors, BOUNDED, 1, lefts, right, totals, pitch);
     else if (rule == BOUNDED)
-        multiply_tile(part, rows, vectors, BOUNDED, 0, lefts, right, totals, MOST_COLUMNS);
+        multiply_tile(part, rows, vectors, BOUNDED, 0, lefts, right, totals, pitch);
     else
-        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->is_half, lefts, right, totals, MOST_COLUMNS);
+        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->is_half, lefts, right, totals, pitch);
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
-                           const float *const *lefts, const struct panel *right, int is_first, float *totals) {
+                           const float *const *lefts, const struct panel *right, int is_first, float *totals,
+                           ptrdiff_t pitch) {
     if (!job->is_rounded) {
-        FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals);
+        FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals, pitch);
         return;
     }
     float before[TILE_ROWS][PANEL];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
-    for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * MOST_COLUMNS, bytes);
-    if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals)) return;
+    for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * pitch, bytes);
+    if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals, pitch)) return;
     for (int i = 0; i < rows; i++)
         if (is_first)
-            memset(totals + i * MOST_COLUMNS, 0, bytes);
+            memset(totals + i * pitch, 0, bytes);
         else
-            memcpy(totals + i * MOST_COLUMNS, before[i], bytes);
-    multiply_again(part, rows, vectors, job->rule, lefts, right, totals);
+            memcpy(totals + i * pitch, before[i], bytes);
+    multiply_again(part, rows, vectors, job->rule, lefts, right, totals, pitch);
 }
 
 /* Rows count through all groups. */
 static void finish_rows(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column, int columns,
-                        const float *totals) {
+                        const float *totals, ptrdiff_t pitch) {
     struct operand_run operands[MOST_OPERANDS];
     for (int i = 0; i < rows; i++) {
         find_operands(job->program, job->values, batch, row + i, column, operands);
         float *to = job->result + (batch * job->groups * job->rows + row + i) * job->columns + column;
-        run_steps(job->program, operands, totals + i * MOST_COLUMNS, to, columns);
+        run_steps(job->program, operands, totals + i * pitch, to, columns);
     }
 }
 
 /* The same where columns of the job are rows of the result. */
 static void finish_columns(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column, int columns,
-                           const float *totals) {
+                           const float *totals, ptrdiff_t pitch) {
     struct operand_run operands[MOST_OPERANDS];
     float run[MOST_ROWS];
     for (int i = 0; i < rows; i++) {
-        for (int j = 0; j < columns; j++) run[j] = totals[j * MOST_COLUMNS + i];
+        for (int j = 0; j < columns; j++) run[j] = totals[j * pitch + i];
         find_operands(job->program, job->values, batch, row + i, column, operands);
         float *to = job->result + (batch * job->groups * job->columns + row + i) * job->rows + column;
         run_steps(job->program, operands, run, to, columns);
@@ -139,12 +140,12 @@ static void run_task(void *data, size_t number) {
     struct part part;
 
     struct supply *supply = job->supply(job->owner, batch, group, supply_memory);
-    memset(totals, 0, (size_t)rows * MOST_COLUMNS * sizeof *totals);
     /* Panels of about as many registers each. */
-    int registers = (columns + LANES - 1) / LANES, panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
+    int registers = (columns + LANES - 1) / LANES, pitch = registers * LANES, panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
     int starts[MOST_PANELS + 1];
     struct panel packed[MOST_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
+    memset(totals, 0, (size_t)rows * pitch * sizeof *totals);
     for (int64_t first = 0; supply->cut(supply, first, &part); first += part.channels) {
         ptrdiff_t size = part.channels * PANEL;
         for (int panel = 0; panel < panels; panel++) {
@@ -158,13 +159,13 @@ static void run_task(void *data, size_t number) {
             supply->take(supply, &part, first, row + i, some, held, lefts);
             for (int panel = 0; panel < panels; panel++)
                 multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, lefts,
-                               packed + panel, !first, totals + i * MOST_COLUMNS + starts[panel]);
+                               packed + panel, !first, totals + i * pitch + starts[panel], pitch);
         }
     }
     if (job->is_turned)
-        finish_columns(job, batch, group * job->columns + column, columns, row, rows, totals);
+        finish_columns(job, batch, group * job->columns + column, columns, row, rows, totals, pitch);
     else
-        finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals);
+        finish_rows(job, batch, group * job->rows + row, rows, column, columns, totals, pitch);
 }
 
 /* A register of neighbouring elements of any kind, exactly; zeros after `count`. */
