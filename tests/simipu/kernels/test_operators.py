@@ -4,12 +4,14 @@ refuse. What they compute is held against plain loops in test_fuzz.py."""
 from __future__ import annotations
 
 import os
+import random
 
 import numpy as np
 import onnxruntime
 import pytest
 from half_emulation import convolve, multiply, to_half
 from onnx import TensorProto, helper
+from simipu import GraphOptions, RunError, computed
 from simipu.computed import ORT_ERRORS
 from simipu.kernels import LIBRARY, find_kernels
 from simipu.numerics.quarter import F143, decode
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.skipif(not find_kernels().are_there, reason=find_kernel
 USED = os.environ.get("SIMIPU_TESTED_LIBRARY", str(LIBRARY))
 """Another build, as `make fuzz` makes one with sanitizers."""
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "uint8": TensorProto.UINT8}
+ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
 KEPT, ROUNDED = 0, 1
 
@@ -40,7 +43,7 @@ CHAIN = {"nan_on_overflow": 0}
 DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
 
 
-def make_session(op_type, feeds, steps=(), numbers=None, threads=1, **attributes):
+def make_model(op_type, feeds, steps=(), numbers=None, **attributes):
     """A model of one node; an attribute that is None is left out, and so is an input."""
     given = {name: value for name, value in {**DEFAULTS[op_type], **attributes}.items() if value is not None}
     if steps:
@@ -56,13 +59,16 @@ def make_session(op_type, feeds, steps=(), numbers=None, threads=1, **attributes
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "one", inputs, [result])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("simipu", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+
+
+def make_session(*args, threads=1, **attributes):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     options.register_custom_ops_library(USED)
     return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        make_model(*args, **attributes), options, providers=["CPUExecutionProvider"], enable_fallback=0
     )
 
 
@@ -402,3 +408,57 @@ def test_too_large_is_refused_without_trying(op_type, feeds, attributes):
     steps = [(ADD, KEPT, 0)] if op_type == "Chain" else []
     with pytest.raises(ORT_ERRORS, match=r"elements|allocate|Available memory|bad_alloc|overflow"):
         run(op_type, feeds, steps, **attributes)
+
+
+NUMBERS = [0, 1, 2, 4, 16, -1, 129, 2**31 - 1, 2**31, HUGE, -(1 << 63)]
+
+
+def draw_node(draw):
+    """A node that is right but for some of what it has."""
+    op_type = draw.choice(list(DEFAULTS))
+    attributes = dict(DEFAULTS[op_type])
+    for name, value in attributes.items():
+        if draw.random() < 0.1:
+            attributes[name] = (
+                [draw.choice(NUMBERS) for _ in value] if isinstance(value, list) else draw.choice(NUMBERS)
+            )
+    shapes = {"Product": [[3, 5, 8], [8, 4]], "Conv": [[2, 4, 6, 6], [3, 4, 2, 2]], "Chain": [[3, 5, 8]]}[
+        op_type
+    ]
+    shapes += [draw.choice([[], [4], [5, 1], [3, 5, 4], [3, 1, 1], [5, 8]]) for _ in range(draw.randrange(3))]
+    if draw.random() < 0.4:
+        changed = draw.choice(shapes)
+        changed[:] = draw.choice([changed[1:], [1, *changed], [draw.randrange(9) for _ in changed]])
+    feeds = [
+        np.ones(shape, draw.choice([np.float32, np.float16, np.float16, np.float32, np.uint8]))
+        for shape in shapes
+    ]
+    steps = [
+        (
+            draw.randrange(-1, 13),
+            draw.randrange(5),
+            draw.randrange(-2, 3),
+            draw.choice([0.5, 2.0, np.nan, 3.0]),
+        )
+        for _ in range(draw.choice([0, 0, 1, 3]))
+    ]
+    return op_type, feeds, steps, attributes
+
+
+@pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
+def test_nodes_at_random_are_refused_or_computed(monkeypatch):
+    """None crashes, reads beyond its tensors (under a sanitizer), or takes more memory than there is."""
+    monkeypatch.setattr(computed, "LIBRARY", USED)
+    draw, computed_some, refused = random.Random(1), 0, 0
+    for _ in range(1000):
+        op_type, feeds, steps, attributes = draw_node(draw)
+        try:
+            model = make_model(op_type, feeds, steps, **attributes)
+            graph = computed.OrtGraph(model, {}, GraphOptions(num_threads=1, memory_bytes=1 << 26))
+            (result,) = graph.run(["y"], {f"x{i}": value for i, value in enumerate(feeds)})
+        except (*ORT_ERRORS, RunError):
+            refused += 1
+        else:
+            computed_some += 1
+            assert result.dtype == np.float32
+    assert min(computed_some, refused) > 100
