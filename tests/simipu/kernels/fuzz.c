@@ -174,7 +174,7 @@ static struct program draw_program(const struct layout *layout, int is_half, int
         is_half = step.kind == STEP_TABLE || step.rounding != KEPT;
         steps[count++] = step;
     }
-    return (struct program){count, nan_on_overflow, steps};
+    return (struct program){.num_steps = count, .nan_on_overflow = nan_on_overflow, .steps = steps};
 }
 
 /* --- a machine ----------------------------------------------------------------------------------------------- */
@@ -219,7 +219,8 @@ static void release(void *owner, void *memory) {
     free(memory);
 }
 
-static const struct machine MACHINE = {NULL, run_parallel, allocate, release, 2};
+static const struct machine MACHINE = {
+    .parallel = run_parallel, .allocate = allocate, .release = release, .threads = 2};
 
 /* --- cases --------------------------------------------------------------------------------------------------- */
 
