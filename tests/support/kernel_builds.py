@@ -17,7 +17,7 @@ from simipu.kernels import build
 
 ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests" / "simipu" / "kernels"
-SANITIZERS = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
+SANITIZERS = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover")
 
 
 @cache
