@@ -17,7 +17,7 @@ import onnxruntime
 import report
 from rich.console import Console
 
-MOST_NODES = 25
+MOST_NODES = 40
 """That are listed."""
 _SUFFIX = "_kernel_time"
 _RUN = "model_run"
@@ -48,7 +48,7 @@ def profiling(prefix: Path) -> Iterator[None]:
 
 def print_tables(prefix: Path, title: str, console: Console) -> None:
     """What the profile called `prefix` says of a run."""
-    # Small functions are tabulated by sessions of their own.
+    # What is computed once, to make a graph ready, has sessions of its own.
     file = max(prefix.parent.glob(f"{prefix.name}_*.json"), key=lambda each: each.stat().st_size)
     events = json.loads(file.read_text())
     runs = [each for each in events if each["name"] == _RUN]
