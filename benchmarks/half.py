@@ -12,8 +12,6 @@ time goes: by operator, and by node, of both.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import math
 import statistics
 import tempfile
@@ -23,24 +21,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import inputs
 import node_times
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnxruntime
 import report
-import repository
-import synthetic
-import weighted
-from commands.recipes import fetch, read_recipes
-from poprt import cli
-from poprt.calibration import Findings
+from compared import NETWORKS, PRECISIONS, Network, compile_network
 from poprt.executable import Executable
 from poprt.programs import MAIN_PROGRAM
-from precisions import PRECISIONS, with_precision
 from rich.console import Console
 from rich.progress import Progress
 from simipu import Direction, GraphOptions
@@ -56,49 +46,6 @@ PIXEL, WORD = 256, 30_522
 """What integers of pictures and of sentences stay below."""
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """An ONNX file, what poprt is told of it but the precision, and the rows of a run."""
-
-    file: Path
-    arguments: Sequence[str] = ()
-    rows: int = 1
-
-
-def _exported(write: Callable[[Path, int], Path], batch: int) -> Callable[[Path], Network]:
-    return lambda folder: Network(write(folder, batch), (), batch)
-
-
-def _example(name: str) -> Callable[[Path], Network]:
-    def find(_folder: Path) -> Network:
-        (recipe,) = read_recipes(repository.EXAMPLES, [name])
-        return Network(fetch(recipe, repository.CACHE), recipe.poprt)
-
-    return find
-
-
-def _small(make: Callable[[], onnx.ModelProto], rows: int) -> Callable[[Path], Network]:
-    def write(folder: Path) -> Network:
-        onnx.save(make(), folder / "model.onnx")
-        return Network(folder / "model.onnx", ("--batch_size", str(repository.BATCH_SIZE)), rows)
-
-    return write
-
-
-NETWORKS: dict[str, Callable[[Path], Network]] = {
-    "resnet50": _exported(weighted.write_resnet50, 1),
-    "bert_base": _exported(weighted.write_bert_base, 1),
-    "bert_base_4": _exported(weighted.write_bert_base, 4),
-    **{name: _example(name) for name in ("document_orientation", "text_recognition")},
-    **{name: _example(name) for name in ("magika", "sentence_similarity")},
-    "mlp": _small(synthetic.make_mlp, 1),
-    "mlp_16": _small(synthetic.make_mlp, repository.BATCH_SIZE),
-    "convnet": _small(synthetic.make_convnet, 1),
-    "convnet_16": _small(synthetic.make_convnet, repository.BATCH_SIZE),
-}
-"""By name; a number is of the rows of a run."""
-
-
 @dataclass(slots=True)
 class Subject:
     """Something that computes, and the median seconds of its runs in each round."""
@@ -107,19 +54,8 @@ class Subject:
     seconds: list[float] = field(default_factory=list)
 
 
-def compile_network(network: Network, precision: str, folder: Path) -> Executable:
-    """The executable as it is served, mapped from its files. What half makes of the outputs is not asked."""
-    words = ["--input_model", str(network.file), *with_precision(network.arguments, precision)]
-    words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
-    told = io.StringIO()
-    with (
-        patch("poprt.compiling.calibrate", return_value=Findings()),
-        contextlib.redirect_stdout(told),
-        contextlib.redirect_stderr(told),
-    ):
-        status = cli.main([*words, "--disable_compilation_progress_bar"])
-    if status:
-        raise SystemExit(f"benchmarks: poprt {' '.join(words)}: {told.getvalue()[-1000:]}")
+def open_executable(folder: Path) -> Executable:
+    """As it is served: mapped from its files."""
     return Executable(sorted((folder / "1").glob("*.popef")))
 
 
@@ -280,7 +216,8 @@ def main() -> None:
                 folder = Path(text)
                 network = NETWORKS[name](folder)
                 executables = {
-                    each: compile_network(network, each, folder / each / name) for each in options.precisions
+                    each: open_executable(compile_network(network, each, folder / each / name))
+                    for each in options.precisions
                 }
                 if options.profile:
                     profile(name, network, executables, options, console)

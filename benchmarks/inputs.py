@@ -18,9 +18,13 @@ Array = npt.NDArray[Any]
 Row = tuple[Array, ...]
 """One row for each input of a model, in the order of its configuration."""
 
-INTEGER_RANGES = {"content": (0, 257), "input_ids": (1000, 30522), "attention_mask": (1, 2)}
-"""What the example models' integer inputs take: bytes and "no byte", word pieces, sentences that fill the
-row."""
+INTEGER_RANGES = {
+    "content": (0, 257),
+    "input_ids": (1000, 30522),
+    "attention_mask": (1, 2),
+    "token_type_ids": (0, 2),
+}
+"""What integer inputs take: bytes and "no byte", word pieces, sentences that fill the row, two of them."""
 OTHER_INTEGERS = (0, 100)
 TOLERANCE = 0.02
 """Of max(1, largest value): answers further apart are answers to different questions. Precision is the tests'

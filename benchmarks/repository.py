@@ -105,20 +105,6 @@ def copy_example(name: str, folder: Path) -> ModelConfig:
     return write_config(folder, read_config(folder))
 
 
-def write_float_twin(folder: Path, recipe: recipes.Recipe) -> ModelConfig:
-    """The example model of a recipe compiled in fp32 instead of fp16."""
-    shutil.copytree(recipe.directory, folder, ignore=shutil.ignore_patterns("*.popef"))
-    fields = json.loads((folder / "recipe.json").read_text())
-    fields["poprt"] = ["fp32" if argument == "fp16" else argument for argument in fields["poprt"]]
-    (folder / "recipe.json").write_text(json.dumps(fields))
-    config = read_config(folder)
-    for tensor in (*config.input, *config.output):
-        tensor.data_type = DataType.TYPE_FP32 if tensor.data_type == DataType.TYPE_FP16 else tensor.data_type
-    write_config(folder, config)
-    recipes.build(folder.parent, only=[folder.name], cache=CACHE)
-    return config
-
-
 def write_python_model(folder: Path, like: ModelConfig, source: str) -> ModelConfig:
     """A model of the python backend with the tensors, batching and instances of `like`."""
     config = ModelConfig()

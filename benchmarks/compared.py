@@ -1,0 +1,123 @@
+"""What is held against ONNX Runtime's fp32: networks, the precisions that each is compiled in, and the share
+of its speed that these have to reach."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import onnx
+import repository
+import synthetic
+import weighted
+from commands.recipes import fetch, read_recipes
+from poprt import cli
+from poprt.calibration import Findings
+from rounds import Goal
+
+_OPTIONS = "--compiler_options"
+_PARTIALS = "partials_type="
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What poprt is told of it; `partials` are the compiler's, or its default."""
+
+    precision: str
+    goal: Goal
+    partials: str = ""
+
+
+PRECISIONS = {
+    "half": Precision("fp16", Goal(0.6)),
+    "float": Precision("fp16", Goal(0.9), "float"),
+    "fp8": Precision("fp8", Goal(0.5)),
+    "fp32": Precision("fp32", Goal(1.0)),
+}
+"""The first two are by their partials: fp16 both."""
+
+
+def with_precision(arguments: Sequence[str], name: str) -> list[str]:
+    """poprt's arguments for a model, with those of another precision in place of their own."""
+    chosen = PRECISIONS[name]
+    kept = [each for each in arguments if not each.startswith(_PARTIALS)]
+    for flag in ("--precision", _OPTIONS):
+        if flag in kept and (flag != _OPTIONS or _takes_none(kept)):
+            place = kept.index(flag)
+            del kept[place : place + (1 if flag == _OPTIONS else 2)]
+    kept += ["--precision", chosen.precision]
+    if not chosen.partials:
+        return kept
+    if _OPTIONS not in kept:
+        kept.append(_OPTIONS)
+    place = kept.index(_OPTIONS) + 1
+    return [*kept[:place], f"{_PARTIALS}{chosen.partials}", *kept[place:]]
+
+
+def _takes_none(arguments: Sequence[str]) -> bool:
+    """Whether nothing follows the flag of the compiler's options."""
+    following = arguments[arguments.index(_OPTIONS) + 1 :]
+    return not following or following[0].startswith("-")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """An ONNX file, what poprt is told of it but the precision, and the rows of a run."""
+
+    file: Path
+    arguments: Sequence[str] = ()
+    rows: int = 1
+
+
+def _exported(write: Callable[[Path, int], Path], batch: int) -> Callable[[Path], Network]:
+    return lambda folder: Network(write(folder, batch), (), batch)
+
+
+def _example(name: str) -> Callable[[Path], Network]:
+    def find(_folder: Path) -> Network:
+        (recipe,) = read_recipes(repository.EXAMPLES, [name])
+        return Network(fetch(recipe, repository.CACHE), recipe.poprt)
+
+    return find
+
+
+def _small(make: Callable[[], onnx.ModelProto], rows: int) -> Callable[[Path], Network]:
+    def write(folder: Path) -> Network:
+        onnx.save(make(), folder / "model.onnx")
+        return Network(folder / "model.onnx", ("--batch_size", str(repository.BATCH_SIZE)), rows)
+
+    return write
+
+
+NETWORKS: dict[str, Callable[[Path], Network]] = {
+    "resnet50": _exported(weighted.write_resnet50, 1),
+    "bert_base": _exported(weighted.write_bert_base, 1),
+    "bert_base_4": _exported(weighted.write_bert_base, 4),
+    **{name: _example(name) for name in ("document_orientation", "text_recognition")},
+    **{name: _example(name) for name in ("magika", "sentence_similarity")},
+    "mlp": _small(synthetic.make_mlp, 1),
+    "mlp_16": _small(synthetic.make_mlp, repository.BATCH_SIZE),
+    "convnet": _small(synthetic.make_convnet, 1),
+    "convnet_16": _small(synthetic.make_convnet, repository.BATCH_SIZE),
+}
+"""By name; a number is of the rows of a run."""
+
+
+def compile_network(network: Network, precision: str, folder: Path) -> Path:
+    """Compile into the model folder, which is returned. What half makes of the outputs is not asked."""
+    words = ["--input_model", str(network.file), *with_precision(network.arguments, precision)]
+    words += ["--triton_model_dir", str(folder), "--output_dir", str(folder)]
+    told = io.StringIO()
+    with (
+        patch("poprt.compiling.calibrate", return_value=Findings()),
+        contextlib.redirect_stdout(told),
+        contextlib.redirect_stderr(told),
+    ):
+        status = cli.main([*words, "--disable_compilation_progress_bar"])
+    if status:
+        raise SystemExit(f"benchmarks: poprt {' '.join(words)}: {told.getvalue()[-1000:]}")
+    return folder
