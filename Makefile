@@ -70,6 +70,10 @@ dist-check: dist
 bench: .venv/dev models
 	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/against_onnxruntime.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/half.py
+	$(BIN)/python benchmarks/kernel_calls.py
+	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/compiling.py
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)

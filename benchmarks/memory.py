@@ -23,15 +23,16 @@ import repository
 import rounds
 import synthetic
 from children import find_children
+from compared import NETWORKS, compile_network
 from rich.table import Table
 from rounds import Goal
 
 STUB = "triton_python_backend_stub"
 SETTLE_SECONDS = 10
-GOALS = (Goal(0.4, at_most=True), Goal(0.1, at_most=True))
-"""As it is, and with sim_prepack off, which computes more slowly."""
+GOALS = (Goal(0.4, at_most=True), Goal(0.1, at_most=True), Goal(0.1, at_most=True))
+"""As it is, with sim_prepack off, which computes more slowly, and in fp16 with half partials."""
 NUM_ROWS = 8
-WEIGHTLESS, UNPACKED = "weightless", "unpacked"
+WEIGHTLESS, UNPACKED, HALF = "weightless", "unpacked", "half"
 MIB = 1 << 20
 
 
@@ -95,23 +96,24 @@ def visit(folder: Path, instances: int, options: argparse.Namespace) -> Visit:
         return Visit(loaded, read_instances(server.pid, instances))
 
 
-def weights_bytes(model: str) -> int:
-    """The size of an example's weights.popef, all but a few kilobytes of it weights; 0 without one."""
-    file = repository.EXAMPLES / model / "1" / "weights.popef"
+def weights_bytes(folder: Path) -> int:
+    """The size of a model's weights.popef, all but a few kilobytes of it weights; 0 without one."""
+    file = folder / "1" / "weights.popef"
     return file.stat().st_size if file.is_file() else 0
 
 
 def write_models(folder: Path, model: str) -> list[Path]:
-    """The model without weights, the example, and its variant; each in a repository of its own."""
-    weightless, example, unpacked = (
-        folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}")
+    """The model without weights, the example, and its variants; each in a repository of its own."""
+    weightless, example, unpacked, half = (
+        folder / name / name for name in (WEIGHTLESS, model, f"{model}_{UNPACKED}", f"{model}_{HALF}")
     )
     repository.write_poplar_model(weightless, synthetic.make_nothing(1))
     repository.copy_example(model, example)
     config = repository.copy_example(model, unpacked)
     config.parameters["sim_prepack"].string_value = "false"
     repository.write_config(unpacked, config)
-    return [weightless, example, unpacked]
+    compile_network(NETWORKS[model](folder), "half", half)
+    return [weightless, example, unpacked, half]
 
 
 def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
@@ -125,20 +127,21 @@ def make_size_table(seen: dict[tuple[str, int], list[Visit]]) -> Table:
     return table
 
 
-def make_ratio_table(
-    title: str, examples: dict[str, list[Visit]], weightless: list[Visit], weights: int
-) -> Table:
+def make_ratio_table(examples: dict[Path, list[Visit]], weightless: list[Visit]) -> Table:
     """What a second instance of each example adds: all of it, and beyond one of a model without weights."""
-    table = report.make_table(
-        title, "model", "all of it", "beyond a model without weights", "goal", "the same, served"
-    )
-    for (model, visits), goal in zip(examples.items(), GOALS, strict=True):
+    columns = ("weights, MiB", "all of it", "beyond a model without weights", "goal", "the same, served")
+    table = report.make_table("what a second instance adds, in units of its weights", "model", *columns)
+    for (folder, visits), goal in zip(examples.items(), GOALS, strict=True):
+        weights = weights_bytes(folder)
         pairs = list(zip(visits, weightless, strict=True))
         whole = [each.loaded / weights for each in visits]
         loaded = [(each.loaded - other.loaded) / weights for each, other in pairs]
         served = [(each.served - other.served) / weights for each, other in pairs]
         beyond = (report.describe_ratio(loaded, goal), report.describe_goal(loaded, goal))
-        table.add_row(model, report.describe_ratio(whole), *beyond, report.describe_ratio(served))
+        table.add_row(
+            *(folder.name, f"{weights / MIB:.1f}", report.describe_ratio(whole)),
+            *(*beyond, report.describe_ratio(served)),
+        )
     return table
 
 
@@ -149,24 +152,26 @@ def main() -> None:
     options = rounds.parse_options(parser, rounds=2, seconds=0.5, concurrency=(16,), quick_rounds=1)
     console = report.make_console()
     perf_analyzer.prepare()
-    models = [recipe.model for recipe in repository.build_examples()]
-    model = options.model or max(models, key=weights_bytes)
-    weights = weights_bytes(model)
-    if not weights:
+    sizes = {
+        recipe.model: weights_bytes(repository.EXAMPLES / recipe.model)
+        for recipe in repository.build_examples()
+    }
+    model = options.model or max(sizes, key=lambda name: sizes[name])
+    if not sizes.get(model):
         parser.error(
             f"{model} has no weights.popef; choose one of "
-            f"{', '.join(filter(weights_bytes, models)) or 'none'}"
+            f"{', '.join(name for name, size in sizes.items() if size) or 'none'}"
         )
     seen: dict[tuple[str, int], list[Visit]] = {}
     with tempfile.TemporaryDirectory() as name:
-        weightless, example, unpacked = write_models(Path(name), model)
+        weightless, example, *variants = write_models(Path(name), model)
+        visited = [(weightless, 2), (example, 1), (example, 2), *((each, 2) for each in variants)]
         for _ in range(options.rounds):
-            for folder, instances in ((weightless, 2), (example, 1), (example, 2), (unpacked, 2)):
+            for folder, instances in visited:
                 seen.setdefault((folder.name, instances), []).append(visit(folder, instances, options))
-    console.print(make_size_table(seen))
-    title = f"what a second instance adds, in units of its {weights / MIB:.1f} MiB of weights"
-    examples = {folder.name: seen[folder.name, 2] for folder in (example, unpacked)}
-    console.print(make_ratio_table(title, examples, seen[WEIGHTLESS, 2], weights))
+        console.print(make_size_table(seen))
+        examples = {folder: seen[folder.name, 2] for folder in (example, *variants)}
+        console.print(make_ratio_table(examples, seen[WEIGHTLESS, 2]))
     console.print(
         f"Medians of {options.rounds} rounds (least..greatest). Served: with the working memory of the "
         "runs, which"

@@ -22,8 +22,9 @@ from rich.progress import Progress
 
 QUICK_ROUNDS, QUICK_SECONDS = 2, 0.1
 WARM_UP_SECONDS = 0.1
-MIN_BURSTS = 10
-"""Answers to as many requests as are in flight, over the windows of a measurement."""
+MIN_BURSTS, LARGEST_WINDOW_SECONDS = 10, 4.0
+"""Answers to as many requests as are in flight, over the windows of a measurement; no window is lengthened
+for more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ def _warm_up(url: str, comparisons: Sequence[Comparison]) -> list[float]:
             perf_analyzer.measure(url, each.model, at_once, each.input_data, WARM_UP_SECONDS)
             for each in comparison.subjects
         ]
-        windows.append(MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS)
+        window = MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS
+        windows.append(min(window, LARGEST_WINDOW_SECONDS))
     return windows
 
 

@@ -1,0 +1,60 @@
+"""How long a model takes to get ready to compute: in half beside fp32, from its PopEF file, in this process
+and interleaved."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import report
+from compared import NETWORKS, compile_network
+from poprt.executable import Executable
+from poprt.programs import MAIN_PROGRAM
+from rounds import Goal
+from simipu import GraphOptions
+from simipu.isolation import open_graph
+
+MODELS = ("resnet50", "bert_base")
+PRECISIONS = ("fp32", "half")
+GOAL = Goal(1.5, at_most=True)
+
+
+def time_load(folder: Path) -> float:
+    """Seconds from the files to a graph that can be run."""
+    start = time.perf_counter()
+    executable = Executable(sorted((folder / "1").glob("*.popef")))
+    simulated = executable.executable
+    weights = {each.name: each.array() for each in simulated.constants} | executable.weights
+    graph = open_graph(simulated.program(MAIN_PROGRAM), weights, GraphOptions(), simulated.numerics)
+    taken = time.perf_counter() - start
+    graph.close()
+    return taken
+
+
+def main() -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--rounds", type=int, default=7, help="(default %(default)s)")
+    options, _ = parser.parse_known_args()  # what other benchmarks are told of windows means nothing here
+    console = report.make_console()
+    columns = ("model", "fp32, s", "half, s", "half / fp32", "goal")
+    table = report.make_table(f"load, medians of {options.rounds} rounds", *columns)
+    for model in MODELS:
+        with tempfile.TemporaryDirectory() as name:
+            network = NETWORKS[model](Path(name))
+            folders = [compile_network(network, each, Path(name, each, model)) for each in PRECISIONS]
+            for folder in folders:
+                time_load(folder)  # brings the files into memory
+            rounds = [[time_load(folder) for folder in folders] for _ in range(options.rounds)]
+        ratios = [half / whole for whole, half in rounds]
+        seconds = [statistics.median(each) for each in zip(*rounds, strict=True)]
+        described = (report.describe_ratio(ratios, GOAL), report.describe_goal(ratios, GOAL))
+        table.add_row(model, *(f"{each:.2f}" for each in seconds), *described)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
