@@ -34,6 +34,7 @@ from onnxgraph.edit import forget_values
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
+from simipu.numerics.functions import function_of
 from simipu.numerics.fusing import Dims, fuse
 from simipu.numerics.kernels import (
     BINARY,
@@ -406,6 +407,10 @@ class _Lowering:
         return make_kernel(CHAIN, [source], result, [step], nan_on_overflow=overflow)
 
     def _round_results(self, node: onnx.NodeProto, results: list[str]) -> list[onnx.NodeProto]:
+        if make := function_of(node):
+            chain = Chain(f"{results[0]}/function")
+            self._round(chain, make(chain, node), operator_of(node).rounding_of(node), results[0])
+            return chain.nodes
         chain = Chain(results[0], [node])
         node.output[:] = [f"{name}/exact" if name in results else name for name in node.output]
         for name in results:
