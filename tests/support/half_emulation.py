@@ -336,5 +336,5 @@ def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in node.output]
     graph = helper.make_graph([single], "one", infos, outputs)
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return list(ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True))))

@@ -150,3 +150,9 @@ def check_bits(found: Array, expected: Array) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     there = ~np.isnan(expected)
     np.testing.assert_array_equal(found[there].view(np.uint16), expected[there].view(np.uint16))
+
+
+def check_values(found: Array, expected: Array) -> None:
+    """The same, but that both zeros are one."""
+    assert found.dtype == expected.dtype == np.float16
+    np.testing.assert_array_equal(found, expected)
