@@ -157,7 +157,7 @@ def plan_model(
         _log.info("the compiled batch is always computed whole: %s", main.row_dependence)
     on_step(Step.CALIBRATE.value)
     weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
-    findings = calibration.run(Side(model, given, options.numerics()), main)
+    findings = calibration.run(Side(model, given, options.numerics().quiet()), main)
     if findings.comparison is None:
         _check_ready(main, weights, options)
     return Planned(main, weights, cost, findings)
@@ -200,7 +200,10 @@ def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options
         return
     try:
         open_graph(
-            main, weights, GraphOptions(prepack=False, ready_seconds=READY_SECONDS), options.numerics()
+            main,
+            weights,
+            GraphOptions(prepack=False, ready_seconds=READY_SECONDS),
+            options.numerics().quiet(),
         ).close()
     except LoadTimeoutError as error:
         raise _not_ready(error) from error

@@ -25,6 +25,12 @@ _SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = {
     "partials_type": ("half", "float"),
 }
 """Options whose other values would change what the program does; refused rather than ignored."""
+_NUMERIC_SWITCHES = (
+    "debug.nanOverflowException",
+    "debug.floatPointOpException",
+    "prng.enableStochasticRounding",
+)
+"""Engine options that change numbers, or end a run by them."""
 _MOST = 2**31 - 1
 _BOUNDS = {
     "num_ipus": (1, MOST_IPUS),
@@ -242,16 +248,26 @@ class CompilerOptions:
         return options
 
     def numerics(self) -> Numerics:
-        """What half precision does, of `partials_type` and the engine option debug.nanOverflowException.
+        """What half precision does, of `partials_type` and the engine options debug.nanOverflowException and
+        debug.floatPointOpException.
 
-        That option's default is false, as it is in the public frameworks' configurations (nanoo). Raises
-        CompileError for a value that is neither true nor false.
+        These are false by default, as in the public frameworks' configurations. Raises CompileError for a
+        value that is neither true nor false, and for rounding at random, which there is not.
         """
-        name = "debug.nanOverflowException"
-        nan_on_overflow = str(self.engine_options.get(name, "false")).lower()
-        if nan_on_overflow not in ("true", "false"):
-            raise CompileError(f"engine option {name}: expected true or false, found {nan_on_overflow!r}")
-        return Numerics(self.partials_type == "half", nan_on_overflow == "true")
+        nan_on_overflow, raises, is_random = map(self._read_switch, _NUMERIC_SWITCHES)
+        if is_random:
+            raise CompileError(
+                f"engine option {_NUMERIC_SWITCHES[-1]}: expected false, found true; results are rounded to "
+                "the nearest here (docs/precision.md says why)"
+            )
+        return Numerics(self.partials_type == "half", nan_on_overflow, raises)
+
+    def _read_switch(self, name: str) -> bool:
+        """An engine option that is true or false."""
+        found = str(self.engine_options.get(name, "false")).lower()
+        if found not in ("true", "false"):
+            raise CompileError(f"engine option {name}: expected true or false, found {found!r}")
+        return found == "true"
 
     def changed(self) -> tuple[tuple[str, str], ...]:
         """The options that differ from their defaults, as text, sorted: what the executable records."""

@@ -176,7 +176,9 @@ class SimulatedExecutable:
                 for c, offset in zip(self.constants, offsets, strict=True)
             ],
             numerics=pb.Numerics(
-                half_partials=self.numerics.half_partials, nan_on_overflow=self.numerics.nan_on_overflow
+                half_partials=self.numerics.half_partials,
+                nan_on_overflow=self.numerics.nan_on_overflow,
+                raises=self.numerics.raises,
             ),
         )
         encoded = bytes(message.SerializeToString(deterministic=True))
@@ -223,7 +225,9 @@ class SimulatedExecutable:
             package_hash=message.package_hash,
             compile_options=tuple((option.name, option.value) for option in message.compile_options),
             constants=tuple(_decode_constant(constant, constants) for constant in message.constants),
-            numerics=Numerics(message.numerics.half_partials, message.numerics.nan_on_overflow),
+            numerics=Numerics(
+                message.numerics.half_partials, message.numerics.nan_on_overflow, message.numerics.raises
+            ),
         )
 
 

@@ -91,12 +91,14 @@ class Executable(_message.Message):
     def __init__(self, package_hash: _Optional[str] = ..., name: _Optional[str] = ..., target: _Optional[_Union[Target, _Mapping]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., compile_options: _Optional[_Iterable[_Union[Option, _Mapping]]] = ..., constants: _Optional[_Iterable[_Union[Constant, _Mapping]]] = ..., numerics: _Optional[_Union[Numerics, _Mapping]] = ...) -> None: ...
 
 class Numerics(_message.Message):
-    __slots__ = ("half_partials", "nan_on_overflow")
+    __slots__ = ("half_partials", "nan_on_overflow", "raises")
     HALF_PARTIALS_FIELD_NUMBER: _ClassVar[int]
     NAN_ON_OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    RAISES_FIELD_NUMBER: _ClassVar[int]
     half_partials: bool
     nan_on_overflow: bool
-    def __init__(self, half_partials: bool = ..., nan_on_overflow: bool = ...) -> None: ...
+    raises: bool
+    def __init__(self, half_partials: bool = ..., nan_on_overflow: bool = ..., raises: bool = ...) -> None: ...
 
 class Constant(_message.Message):
     __slots__ = ("name", "dtype", "shape", "offset")

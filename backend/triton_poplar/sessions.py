@@ -109,7 +109,11 @@ def _adopt(state: ModelState, graph_file: Path, model: popef.Model) -> Simulated
     target = model_target(metadata)
     target = target.with_ipus(max(1, target.num_ipus // max(1, metadata.replicationFactor())))
     options = {option.name(): option.value() for option in metadata.engineOptions()}
-    numerics = Numerics(nan_on_overflow=options.get("debug.nanOverflowException", "").lower() == "true")
+    nan_on_overflow, raises = (
+        options.get(f"debug.{name}", "").lower() == "true"
+        for name in ("nanOverflowException", "floatPointOpException")
+    )
+    numerics = Numerics(nan_on_overflow=nan_on_overflow, raises=raises)
     from poprt.adoption import adopt_graph  # a compiler: 0.2 s of import that few models need
 
     return adopt_graph(

@@ -174,16 +174,35 @@ def test_calibration_data_are_read_from_archives_and_pickles_that_hold_arrays_on
 
 def test_the_executable_carries_what_the_options_say_of_half():
     converted = Converter(precision="fp16", batch_size=2).convert(overflowing(100))
-    options = CompilerOptions(partials_type="float", engine_options={"debug.nanOverflowException": "true"})
+    switches = ("debug.nanOverflowException", "debug.floatPointOpException")
+    options = CompilerOptions(partials_type="float", engine_options=dict.fromkeys(switches, "true"))
     executable = Compiler.compile(converted, None, options).executable
-    assert executable.numerics == Numerics(half_partials=False, nan_on_overflow=True)
+    assert executable.numerics == Numerics(half_partials=False, nan_on_overflow=True, raises=True)
     assert SimulatedExecutable.deserialize(executable.serialize()) == executable
-    with pytest.raises(
-        CompileError, match=r"debug\.nanOverflowException: expected true or false, found 'maybe'"
-    ):
-        Compiler.compile(
-            converted, None, CompilerOptions(engine_options={"debug.nanOverflowException": "maybe"})
-        )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("debug.nanOverflowException", "maybe", "expected true or false, found 'maybe'"),
+        ("debug.floatPointOpException", "1", "expected true or false, found '1'"),
+        (
+            "prng.enableStochasticRounding",
+            "TRUE",
+            "expected false, found true; results are rounded to the nearest",
+        ),
+    ],
+)
+def test_an_engine_option_of_half_that_there_is_not_is_refused(name, value, message):
+    with pytest.raises(CompileError, match=f"engine option {name}: {message}"):
+        CompilerOptions(engine_options={name: value}).numerics()
+
+
+def test_an_exception_of_the_calibration_run_does_not_end_the_compilation():
+    """The model overflows: requests are told, the compiler warns."""
+    converted = Converter(precision="fp16", batch_size=2).convert(overflowing(60_000))
+    options = CompilerOptions(engine_options={"debug.floatPointOpException": "true"})
+    assert Compiler.compile(converted, None, options).executable.numerics.raises
 
 
 @pytest.mark.parametrize(("exact", "expected"), [(True, 65504 / 60_000), (False, 3.0)])

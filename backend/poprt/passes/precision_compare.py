@@ -96,7 +96,7 @@ class LayerPrecisionCompare(ImmutablePass):
     ) -> None:
         super().__init__()
         self._origin, self._data, self._folder = origin_model, data_preprocess, Path(output_dir)
-        self._numerics = options.numerics() if options is not None else Numerics()
+        self._numerics = options.numerics().quiet() if options is not None else Numerics()
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError without an original model, for data that do not fit, and where a model cannot

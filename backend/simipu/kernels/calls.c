@@ -36,7 +36,7 @@ static struct ort_status *read_tensor(struct call *call, size_t i) {
 struct ort_status *begin(struct call *call, struct node *node, struct ort_context *context) {
     call->node = node;
     call->context = context;
-    call->has_failed = 0;
+    call->has_failed = call->exception = 0;
     memset(call->values, 0, sizeof call->values);
     for (size_t i = 0; i < node->inputs; i++) TRY(read_tensor(call, i));
     return NULL;
@@ -173,7 +173,16 @@ struct machine machine_of(struct call *call) {
     return (struct machine){call, work_on_all_threads, allocate, release, (int)call->node->threads};
 }
 
+struct program program_of(struct call *call) {
+    struct program program = call->node->program;
+    program.exception = call->node->raises ? &call->exception : NULL;
+    return program;
+}
+
 struct ort_status *conclude(struct call *call, enum outcome outcome) {
+    if (call->exception)
+        return refuse(call->node, "floating-point exception: a value is NaN, or too large for half "
+                                  "(debug.floatPointOpException)");
     if (outcome == DONE && !call->has_failed) return NULL;
     /* In ONNX Runtime's own words, by which such a failure is known. */
     return call->node->api->create_status(

@@ -16,6 +16,7 @@ struct call {
     struct node *node;
     struct ort_context *context;
     int has_failed; /* ONNX Runtime's threads did */
+    int exception;  /* see `struct program` */
     struct tensor inputs[MOST_FIXED + MOST_OPERANDS];
     struct values values[MOST_OPERANDS];
 };
@@ -43,6 +44,9 @@ struct ort_status *open_result(struct call *call, const int64_t *sizes, size_t r
 struct machine machine_of(struct call *call);
 void *allocate(void *owner, size_t bytes);
 void release(void *owner, void *memory);
+
+/* The node's steps, and where they tell of exceptions. */
+struct program program_of(struct call *call);
 
 /* What a kernel came to, for ONNX Runtime. */
 struct ort_status *conclude(struct call *call, enum outcome outcome);

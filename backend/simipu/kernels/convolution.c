@@ -406,18 +406,22 @@ INLINE int sum_strip(const struct geometry *g, const float *field, const float *
     return rule != HALVES || v_are_zero(lost);
 }
 
-static void sum_stretch(const struct geometry *g, const float *field, const float *weights, int64_t count,
-                        float *totals) {
+/* Whether nothing became infinite or NaN, so that `rule` did not matter. */
+static int sum_stretch(const struct geometry *g, const float *field, const float *weights, int64_t count,
+                       enum rule rule, float *totals) {
+    int is_fast = 1;
     for (int64_t at = 0; at < count; at += STRIP * LANES) {
         if (!g->of->block)
             sum_strip(g, field + at, weights, FLOATS, totals + at);
         else if (sum_strip(g, field + at, weights, HALVES, totals + at))
             continue;
-        else if (g->of->nan_on_overflow)
+        else if (rule == NO_OVERFLOW)
             sum_strip(g, field + at, weights, NO_OVERFLOW, totals + at);
         else
             sum_strip(g, field + at, weights, BOUNDED, totals + at);
+        is_fast = 0;
     }
+    return is_fast;
 }
 
 /* Some rows of the result's plane, whole ones unless it is one: rows of the field lie `sizes[2]` apart, so that some
@@ -429,7 +433,13 @@ static void sum_rows(const struct geometry *g, const float *field, const float *
     float totals[RUN + STRIP * LANES];
     int64_t pitch = g->sizes[2], from = (start[0] * g->sizes[1] + start[1]) * pitch + start[2];
     int64_t column = (start[0] * c->result_sizes[1] + start[1]) * c->result_sizes[2] + start[2];
-    sum_stretch(g, field + from, weights, (rows - 1) * pitch + width, totals);
+    int64_t count = (rows - 1) * pitch + width;
+    int is_fast = sum_stretch(g, field + from, weights, count, c->nan_on_overflow ? NO_OVERFLOW : BOUNDED, totals);
+    if (c->program.exception && c->block && !is_fast) {
+        float told[RUN + STRIP * LANES];
+        sum_stretch(g, field + from, weights, count, NO_OVERFLOW, told);
+        for (int64_t row = 0; row < rows; row++) check_values(&c->program, told + row * pitch, width);
+    }
     for (int64_t row = 1; row < rows; row++)
         memmove(totals + row * width, totals + row * pitch, (size_t)width * sizeof *totals);
     find_operands(&c->program, c->values, batch, output, column, operands);

@@ -65,8 +65,12 @@ enum { MOST_OPERANDS = 64, MOST_BLOCK = 128 };
 struct program {
     int num_steps, nan_on_overflow;
     const struct step *steps;
+    int *exception; /* NULL, or set to 1 where an exception is: */
 };
-/* Without nan_on_overflow too large values, infinities included, become the largest half with their sign. With
+/* a value is NaN, a finite one is rounded that is too large for half, or an infinity comes of finite ones (of a
+   GROWING step: of any).
+
+   Without nan_on_overflow too large values, infinities included, become the largest half with their sign. With
    it they become NaN, while infinities of a ROUNDED step stay. */
 
 /* An operand of a step, by where its element for an element of the result lies. */

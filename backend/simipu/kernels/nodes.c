@@ -92,7 +92,7 @@ static struct ort_status *read_steps(struct node *node, const struct ort_info *i
                       count, num_numbers);
     if (num_steps) TRY(node->api->get_floats(info, "numbers", numbers, &num_numbers));
     for (size_t i = 0; i < num_steps; i++) TRY(check_step(node, i, found + NUMBERS_OF_STEP * i, numbers[i]));
-    node->program = (struct program){(int)num_steps, (int)node->nan_on_overflow, node->steps};
+    node->program = (struct program){(int)num_steps, (int)node->nan_on_overflow, node->steps, NULL};
     return NULL;
 }
 

@@ -24,7 +24,7 @@ struct node {
     size_t inputs;
     struct program program;
     struct step steps[MOST_STEPS];
-    int64_t block, nan_on_overflow, trans_left, trans_right, left_format, right_format, left_scale,
+    int64_t block, nan_on_overflow, raises, trans_left, trans_right, left_format, right_format, left_scale,
         right_scale;
     int64_t group, filters_format, filters_scale, packed_rows, slic_taps;
     int64_t threads; /* of the session; 0: not known */

@@ -125,7 +125,7 @@ struct ort_status *run_product(struct node *node, struct ort_context *context) {
         .right_column = right_turned ? right_sizes[1] : 1,
         .block = (int)node->block,
         .nan_on_overflow = (int)node->nan_on_overflow,
-        .program = node->program,
+        .program = program_of(&call),
         .values = call.values,
     };
     if (product.depth != right_sizes[right_turned])
@@ -252,7 +252,7 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
         .packed_rows = (int)node->packed_rows,
         .slic_taps = (int)node->slic_taps,
         .nan_on_overflow = (int)node->nan_on_overflow,
-        .program = node->program,
+        .program = program_of(&call),
         .values = call.values,
     };
     int64_t sizes[2 + MOST_SPATIAL] = {field->sizes[0], filters->sizes[0]};
@@ -352,7 +352,7 @@ struct ort_status *run_chain(struct node *node, struct ort_context *context) {
         .sizes = {1},
         .source = call.inputs[0].data,
         .source_is_half = call.inputs[0].type == ORT_FLOAT16,
-        .program = node->program,
+        .program = program_of(&call),
         .values = call.values,
         .value_strides = (const int64_t (*)[MOST_CHAIN_AXES])strides,
     };

@@ -13,6 +13,7 @@ enum { MOST_PACKED_ROWS = 4, SLIC_TAPS = 4, MOST_THREADS = 1024 };
 static const struct attribute PRODUCT[] = {
     INTEGER(block, 0, MOST_BLOCK),
     INTEGER(nan_on_overflow, 0, 1),
+    INTEGER(raises, 0, 1),
     INTEGER(trans_left, 0, 1),
     INTEGER(trans_right, 0, 1),
     INTEGER(left_format, 0, FORMAT_F152),
@@ -26,6 +27,7 @@ static const struct attribute PRODUCT[] = {
 static const struct attribute CONVOLUTION[] = {
     INTEGER(block, 0, MOST_BLOCK),
     INTEGER(nan_on_overflow, 0, 1),
+    INTEGER(raises, 0, 1),
     INTEGER(filters_format, 0, FORMAT_F152),
     INTEGER(filters_scale, -MOST_SCALE, MOST_SCALE),
     INTEGER(group, 1, INT32_MAX),
@@ -35,7 +37,7 @@ static const struct attribute CONVOLUTION[] = {
     END,
 };
 
-static const struct attribute CHAIN[] = {INTEGER(nan_on_overflow, 0, 1), END};
+static const struct attribute CHAIN[] = {INTEGER(nan_on_overflow, 0, 1), INTEGER(raises, 0, 1), END};
 
 static const char *get_name(const struct ort_operator *self) {
     return ((const struct description *)self)->name;

@@ -127,6 +127,41 @@ static void look_up(const uint16_t *table, const float *from, float *to, int64_t
     for (int64_t at = 0; at < count; at += LANES) store_some(to + at, v_widen(halves + at), count - at);
 }
 
+static void raise_exception(const struct program *program) {
+    __atomic_store_n(program->exception, 1, __ATOMIC_RELAXED);
+}
+
+/* Of totals or other values that are NaN where anything was lost. */
+static void check_values(const struct program *program, const float *values, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (values[i] != values[i]) raise_exception(program);
+}
+
+INLINE int is_finite(float x) { return x - x == 0; }
+
+enum { TOO_LARGE = 65520 }; /* the least number that is rounded beyond the largest half */
+
+INLINE int is_exception(float made, float x, float y, enum rounding rounding) {
+    if (made != made) return 1;
+    if (!is_finite(made)) return rounding == GROWING || (is_finite(x) && is_finite(y));
+    return rounding != KEPT && __builtin_fabsf(made) >= TOO_LARGE;
+}
+
+/* Whether a step of these values is an exception: looked at before it is taken. */
+static void check_step(const struct program *program, const struct step *step, const struct operand_run *operand,
+                       const float *from, int64_t count) {
+    V one = v_all(operand->one);
+    for (int64_t at = 0; at < count; at += LANES) {
+        float x[LANES], y[LANES], made[LANES];
+        V value = load_some(from + at, count - at), other = take_operand(operand, one, at, count);
+        v_store(x, value);
+        v_store(y, other);
+        v_store(made, apply(step->kind, value, other, operand->one, 1));
+        for (int i = 0; i < LANES && at + i < count; i++)
+            if (is_exception(made[i], x[i], y[i], step->rounding)) raise_exception(program);
+    }
+}
+
 /* to = steps(from), of `count` <= RUN elements; `operands` has each operand's values for the run. */
 static void run_steps(const struct program *program, const struct operand_run *operands, const float *from,
                       float *to, int64_t count) {
@@ -135,6 +170,7 @@ static void run_steps(const struct program *program, const struct operand_run *o
         const struct step *step = program->steps + i;
         struct operand_run number = {1, 0, step->number, NULL};
         const struct operand_run *y = step->operand < 0 ? &number : operands + step->operand;
+        if (program->exception && step->kind != STEP_TABLE) check_step(program, step, y, from, count);
         if (step->kind == STEP_TABLE)
             look_up(y->data, from, to, count);
         else

@@ -84,8 +84,8 @@ static void multiply_again(const struct part *part, int rows, int vectors, enum 
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
-                           const float *const *lefts, const struct panel *right, int is_first, float *totals,
-                           ptrdiff_t pitch) {
+                           const float *const *lefts, const struct panel *right, int is_first, int columns,
+                           float *totals, ptrdiff_t pitch) {
     if (!job->is_rounded) {
         FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals, pitch);
         return;
@@ -94,12 +94,16 @@ static void multiply_panel(const struct job *job, const struct part *part, int r
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
     for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * pitch, bytes);
     if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals, pitch)) return;
-    for (int i = 0; i < rows; i++)
-        if (is_first)
-            memset(totals + i * pitch, 0, bytes);
-        else
-            memcpy(totals + i * pitch, before[i], bytes);
-    multiply_again(part, rows, vectors, job->rule, lefts, right, totals, pitch);
+    /* Where exceptions matter, once more with the rule that tells: NaN for what overflows. */
+    for (int is_check = job->program->exception != NULL; is_check >= 0; is_check--) {
+        for (int i = 0; i < rows; i++)
+            if (is_first)
+                memset(totals + i * pitch, 0, bytes);
+            else
+                memcpy(totals + i * pitch, before[i], bytes);
+        multiply_again(part, rows, vectors, is_check ? NO_OVERFLOW : job->rule, lefts, right, totals, pitch);
+        for (int i = 0; is_check && i < rows; i++) check_values(job->program, totals + i * pitch, columns);
+    }
 }
 
 /* Rows count through all groups. */
@@ -157,9 +161,12 @@ static void run_task(void *data, size_t number) {
             int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
             const float *lefts[TILE_ROWS];
             supply->take(supply, &part, first, row + i, some, held, lefts);
-            for (int panel = 0; panel < panels; panel++)
+            for (int panel = 0; panel < panels; panel++) {
+                int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
                 multiply_panel(job, &part, some, (starts[panel + 1] - starts[panel]) / LANES, lefts,
-                               packed + panel, !first, totals + i * pitch + starts[panel], pitch);
+                               packed + panel, !first, end - starts[panel],
+                               totals + i * pitch + starts[panel], pitch);
+            }
         }
     }
     if (job->is_turned)

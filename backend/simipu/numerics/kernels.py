@@ -4,7 +4,7 @@ where the library of `simipu.kernels` is there. What they compute and what attri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -139,10 +139,10 @@ def extend_kernel(node: onnx.NodeProto, steps: Sequence[Step], result: str) -> o
 
 
 def make_product(
-    node: onnx.NodeProto, sides: Sequence[str | Codes], result: str, block: int, nan_on_overflow: bool
+    node: onnx.NodeProto, sides: Sequence[str | Codes], result: str, block: int, flags: Mapping[str, int]
 ) -> onnx.NodeProto:
     """A MatMul or Gemm without scales and bias."""
-    attributes = {"block": block, "nan_on_overflow": int(nan_on_overflow), "threads": 0}
+    attributes = {"block": block, **flags, "threads": 0}
     for side, name, transposed in zip(sides, ("left", "right"), ("transA", "transB"), strict=True):
         is_transposed = node.op_type == "Gemm" and attribute(node, transposed, 0)
         attributes |= {f"trans_{name}": int(is_transposed), **_code_attributes(name, side)}
@@ -156,7 +156,7 @@ def make_convolution(
     sides: Sequence[str | Codes],
     result: str,
     block: int,
-    nan_on_overflow: bool,
+    flags: Mapping[str, int],
 ) -> onnx.NodeProto:
     """A Conv without bias; `pads` are before and after each spatial axis."""
     return make_kernel(
@@ -165,7 +165,7 @@ def make_convolution(
         result,
         [],
         block=block,
-        nan_on_overflow=int(nan_on_overflow),
+        **flags,
         threads=0,
         group=conv.groups,
         strides=list(conv.strides),

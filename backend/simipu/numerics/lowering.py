@@ -76,10 +76,17 @@ class Numerics:
     half_partials: partials_type half, not float: sums of MatMul, Gemm and Conv are kept in half.
     nan_on_overflow: the engine option debug.nanOverflowException: a result too large for half is NaN;
     otherwise it is the largest half, with its sign.
+    raises: the engine option debug.floatPointOpException: the first result in half that is too large or NaN
+    ends the run with an error.
     """
 
     half_partials: bool = True
     nan_on_overflow: bool = False
+    raises: bool = False
+
+    def quiet(self) -> Numerics:
+        """The same without exceptions."""
+        return replace(self, raises=False)
 
 
 class KernelUse(Enum):
@@ -117,6 +124,11 @@ def lower(
     if lowering.is_narrow and version < OLDEST_OPSET:
         raise LoadError(
             f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
+        )
+    if lowering.is_narrow and numerics is not None and numerics.raises and not lowering.has_kernels:
+        raise LoadError(
+            "debug.floatPointOpException: expected the kernels, which look at every result, found none; "
+            "install the project where there is a C compiler, or compile without the engine option"
         )
     # The placed graph stays: it is what is costed, what files hold, and what the emulation is compared with.
     lowered = onnx.ModelProto()
@@ -233,8 +245,10 @@ class _Lowering:
                 self.codes[name] = Codes(weight, self.quarters[weight], attribute(node, "scale", 0))
 
     def find_tables(self, model: onnx.ModelProto) -> None:
-        """What the main graph's activations are of each half."""
-        if self.has_kernels and self.kernels is KernelUse.FUSED:
+        """What the main graph's activations are of each half; not where exceptions matter, of which a table
+        has none."""
+        raises = self.numerics is not None and self.numerics.raises
+        if self.has_kernels and self.kernels is KernelUse.FUSED and not raises:
             self.tables = find_tables(
                 model.graph,
                 self.dims,
@@ -403,8 +417,7 @@ class _Lowering:
     def _step(self, source: str, step: Step, result: str) -> onnx.NodeProto:
         """A chain of one step."""
         assert self.numerics is not None
-        overflow = int(self.numerics.nan_on_overflow)
-        return make_kernel(CHAIN, [source], result, [step], nan_on_overflow=overflow)
+        return make_kernel(CHAIN, [source], result, [step], **self._flags())
 
     def _round_results(self, node: onnx.NodeProto, results: list[str]) -> list[onnx.NodeProto]:
         if make := function_of(node):
@@ -436,19 +449,24 @@ class _Lowering:
     def _multiply(self, chain: Chain, node: onnx.NodeProto, block: int) -> str:
         """A product by a kernel, without what a Gemm or Conv does with it."""
         assert self.numerics is not None
-        overflow = self.numerics.nan_on_overflow
+        flags = self._flags()
         if node.op_type in CONVOLUTIONS:
             left, right, result = (self.shapes[name] for name in (*node.input[:2], node.output[0]))
             placed = place_operands(chain, node, (left, right, result))
             sides = [self.codes.get(name, name) for name in (placed.field, placed.filters)]
             pads, total = [*placed.before, *placed.after], chain.new_name()
-            made = make_convolution(placed.geometry, pads, sides, total, block, overflow)
+            made = make_convolution(placed.geometry, pads, sides, total, block, flags)
         else:
             sides, total = [self.codes.get(name, name) for name in node.input[:2]], chain.new_name()
-            made = make_product(node, sides, total, block, overflow)
+            made = make_product(node, sides, total, block, flags)
         chain.nodes.append(made)
         self.dims[total] = self.dims[node.output[0]]
         return total
+
+    def _flags(self) -> dict[str, int]:
+        """The attributes of kernels that say what becomes of results that are too large."""
+        assert self.numerics is not None
+        return {"nan_on_overflow": int(self.numerics.nan_on_overflow), "raises": int(self.numerics.raises)}
 
     def _apply(self, chain: Chain, op_type: str, left: str, right: str, shape: Shape | None) -> str:
         """An operator of a product and something that its result can take along, in float."""

@@ -24,7 +24,7 @@ ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 NONE, ADD, MULTIPLY, TABLE, F143_STEP = 0, 1, 4, 9, 10
 KEPT, ROUNDED = 0, 1
 
-SUMS = {"block": 16, "nan_on_overflow": 0, "threads": 2}
+SUMS = {"block": 16, "nan_on_overflow": 0, "raises": 0, "threads": 2}
 PRODUCT = {
     **SUMS,
     **dict.fromkeys(
@@ -39,7 +39,7 @@ CONV = {
     "dilations": [1, 1],
     "pads": [0, 0, 0, 0],
 }
-CHAIN = {"nan_on_overflow": 0}
+CHAIN = {"nan_on_overflow": 0, "raises": 0}
 DEFAULTS = {"Product": PRODUCT, "Conv": CONV, "Chain": CHAIN}
 
 
