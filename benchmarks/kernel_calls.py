@@ -35,19 +35,23 @@ OWN = "Relu of ONNX Runtime"
 Make = Callable[[str, str], onnx.NodeProto]
 
 
+FLAGS = {"nan_on_overflow": 0, "raises": 0}
+"""Nothing that the chip is told of overflow."""
+
+
 def _make_chain(source: str, result: str) -> onnx.NodeProto:
     steps = [Step(Kind.MULTIPLY, Rounded.ROUNDED, number=1.0)]
-    return make_kernel(CHAIN, [source], result, steps, nan_on_overflow=0)
+    return make_kernel(CHAIN, [source], result, steps, **FLAGS)
 
 
 def _make_product(source: str, result: str) -> onnx.NodeProto:
     node = helper.make_node("MatMul", [source, "weights"], [result])
-    return make_product(node, [source, "weights"], result, 16, False)
+    return make_product(node, [source, "weights"], result, 16, FLAGS)
 
 
 def _make_conv(source: str, result: str) -> onnx.NodeProto:
     conv = Convolution(1, SIZE, SIZE, (1,), (1,), (1,))
-    return make_convolution(conv, [0, 0], [source, "filters"], result, 16, False)
+    return make_convolution(conv, [0, 0], [source, "filters"], result, 16, FLAGS)
 
 
 KINDS: dict[str, Make] = {

@@ -94,7 +94,7 @@ def test_what_a_kernel_works_in_counts_towards_the_limit_of_memory():
     """A field of 36 positions, which a kernel copies with its padding, for a result of nine."""
     if not find_kernels().are_there:
         pytest.skip(find_kernels().reason)
-    names = ["block", "nan_on_overflow", "filters_format", "filters_scale", "slic_taps", "threads"]
+    names = ["block", "nan_on_overflow", "filters_format", "filters_scale", "slic_taps", "threads", "raises"]
     attributes = dict.fromkeys(names, 0) | {"group": 1, "packed_rows": 1, "dilations": [1, 1]}
     attributes |= {"pads": [3000] * 4, "strides": [3000] * 2}
     node = helper.make_node("Conv", ["x", "w"], ["y"], domain="simipu", **attributes)
