@@ -55,6 +55,8 @@ _lenders: dict[str, TensorProto] = {}
 _numbers = count()
 _maps: WeakValueDictionary[tuple[int, ...], np.memmap[Any, Any]] = WeakValueDictionary()
 """The files that are mapped now."""
+_made: WeakValueDictionary[tuple[str | int, ...], Array] = WeakValueDictionary()
+"""Changed values that somebody holds, by where they come from and what became of them."""
 
 
 def register_change(name: str, undoes: str = "") -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -131,29 +133,43 @@ def is_lent(tensor: TensorProto) -> bool:
 
 def read_array(tensor: TensorProto) -> Array:
     """The values of a tensor, of 8-bit floats the codes; a view of the file where it is outlined and nothing
-    has changed it."""
+    has changed it. Values that were changed are not made again while somebody holds them, and cannot be
+    written."""
     if not is_outlined(tensor):
         return _read_codes(tensor) if tensor.data_type in _CODED_TYPES else numpy_helper.to_array(tensor)
     told = _describe(tensor)
+    is_file = told["location"] not in _lenders
+    key = (*describe_place(tensor), *(_identify(told["location"]) if is_file else ()))
+    made = _made.get(key)
+    if made is not None:
+        return made
     stored = helper.tensor_dtype_to_np_dtype(int(told["stored"]))
     shape = tuple(map(int, filter(None, told["shape"].split(","))))
     values: Array
-    if told["location"] in _lenders:
-        values = numpy_helper.to_array(_lenders[told["location"]])
-    else:
+    if is_file:
         offset, size = int(told["offset"]), stored.itemsize * math.prod(shape)
         values = _map(told["location"])[offset : offset + size].view(stored).reshape(shape)
+    else:
+        values = numpy_helper.to_array(_lenders[told["location"]])
     for change in _listed(told):
         name, *arguments = change.split(":")
         values = _CHANGES[name].make(values, *map(int, arguments))
-    return np.asarray(values)
+    values = np.asarray(values)
+    if told["changes"]:
+        values.flags.writeable = False
+        _made[key] = values
+    return values
+
+
+def _identify(location: str) -> tuple[int, ...]:
+    found = os.stat(location)
+    return found.st_dev, found.st_ino, found.st_size
 
 
 def _map(location: str) -> Array:
     """The bytes of a file, mapped once for all who hold a part of them: pages of each mapping count as memory
     of their own."""
-    found = os.stat(location)
-    key = (found.st_dev, found.st_ino, found.st_size)
+    key = _identify(location)
     mapped = _maps.get(key)
     if mapped is None:
         mapped = _maps[key] = np.memmap(location, np.uint8, "r")

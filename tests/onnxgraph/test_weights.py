@@ -65,6 +65,17 @@ def test_a_file_is_mapped_once_for_all_who_hold_its_values(stored):
     assert (other == 1).all()
 
 
+def test_changed_values_are_made_once_while_somebody_holds_them(stored, changes):
+    tensor = stored()
+    change_values(tensor, "narrow", F16)
+    first = read_array(tensor)
+    assert read_array(tensor) is first
+    assert not first.flags.writeable
+    del first
+    read_array(tensor)
+    assert changes == ["narrow", "narrow"]
+
+
 def test_values_in_a_file_are_mapped_and_not_copied(stored):
     values = read_array(stored())
     np.testing.assert_array_equal(values, VALUES)
