@@ -1,8 +1,8 @@
 """What the compiler takes of a large model: BERT-large to fp16, by the real command, in a process of its own.
 
 Seconds, those of the processor beside them, and the peak of resident memory over the size of the ONNX file,
-which is mapped and counts where it was read. Weights are random, so that half parts from float and the compiler looks for where: by far the
-longest that a compilation takes.
+which is mapped and counts where it was read. Weights are random, so that half parts from float and the
+compiler looks for where: by far the longest that a compilation takes.
 """
 
 from __future__ import annotations

@@ -139,7 +139,9 @@ def read_array(tensor: TensorProto) -> Array:
         return _read_codes(tensor) if tensor.data_type in _CODED_TYPES else numpy_helper.to_array(tensor)
     told = _describe(tensor)
     is_file = told["location"] not in _lenders
-    key = (*describe_place(tensor), *(_identify(told["location"]) if is_file else ()))
+    key: tuple[str | int, ...] = describe_place(tensor)
+    if is_file:
+        key += _identify(told["location"])
     made = _made.get(key)
     if made is not None:
         return made
