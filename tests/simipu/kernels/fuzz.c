@@ -125,6 +125,7 @@ struct layout {
     int64_t sizes[MOST_CHAIN_AXES];
 };
 
+static int exception;
 static struct step steps[2 * MOST_DRAWN_STEPS];
 static struct values values[MOST_DRAWN_STEPS];
 static int64_t value_strides[MOST_DRAWN_STEPS][MOST_CHAIN_AXES];
@@ -174,7 +175,12 @@ static struct program draw_program(const struct layout *layout, int is_half, int
         is_half = step.kind == STEP_TABLE || step.rounding != KEPT;
         steps[count++] = step;
     }
-    return (struct program){.num_steps = count, .nan_on_overflow = nan_on_overflow, .steps = steps};
+    return (struct program){
+        .num_steps = count,
+        .nan_on_overflow = nan_on_overflow,
+        .steps = steps,
+        .exception = one_in(3) ? &exception : NULL,
+    };
 }
 
 /* --- a machine ----------------------------------------------------------------------------------------------- */
@@ -238,10 +244,12 @@ static int compare(const char *what, const struct set *set, const float *expecte
     return 1;
 }
 
-static int check_outcome(const char *what, const struct set *set, enum outcome outcome) {
+static int check_outcome(const char *what, const struct set *set, enum outcome outcome, int expected) {
+    if (outcome == DONE && exception != expected)
+        printf("%s, %s: exception %d, expected %d\n", what, set->name, exception, expected);
     if (num_held) printf("%s, %s: %d pieces of memory were not released\n", what, set->name, num_held);
     if (outcome != DONE && !is_short_of_memory) printf("%s, %s: outcome %d\n", what, set->name, (int)outcome);
-    return !num_held && (outcome == DONE || is_short_of_memory);
+    return !num_held && (outcome == DONE ? exception == expected : is_short_of_memory);
 }
 
 static int fuzz_product(void) {
@@ -274,14 +282,17 @@ static int fuzz_product(void) {
     int64_t count = batches * rows * columns;
     float *expected = keep((size_t)count * sizeof *expected), *found = keep((size_t)count * sizeof *found);
     product.result = expected;
+    exception = 0;
     plain_multiply(&product);
+    int raised = exception;
     product.result = found;
     int is_right = 1;
     for (int i = 0; i < NUM_SETS; i++) {
         if (!is_there(SETS[i].name)) continue;
         memset(found, 0xFF, (size_t)count * sizeof *found);
+        exception = 0;
         enum outcome outcome = SETS[i].multiply(&product, &MACHINE);
-        is_right &= check_outcome("product", &SETS[i], outcome);
+        is_right &= check_outcome("product", &SETS[i], outcome, raised);
         is_right &= outcome != DONE || compare("product", &SETS[i], expected, found, count);
     }
     return is_right;
@@ -336,14 +347,17 @@ static int fuzz_convolution(void) {
     c.values = values;
     float *expected = keep((size_t)count * sizeof *expected), *found = keep((size_t)count * sizeof *found);
     c.result = expected;
+    exception = 0;
     plain_convolve(&c);
+    int raised = exception;
     c.result = found;
     int is_right = 1;
     for (int i = 0; i < NUM_SETS; i++) {
         if (!is_there(SETS[i].name)) continue;
         memset(found, 0xFF, (size_t)count * sizeof *found);
+        exception = 0;
         enum outcome outcome = SETS[i].convolve(&c, &MACHINE);
-        is_right &= check_outcome("convolution", &SETS[i], outcome);
+        is_right &= check_outcome("convolution", &SETS[i], outcome, raised);
         is_right &= outcome != DONE || compare("convolution", &SETS[i], expected, found, count);
     }
     return is_right;
@@ -371,7 +385,9 @@ static int fuzz_chain(void) {
     chain.value_strides = (const int64_t (*)[MOST_CHAIN_AXES])value_strides;
     float *expected = keep((size_t)count * sizeof *expected), *found = keep((size_t)count * sizeof *found);
     chain.result = expected;
+    exception = 0;
     plain_run_chain(&chain);
+    int raised = exception;
     chain.result = found;
     int is_in_place = is_whole_source && !chain.source_is_half && draw(0, 1), is_right = 1;
     const void *source = chain.source;
@@ -379,8 +395,9 @@ static int fuzz_chain(void) {
         if (!is_there(SETS[i].name)) continue;
         memset(found, 0xFF, (size_t)count * sizeof *found);
         if (is_in_place) chain.source = memcpy(found, source, (size_t)count * sizeof *found);
+        exception = 0;
         enum outcome outcome = SETS[i].run_chain(&chain, &MACHINE);
-        is_right &= check_outcome("chain", &SETS[i], outcome);
+        is_right &= check_outcome("chain", &SETS[i], outcome, raised);
         is_right &= outcome != DONE || compare("chain", &SETS[i], expected, found, count);
     }
     return is_right;

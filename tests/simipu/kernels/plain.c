@@ -105,6 +105,13 @@ static float apply(const struct step *step, float x, float y, const struct value
     }
 }
 
+static void check_step(const struct program *program, const struct step *step, float x, float y) {
+    float made = apply(step, x, y, NULL, 1);
+    int is_new = isinf(made) && (step->rounding == GROWING || (isfinite(x) && isfinite(y)));
+    int is_too_large = step->rounding != KEPT && isfinite(made) && isinf(round_to_half(made, PLAIN, 0));
+    if (isnan(made) || is_new || is_too_large) *program->exception = 1;
+}
+
 /* `places`: where each operand's element lies. */
 static float run_steps(const struct program *program, const struct values *values, const int64_t *places,
                        float x) {
@@ -113,6 +120,7 @@ static float run_steps(const struct program *program, const struct values *value
         const struct values *operand = step->operand < 0 ? NULL : &values[step->operand];
         float y =
             operand && step->kind != STEP_TABLE ? value_at(operand, places[step->operand]) : step->number;
+        if (program->exception && step->kind != STEP_TABLE) check_step(program, step, x, y);
         x = apply(step, x, y, operand, program->nan_on_overflow);
         if (step->kind != STEP_TABLE) x = round_to_half(x, step->rounding, program->nan_on_overflow);
     }
@@ -132,11 +140,18 @@ static void place(const struct program *program, const struct values *values, in
 /* A sum as it goes: `end_block` where a block is at its end. */
 struct sum {
     float total, block;
+    float strict; /* the total, were what is too large NaN: then it is an exception */
 };
 
 static void end_block(struct sum *sum, int is_rounded, int nan_on_overflow) {
     sum->total = round_to_half(sum->total + sum->block, is_rounded ? ROUNDED : KEPT, nan_on_overflow);
+    sum->strict = round_to_half(sum->strict + sum->block, is_rounded ? ROUNDED : KEPT, 1);
     sum->block = 0;
+}
+
+static float take_total(const struct sum *sum, const struct program *program, int is_rounded) {
+    if (program->exception && is_rounded && isnan(sum->strict)) *program->exception = 1;
+    return sum->total;
 }
 
 void plain_multiply(const struct product *p) {
@@ -146,7 +161,7 @@ void plain_multiply(const struct product *p) {
             for (int64_t j = 0; j < p->columns; j++) {
                 int64_t left = (p->left_starts ? p->left_starts[b] : 0) + i * p->left_row;
                 int64_t right = (p->right_starts ? p->right_starts[b] : 0) + j * p->right_column;
-                struct sum sum = {0, 0};
+                struct sum sum = {0};
                 for (int64_t k = 0; k < p->depth; k++) {
                     sum.block += element_of(&p->left, left + k * p->left_channel) *
                                  element_of(&p->right, right + k * p->right_channel);
@@ -155,7 +170,7 @@ void plain_multiply(const struct product *p) {
                 }
                 place(&p->program, p->values, b, i, j, places);
                 p->result[(b * p->rows + i) * p->columns + j] =
-                    run_steps(&p->program, p->values, places, sum.total);
+                    run_steps(&p->program, p->values, places, take_total(&sum, &p->program, p->block));
             }
 }
 
@@ -191,7 +206,7 @@ static void add_position(const struct at *at, const int64_t *kernel, int64_t fir
 static float sum_blocks(const struct at *at, int axis, int64_t together) {
     const struct convolution *c = at->of;
     int64_t block = c->block ? c->block : c->channels;
-    struct sum sum = {0, 0};
+    struct sum sum = {0};
     int64_t steps[MOST_SPATIAL] = {1, 1, 1}, k[MOST_SPATIAL];
     steps[axis] = together;
     for (int64_t first = 0; first < c->channels; first += block) {
@@ -208,7 +223,7 @@ static float sum_blocks(const struct at *at, int axis, int64_t together) {
                     end_block(&sum, c->block, c->nan_on_overflow);
                 }
     }
-    return sum.total;
+    return take_total(&sum, &c->program, c->block);
 }
 
 void plain_convolve(const struct convolution *c) {
