@@ -219,7 +219,7 @@ INLINE V v_evens(const float *from) {
 }
 
 INLINE void v_exchange(V rows[LANES], int step) {
-    Lanes low, high; /* of each lane where it comes from: of the first register, or from LANES on of the second */
+    Lanes low = {0}, high = {0}; /* of each lane where it comes from: of the first register, or from LANES on of the second */
     for (int lane = 0; lane < LANES; lane++) {
         low[lane] = lane & step ? lane - step + LANES : lane;
         high[lane] = lane & step ? lane + LANES : lane + step;

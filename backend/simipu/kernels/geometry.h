@@ -1,0 +1,200 @@
+/* What a convolution is made of: its field, copied with its padding, each axis cut into its `strides` phases, so that
+   what a position of the kernel meets are neighbours, and the order of its sums.
+
+       padded axis   0 a b c d e 0     stride 2: phase 0: 0 b d 0, phase 1: a c e
+       kernel position 0 meets phase 0 from its 0th on, position 1 phase 1 from its 0th, position 2 phase 0 from 1 */
+
+#ifndef SIMIPU_GEOMETRY_H
+#define SIMIPU_GEOMETRY_H
+
+#include "tasks.h"
+
+/* A product of a sum: where its windows begin in a group's field, and its weight in a filter. */
+struct term {
+    int64_t plane, weight;
+};
+
+struct geometry {
+    const struct convolution *of;
+    int64_t sizes[MOST_SPATIAL], phases[MOST_SPATIAL]; /* of a phase; how many */
+    int64_t plane;     /* floats of a channel, all phases */
+    int64_t positions; /* of the result */
+    int64_t taps;
+    const float *field;
+    float *copy;          /* the field, if it had to be copied */
+    struct term *terms;   /* in the order of the sum */
+    int64_t num_terms;
+    int *blocks;          /* how many terms each block has */
+    int64_t num_blocks;
+    int64_t unit;         /* terms that a part had better not divide; 0: as it comes */
+};
+
+/* --- the field ---------------------------------------------------------------------------------------------- */
+
+static int64_t reach(const struct convolution *c, int axis) { return (c->kernel[axis] - 1) * c->dilations[axis]; }
+
+static void measure(struct geometry *g) {
+    const struct convolution *c = g->of;
+    g->plane = g->positions = g->taps = 1;
+    for (int axis = 0; axis < MOST_SPATIAL; axis++) {
+        g->phases[axis] = c->kernel[axis] > 1 ? c->strides[axis] : 1;
+        g->sizes[axis] = c->result_sizes[axis] + reach(c, axis) / c->strides[axis];
+        g->plane *= g->phases[axis] * g->sizes[axis];
+        g->positions *= c->result_sizes[axis];
+        g->taps *= c->kernel[axis];
+    }
+}
+
+static int is_copied(const struct geometry *g) {
+    const struct convolution *c = g->of;
+    for (int axis = 0; axis < MOST_SPATIAL; axis++)
+        if (c->strides[axis] != 1 || c->before[axis] || c->field[axis] != g->sizes[axis]) return 1;
+    return c->source.element != FLOAT;
+}
+
+/* Of a phase of a padded row, the positions that are inside of the field. */
+struct inside {
+    int64_t phase, first, last;
+};
+
+static struct inside find_inside(const struct geometry *g, int64_t phase) {
+    const struct convolution *c = g->of;
+    int64_t step = c->strides[2], before = c->before[2], end = before + c->field[2], size = g->sizes[2];
+    int64_t first = before > phase ? divide_up(before - phase, step) : 0;
+    int64_t last = end > phase ? divide_up(end - phase, step) : 0;
+    first = first < size ? first : size;
+    return (struct inside){phase, first, last < first ? first : last < size ? last : size};
+}
+
+/* A row of the padded field, one phase of it: what is inside of the field, zeros around. */
+static void copy_row(const struct geometry *g, int64_t from, const struct inside *inside, float *to) {
+    const struct convolution *c = g->of;
+    int64_t step = c->strides[2], before = c->before[2], size = g->sizes[2];
+    int64_t phase = inside->phase, first = inside->first, last = inside->last;
+    const float *floats = (const float *)c->source.data + from + phase - before;
+    for (int64_t x = 0; x < first; x++) to[x] = 0;
+    if (step == 1 && c->source.element == FLOAT)
+        for (int64_t x = first; x < last; x += LANES) store_some(to + x, load_some(floats + x, last - x), last - x);
+    else if (step == 1)
+        widen(&c->source, from + first - before, last - first, to + first);
+    else if (c->source.element == FLOAT) {
+        int64_t x = first;
+        for (; step == 2 && x + LANES < last; x += LANES) v_store(to + x, v_evens(floats + 2 * x));
+        for (; x < last; x++) to[x] = floats[x * step];
+    }
+    else
+        for (int64_t x = first; x < last; x++) widen(&c->source, from + x * step + phase - before, 1, to + x);
+    for (int64_t x = last; x < size; x++) to[x] = 0;
+}
+
+static void copy_plane(void *data, size_t number) {
+    const struct geometry *g = data;
+    const struct convolution *c = g->of;
+    int64_t from = (int64_t)number * c->field[0] * c->field[1] * c->field[2];
+    float *to = g->copy + (int64_t)number * g->plane;
+    int64_t phases = g->phases[0] * g->phases[1] * g->phases[2];
+    for (int64_t phase = 0; phase < phases; phase++) {
+        int64_t px = phase % g->phases[2], py = phase / g->phases[2] % g->phases[1];
+        int64_t pz = phase / g->phases[2] / g->phases[1];
+        struct inside inside = find_inside(g, px);
+        for (int64_t z = 0; z < g->sizes[0]; z++)
+            for (int64_t y = 0; y < g->sizes[1]; y++, to += g->sizes[2]) {
+                int64_t at_z = z * c->strides[0] + pz - c->before[0], at_y = y * c->strides[1] + py - c->before[1];
+                if (at_z < 0 || at_z >= c->field[0] || at_y < 0 || at_y >= c->field[1])
+                    memset(to, 0, (size_t)g->sizes[2] * sizeof *to);
+                else
+                    copy_row(g, from + (at_z * c->field[1] + at_y) * c->field[2], &inside, to);
+            }
+    }
+}
+
+/* What reads the copy may read a tile's width more. */
+enum { SLACK = 8 * LANES };
+
+static enum outcome take_field(struct geometry *g, int is_needed, const struct machine *machine) {
+    const struct convolution *c = g->of;
+    g->field = c->source.data;
+    if (!is_needed && !is_copied(g)) return DONE;
+    int64_t planes = c->batches * c->groups * c->channels;
+    g->copy = machine->allocate(machine->owner, ((size_t)(planes * g->plane) + SLACK) * sizeof *g->copy);
+    if (!g->copy) return NO_MEMORY;
+    memset(g->copy + planes * g->plane, 0, SLACK * sizeof *g->copy);
+    g->field = g->copy;
+    if (planes * g->plane < SMALL_JOB / 8)
+        for (int64_t i = 0; i < planes; i++) copy_plane(g, (size_t)i);
+    else
+        machine->parallel(machine->owner, copy_plane, (size_t)planes, g);
+    return DONE;
+}
+
+/* --- the order of the sums ---------------------------------------------------------------------------------- */
+
+static void add_term(struct geometry *g, int64_t channel, const int64_t *at) {
+    const struct convolution *c = g->of;
+    int64_t phase = 0, plane = 0, tap = 0;
+    for (int axis = 0; axis < MOST_SPATIAL; axis++) {
+        int64_t place = at[axis] * c->dilations[axis];
+        phase = phase * g->phases[axis] + place % c->strides[axis];
+        plane = plane * g->sizes[axis] + place / c->strides[axis];
+        tap = tap * c->kernel[axis] + at[axis];
+    }
+    int64_t of_phase = g->sizes[0] * g->sizes[1] * g->sizes[2];
+    g->terms[g->num_terms].plane = channel * g->plane + phase * of_phase + plane;
+    g->terms[g->num_terms++].weight = channel * g->taps + tap;
+}
+
+static void end_block(struct geometry *g, int64_t before) {
+    if (g->num_terms > before) g->blocks[g->num_blocks++] = (int)(g->num_terms - before);
+}
+
+/* Groups of few channels: up to `slic_taps` positions of a row of the kernel. */
+static void order_slic(struct geometry *g) {
+    const struct convolution *c = g->of;
+    int64_t at[MOST_SPATIAL];
+    for (at[0] = 0; at[0] < c->kernel[0]; at[0]++)
+        for (at[1] = 0; at[1] < c->kernel[1]; at[1]++)
+            for (int64_t x = 0; x < c->kernel[2]; x += c->slic_taps) {
+                int64_t before = g->num_terms;
+                for (at[2] = x; at[2] < x + c->slic_taps && at[2] < c->kernel[2]; at[2]++)
+                    for (int64_t channel = 0; channel < c->channels; channel++) add_term(g, channel, at);
+                end_block(g, before);
+            }
+}
+
+/* A block of channels at a position, for all positions; with packed rows a channel is one of a row. */
+static void order_blocks(struct geometry *g, int64_t block) {
+    const struct convolution *c = g->of;
+    int64_t rows = c->packed_rows, channels = rows * c->channels, kernel[MOST_SPATIAL], at[MOST_SPATIAL];
+    memcpy(kernel, c->kernel, sizeof kernel);
+    kernel[c->packed_axis] = divide_up(kernel[c->packed_axis], rows);
+    int64_t taps = kernel[0] * kernel[1] * kernel[2];
+    for (int64_t first = 0; first < channels; first += block)
+        for (int64_t tap = 0; tap < taps; tap++) {
+            int64_t before = g->num_terms, group[MOST_SPATIAL];
+            group[2] = tap % kernel[2], group[1] = tap / kernel[2] % kernel[1], group[0] = tap / kernel[2] / kernel[1];
+            for (int64_t channel = first; channel < first + block && channel < channels; channel++) {
+                memcpy(at, group, sizeof at);
+                at[c->packed_axis] = group[c->packed_axis] * rows + channel / c->channels;
+                if (at[c->packed_axis] < c->kernel[c->packed_axis]) add_term(g, channel % c->channels, at);
+            }
+            end_block(g, before);
+        }
+    g->unit = block * taps <= MOST_CHANNELS ? block * taps : 0;
+}
+
+enum { FLOAT_BLOCK = 16 }; /* of sums that are not rounded: as good as any */
+
+static enum outcome order_terms(struct geometry *g, const struct machine *machine) {
+    const struct convolution *c = g->of;
+    size_t terms = (size_t)(c->channels * g->taps);
+    g->terms = machine->allocate(machine->owner, terms * (sizeof *g->terms + sizeof *g->blocks) + 1);
+    if (!g->terms) return NO_MEMORY;
+    g->blocks = (int *)(g->terms + terms);
+    if (c->slic_taps)
+        order_slic(g);
+    else
+        order_blocks(g, c->block ? c->block : FLOAT_BLOCK);
+    return DONE;
+}
+
+#endif
