@@ -54,6 +54,7 @@ soak: deploy-tools
 check: .venv/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/clang-format --dry-run --Werror backend/simipu/kernels/*.[ch] tests/simipu/kernels/*.[ch]
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

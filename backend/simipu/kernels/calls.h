@@ -1,4 +1,5 @@
-/* A call of an operator: the tensors that it is given, and ONNX Runtime's threads and memory for the kernel. */
+/* A call of an operator: the tensors that it is given, and ONNX Runtime's threads and memory for the kernel.
+ */
 
 #ifndef SIMIPU_CALLS_H
 #define SIMIPU_CALLS_H
@@ -27,11 +28,12 @@ struct ort_status *begin(struct call *call, struct node *node, struct ort_contex
 /* The tensor of an operand of the steps. */
 struct tensor *operand_of(struct call *call, int operand);
 
-/* Each operand that a step takes is a table or numbers to broadcast; says what it is, not yet where it lies. */
+/* Each operand that a step takes is a table or numbers to broadcast; says what it is, not yet where it lies.
+ */
 struct ort_status *check_operands(struct call *call);
 
-/* The same, and where operands of a product's or a convolution's steps lie. The result's axes are batches, up to
-   `row_axis`, rows, that one, and columns, those after it. */
+/* The same, and where operands of a product's or a convolution's steps lie. The result's axes are batches, up
+   to `row_axis`, rows, that one, and columns, those after it. */
 struct ort_status *place_operands(struct call *call, const int64_t *sizes, size_t rank, size_t row_axis);
 
 /* The product of sizes; -1 where no memory could hold so many floats. */

@@ -53,7 +53,8 @@ static void run_some(void *data, size_t number) {
     int64_t first = (int64_t)number * RUNS_OF_TASK, end = first + RUNS_OF_TASK;
     for (int64_t run = first; run < end && run < walk->runs; run++) {
         int64_t column = run % walk->runs_of_row * RUN;
-        run_run(walk->chain, run / walk->runs_of_row, column, columns - column < RUN ? columns - column : RUN);
+        run_run(walk->chain, run / walk->runs_of_row, column,
+                columns - column < RUN ? columns - column : RUN);
     }
 }
 

@@ -48,8 +48,8 @@ static int sum_stretch(const struct geometry *g, const float *field, const float
     return is_fast;
 }
 
-/* Some rows of the result's plane, whole ones unless it is one: rows of the field lie `sizes[2]` apart, so that some
-   of what is added up is between them and is dropped. */
+/* Some rows of the result's plane, whole ones unless it is one: rows of the field lie `sizes[2]` apart, so
+   that some of what is added up is between them and is dropped. */
 static void sum_rows(const struct geometry *g, const float *field, const float *weights, const int64_t *start,
                      int64_t rows, int64_t width, int64_t batch, int64_t output) {
     const struct convolution *c = g->of;
@@ -58,7 +58,8 @@ static void sum_rows(const struct geometry *g, const float *field, const float *
     int64_t pitch = g->sizes[2], from = (start[0] * g->sizes[1] + start[1]) * pitch + start[2];
     int64_t column = (start[0] * c->result_sizes[1] + start[1]) * c->result_sizes[2] + start[2];
     int64_t count = (rows - 1) * pitch + width;
-    int is_fast = sum_stretch(g, field + from, weights, count, c->nan_on_overflow ? NO_OVERFLOW : BOUNDED, totals);
+    int is_fast =
+        sum_stretch(g, field + from, weights, count, c->nan_on_overflow ? NO_OVERFLOW : BOUNDED, totals);
     if (c->program.exception && c->block && !is_fast) {
         float told[RUN + STRIP * LANES];
         sum_stretch(g, field + from, weights, count, NO_OVERFLOW, told);

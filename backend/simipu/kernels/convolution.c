@@ -4,7 +4,8 @@
 #include "channels.h"
 #include "geometry.h"
 
-/* --- as a product ------------------------------------------------------------------------------------------- */
+/* --- as a product
+ * ------------------------------------------------------------------------------------------- */
 
 /* Positions of the result whose windows are neighbours in a plane. */
 struct stretch {
@@ -62,8 +63,8 @@ static int find_stretches(const struct geometry *g, int64_t column, int columns,
     return found;
 }
 
-static struct panel pack_windows(struct supply *supply, const struct part *part, int64_t first, int64_t column,
-                                 int columns, int rows, float *held) {
+static struct panel pack_windows(struct supply *supply, const struct part *part, int64_t first,
+                                 int64_t column, int columns, int rows, float *held) {
     (void)rows;
     const struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
@@ -98,7 +99,8 @@ static void take_filters(struct supply *supply, const struct part *part, int64_t
         else if (part->span)
             widen(filters, start + part->low, part->span, held);
         else
-            for (int k = 0; k < part->channels; k++) widen(filters, start + g->terms[first + k].weight, 1, held + k);
+            for (int k = 0; k < part->channels; k++)
+                widen(filters, start + g->terms[first + k].weight, 1, held + k);
     }
 }
 
@@ -114,8 +116,8 @@ static struct supply *supply_field(const void *owner, int64_t batch, int64_t gro
 }
 
 /* The other way round: positions are rows, read where they lie, and outputs columns, their filters turned. */
-static struct panel pack_filters(struct supply *supply, const struct part *part, int64_t first, int64_t column,
-                                 int columns, int rows, float *held) {
+static struct panel pack_filters(struct supply *supply, const struct part *part, int64_t first,
+                                 int64_t column, int columns, int rows, float *held) {
     const struct field_supply *from = (struct field_supply *)supply;
     const struct geometry *g = from->geometry;
     (void)rows;
@@ -123,8 +125,8 @@ static struct panel pack_filters(struct supply *supply, const struct part *part,
     int places[HELD_CHANNELS]; /* in the part, of weights as they lie */
     memset(places, -1, (size_t)part->span * sizeof *places);
     for (int k = 0; k < part->channels; k++) places[g->terms[first + k].weight - part->low] = k;
-    pack_turned(&g->of->filters, from->filters + column * size + part->low, size, (int)part->span, places, columns,
-                held);
+    pack_turned(&g->of->filters, from->filters + column * size + part->low, size, (int)part->span, places,
+                columns, held);
     return (struct panel){held, PANEL, 0};
 }
 
@@ -155,8 +157,8 @@ static struct supply *supply_turned(const void *owner, int64_t batch, int64_t gr
 
 enum { MOST_TURNED = 64 }; /* positions: more have few idle lanes beside them */
 
-/* Whether turning the filters, which takes about half as long as multiplying each by one register of positions, is
-   less than the work that is lost on registers that are not full. */
+/* Whether turning the filters, which takes about half as long as multiplying each by one register of
+   positions, is less than the work that is lost on registers that are not full. */
 static int is_turned(const struct geometry *g) {
     const struct convolution *c = g->of;
     int64_t registers = divide_up(g->positions, LANES);
@@ -186,7 +188,8 @@ static void convolve_blocks(const struct geometry *g, const struct machine *mach
     run_job(&job, g->num_terms, machine);
 }
 
-/* --- a field of one position -------------------------------------------------------------------------------- */
+/* --- a field of one position
+ * -------------------------------------------------------------------------------- */
 
 static int is_one_position(const struct convolution *c) {
     int64_t positions = 1;
@@ -197,7 +200,8 @@ static int is_one_position(const struct convolution *c) {
     return positions == 1 && c->groups == 1;
 }
 
-/* As after global pooling: filters are columns, and registers hold neighbouring outputs instead of positions. */
+/* As after global pooling: filters are columns, and registers hold neighbouring outputs instead of positions.
+ */
 static enum outcome convolve_position(const struct convolution *c, const struct machine *machine) {
     struct values values[MOST_OPERANDS];
     for (int i = 0; i < c->program.num_steps; i++) {
@@ -231,7 +235,8 @@ enum outcome OF_SET(simipu_convolve)(const struct convolution *convolution, cons
     struct geometry g = {.of = convolution};
     measure(&g);
     if (!convolution->batches || !convolution->groups || !convolution->outputs || !g.positions) return DONE;
-    int by_channel = convolution->channels == 1 && convolution->outputs <= MOST_MULTIPLES && g.taps <= MOST_TAPS;
+    int by_channel =
+        convolution->channels == 1 && convolution->outputs <= MOST_MULTIPLES && g.taps <= MOST_TAPS;
     enum outcome outcome = take_field(&g, by_channel, machine);
     if (outcome == DONE) outcome = order_terms(&g, machine);
     if (outcome == DONE) {

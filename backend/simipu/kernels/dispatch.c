@@ -5,9 +5,9 @@
 
 #include "kernels.h"
 
-#define DECLARE(set)                                                                                            \
-    enum outcome simipu_multiply_##set(const struct product *, const struct machine *);                         \
-    enum outcome simipu_convolve_##set(const struct convolution *, const struct machine *);                     \
+#define DECLARE(set)                                                                                         \
+    enum outcome simipu_multiply_##set(const struct product *, const struct machine *);                      \
+    enum outcome simipu_convolve_##set(const struct convolution *, const struct machine *);                  \
     enum outcome simipu_run_chain_##set(const struct chain *, const struct machine *);
 #define SET(set) {#set, simipu_multiply_##set, simipu_convolve_##set, simipu_run_chain_##set}
 
@@ -36,7 +36,8 @@ enum { NUM_SETS = sizeof SETS / sizeof *SETS };
 
 static int is_there(const char *name) {
 #if defined(__x86_64__)
-    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    int avx2 =
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     if (!strcmp(name, "avx512"))
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

@@ -1,8 +1,9 @@
-/* What a convolution is made of: its field, copied with its padding, each axis cut into its `strides` phases, so that
-   what a position of the kernel meets are neighbours, and the order of its sums.
+/* What a convolution is made of: its field, copied with its padding, each axis cut into its `strides` phases,
+   so that what a position of the kernel meets are neighbours, and the order of its sums.
 
        padded axis   0 a b c d e 0     stride 2: phase 0: 0 b d 0, phase 1: a c e
-       kernel position 0 meets phase 0 from its 0th on, position 1 phase 1 from its 0th, position 2 phase 0 from 1 */
+       kernel position 0 meets phase 0 from its 0th on, position 1 phase 1 from its 0th, position 2 phase 0
+   from 1 */
 
 #ifndef SIMIPU_GEOMETRY_H
 #define SIMIPU_GEOMETRY_H
@@ -17,21 +18,24 @@ struct term {
 struct geometry {
     const struct convolution *of;
     int64_t sizes[MOST_SPATIAL], phases[MOST_SPATIAL]; /* of a phase; how many */
-    int64_t plane;     /* floats of a channel, all phases */
-    int64_t positions; /* of the result */
+    int64_t plane;                                     /* floats of a channel, all phases */
+    int64_t positions;                                 /* of the result */
     int64_t taps;
     const float *field;
-    float *copy;          /* the field, if it had to be copied */
-    struct term *terms;   /* in the order of the sum */
+    float *copy;        /* the field, if it had to be copied */
+    struct term *terms; /* in the order of the sum */
     int64_t num_terms;
-    int *blocks;          /* how many terms each block has */
+    int *blocks; /* how many terms each block has */
     int64_t num_blocks;
-    int64_t unit;         /* terms that a part had better not divide; 0: as it comes */
+    int64_t unit; /* terms that a part had better not divide; 0: as it comes */
 };
 
-/* --- the field ---------------------------------------------------------------------------------------------- */
+/* --- the field
+ * ---------------------------------------------------------------------------------------------- */
 
-static int64_t reach(const struct convolution *c, int axis) { return (c->kernel[axis] - 1) * c->dilations[axis]; }
+static int64_t reach(const struct convolution *c, int axis) {
+    return (c->kernel[axis] - 1) * c->dilations[axis];
+}
 
 static void measure(struct geometry *g) {
     const struct convolution *c = g->of;
@@ -74,15 +78,15 @@ static void copy_row(const struct geometry *g, int64_t from, const struct inside
     const float *floats = (const float *)c->source.data + from + phase - before;
     for (int64_t x = 0; x < first; x++) to[x] = 0;
     if (step == 1 && c->source.element == FLOAT)
-        for (int64_t x = first; x < last; x += LANES) store_some(to + x, load_some(floats + x, last - x), last - x);
+        for (int64_t x = first; x < last; x += LANES)
+            store_some(to + x, load_some(floats + x, last - x), last - x);
     else if (step == 1)
         widen(&c->source, from + first - before, last - first, to + first);
     else if (c->source.element == FLOAT) {
         int64_t x = first;
         for (; step == 2 && x + LANES < last; x += LANES) v_store(to + x, v_evens(floats + 2 * x));
         for (; x < last; x++) to[x] = floats[x * step];
-    }
-    else
+    } else
         for (int64_t x = first; x < last; x++) widen(&c->source, from + x * step + phase - before, 1, to + x);
     for (int64_t x = last; x < size; x++) to[x] = 0;
 }
@@ -99,7 +103,8 @@ static void copy_plane(void *data, size_t number) {
         struct inside inside = find_inside(g, px);
         for (int64_t z = 0; z < g->sizes[0]; z++)
             for (int64_t y = 0; y < g->sizes[1]; y++, to += g->sizes[2]) {
-                int64_t at_z = z * c->strides[0] + pz - c->before[0], at_y = y * c->strides[1] + py - c->before[1];
+                int64_t at_z = z * c->strides[0] + pz - c->before[0],
+                        at_y = y * c->strides[1] + py - c->before[1];
                 if (at_z < 0 || at_z >= c->field[0] || at_y < 0 || at_y >= c->field[1])
                     memset(to, 0, (size_t)g->sizes[2] * sizeof *to);
                 else
@@ -127,7 +132,8 @@ static enum outcome take_field(struct geometry *g, int is_needed, const struct m
     return DONE;
 }
 
-/* --- the order of the sums ---------------------------------------------------------------------------------- */
+/* --- the order of the sums
+ * ---------------------------------------------------------------------------------- */
 
 static void add_term(struct geometry *g, int64_t channel, const int64_t *at) {
     const struct convolution *c = g->of;
@@ -171,7 +177,8 @@ static void order_blocks(struct geometry *g, int64_t block) {
     for (int64_t first = 0; first < channels; first += block)
         for (int64_t tap = 0; tap < taps; tap++) {
             int64_t before = g->num_terms, group[MOST_SPATIAL];
-            group[2] = tap % kernel[2], group[1] = tap / kernel[2] % kernel[1], group[0] = tap / kernel[2] / kernel[1];
+            group[2] = tap % kernel[2], group[1] = tap / kernel[2] % kernel[1],
+            group[0] = tap / kernel[2] / kernel[1];
             for (int64_t channel = first; channel < first + block && channel < channels; channel++) {
                 memcpy(at, group, sizeof at);
                 at[c->packed_axis] = group[c->packed_axis] * rows + channel / c->channels;

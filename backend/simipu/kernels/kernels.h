@@ -1,18 +1,18 @@
 /* What the kernels compute: products, convolutions and chains of elementwise steps, in the chip's arithmetic.
 
-   Values that are halves or of 8 bits on the chip are floats here (each is exact); operands that are weights may
-   lie in memory as halves or 8-bit codes, and are widened where they are used.
+   Values that are halves or of 8 bits on the chip are floats here (each is exact); operands that are weights
+   may lie in memory as halves or 8-bit codes, and are widened where they are used.
 
    The order of a sum with partials in half. The products of one block (16 channels, 32 of 8-bit operands) are
-   added up in float, one after the other in the order of channels, from zero; the block's sum is added to what
-   the result has so far, which begins at zero, and that is rounded to half, to nearest even:
+   added up in float, one after the other in the order of channels, from zero; the block's sum is added to
+   what the result has so far, which begins at zero, and that is rounded to half, to nearest even:
 
        total = 0;  for each block: sum = 0;  for each channel: sum += left * right;  total = half(total + sum)
 
    A product of two such operands is exact in float, so that fused and separate additions give the same bits.
-   Convolutions take blocks of channels, in each the kernel positions in row-major order, in each the channels;
-   with few channels, rows of the kernel are channels (`packed_rows`); with groups of up to four channels a block
-   is up to four positions of a kernel row, position by position, in each the channels. */
+   Convolutions take blocks of channels, in each the kernel positions in row-major order, in each the
+   channels; with few channels, rows of the kernel are channels (`packed_rows`); with groups of up to four
+   channels a block is up to four positions of a kernel row, position by position, in each the channels. */
 
 #ifndef SIMIPU_KERNELS_H
 #define SIMIPU_KERNELS_H
@@ -29,7 +29,8 @@ struct operand {
     float unit; /* what codes are multiplied by: 2 to the power of their scale; 1 otherwise */
 };
 
-/* --- steps: what becomes of a value after it was computed, element by element, in this order --------------- */
+/* --- steps: what becomes of a value after it was computed, element by element, in this order ---------------
+ */
 
 enum kind {
     STEP_NONE,     /* x */
@@ -47,16 +48,16 @@ enum kind {
 };
 
 enum rounding {
-    KEPT,     /* no rounding: the result is a half already, or stays a float */
-    ROUNDED,  /* to half, to nearest even; too large: see `nan_on_overflow` */
-    GROWING,  /* the same, but an infinity is an overflow whatever it was before (with nan_on_overflow) */
-    PLAIN     /* to half, where nothing is too large: infinities stay */
+    KEPT,    /* no rounding: the result is a half already, or stays a float */
+    ROUNDED, /* to half, to nearest even; too large: see `nan_on_overflow` */
+    GROWING, /* the same, but an infinity is an overflow whatever it was before (with nan_on_overflow) */
+    PLAIN    /* to half, where nothing is too large: infinities stay */
 };
 
 struct step {
     enum kind kind;
     enum rounding rounding;
-    int operand;  /* which of the operands y is; -1: `number` */
+    int operand; /* which of the operands y is; -1: `number` */
     float number;
 };
 
@@ -67,24 +68,26 @@ struct program {
     const struct step *steps;
     int *exception; /* NULL, or set to 1 where an exception is: */
 };
-/* a value is NaN, a finite one is rounded that is too large for half, or an infinity comes of finite ones (of a
-   GROWING step: of any).
+/* a value is NaN, a finite one is rounded that is too large for half, or an infinity comes of finite ones (of
+   a GROWING step: of any).
 
-   Without nan_on_overflow too large values, infinities included, become the largest half with their sign. With
-   it they become NaN, while infinities of a ROUNDED step stay. */
+   Without nan_on_overflow too large values, infinities included, become the largest half with their sign.
+   With it they become NaN, while infinities of a ROUNDED step stay. */
 
 /* An operand of a step, by where its element for an element of the result lies. */
 struct values {
-    const void *data;     /* floats; halves where `is_half` (tables are halves always) */
+    const void *data; /* floats; halves where `is_half` (tables are halves always) */
     int is_half;
     int64_t batch, row, column; /* elements from batch to batch, row to row, column to column; 0: broadcast */
 };
 
-/* --- the machine: threads and memory are the caller's ------------------------------------------------------- */
+/* --- the machine: threads and memory are the caller's
+ * ------------------------------------------------------- */
 
 struct machine {
     void *owner;
-    /* Calls work(data, i) for each i below `count`, on as many threads as there are; returns when all are done. */
+    /* Calls work(data, i) for each i below `count`, on as many threads as there are; returns when all are
+     * done. */
     void (*parallel)(void *owner, void (*work)(void *data, size_t i), size_t count, void *data);
     void *(*allocate)(void *owner, size_t bytes); /* at a multiple of 64; NULL: there is none */
     void (*release)(void *owner, void *memory);
@@ -93,18 +96,20 @@ struct machine {
 
 enum outcome { DONE, NO_MEMORY };
 
-/* --- products ----------------------------------------------------------------------------------------------- */
+/* --- products
+ * ----------------------------------------------------------------------------------------------- */
 
 /* result[b, i, j] = steps(sum over k of left[b, i, k] * right[b, k, j]) */
 struct product {
     int64_t batches, rows, depth, columns;
     struct operand left, right;
-    /* Elements from one row (i) and one channel (k) of the left to the next, from one channel (k) and one column
-       (j) of the right; one of each pair is 1. */
+    /* Elements from one row (i) and one channel (k) of the left to the next, from one channel (k) and one
+       column (j) of the right; one of each pair is 1. */
     int64_t left_row, left_channel, right_channel, right_column;
     /* Where each batch begins, in elements; NULL: all at 0. */
     const int64_t *left_starts, *right_starts;
-    int block;  /* channels after which a sum is rounded, up to MOST_BLOCK; 0: sums stay floats, in any order */
+    int block; /* channels after which a sum is rounded, up to MOST_BLOCK; 0: sums stay floats, in any order
+                */
     int nan_on_overflow;
     struct program program;
     const struct values *values; /* of the program's operands: a batch is b, a row i, a column j */
@@ -113,30 +118,33 @@ struct product {
 
 enum outcome simipu_multiply(const struct product *product, const struct machine *machine);
 
-/* --- convolutions ------------------------------------------------------------------------------------------- */
+/* --- convolutions
+ * ------------------------------------------------------------------------------------------- */
 
 enum { MOST_SPATIAL = 3 };
 
-/* result[n, o, ...] as ONNX's Conv; unused spatial axes, the leading ones, are of size 1. Transposed forms are
-   this one of a field with zeros between its positions. */
+/* result[n, o, ...] as ONNX's Conv; unused spatial axes, the leading ones, are of size 1. Transposed forms
+   are this one of a field with zeros between its positions. */
 struct convolution {
     int64_t batches, groups, channels, outputs; /* channels and outputs of one group */
     int64_t field[MOST_SPATIAL], kernel[MOST_SPATIAL], result_sizes[MOST_SPATIAL];
     int64_t strides[MOST_SPATIAL], dilations[MOST_SPATIAL], before[MOST_SPATIAL]; /* zeros before the field */
     struct operand source, filters; /* [batches, groups * channels, ...], [groups * outputs, channels, ...] */
-    int block;       /* as of a product; 0: sums stay floats */
-    int packed_axis; /* the spatial axis that is the model's first, whose rows are packed */
-    int packed_rows; /* kernel rows that are taken for channels: 1, 2 or 4 */
-    int slic_taps;   /* 0, or with groups of few channels the kernel positions of a block */
+    int block;                      /* as of a product; 0: sums stay floats */
+    int packed_axis;                /* the spatial axis that is the model's first, whose rows are packed */
+    int packed_rows;                /* kernel rows that are taken for channels: 1, 2 or 4 */
+    int slic_taps;                  /* 0, or with groups of few channels the kernel positions of a block */
     int nan_on_overflow;
     struct program program;
-    const struct values *values; /* a batch is n, a row an output channel (of all groups), a column a position */
+    const struct values
+        *values; /* a batch is n, a row an output channel (of all groups), a column a position */
     float *result;
 };
 
 enum outcome simipu_convolve(const struct convolution *convolution, const struct machine *machine);
 
-/* --- chains ------------------------------------------------------------------------------------------------- */
+/* --- chains
+ * ------------------------------------------------------------------------------------------------- */
 
 enum { MOST_CHAIN_AXES = 6 };
 
@@ -156,8 +164,8 @@ struct chain {
 
 enum outcome simipu_run_chain(const struct chain *chain, const struct machine *machine);
 
-/* Which instructions are used: "avx512", "avx2" or "portable"; the environment variable SIMIPU_KERNELS names one
-   of them to use instead where the machine has it. */
+/* Which instructions are used: "avx512", "avx2" or "portable"; the environment variable SIMIPU_KERNELS names
+   one of them to use instead where the machine has it. */
 const char *simipu_instructions(void);
 
 #endif

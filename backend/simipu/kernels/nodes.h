@@ -28,7 +28,7 @@ struct node {
         right_scale;
     int64_t group, filters_format, filters_scale, packed_rows, slic_taps;
     int64_t threads; /* of the session; 0: not known */
-    size_t axes; /* spatial */
+    size_t axes;     /* spatial */
     int64_t strides[MOST_SPATIAL], dilations[MOST_SPATIAL], pads[2 * MOST_SPATIAL];
 };
 

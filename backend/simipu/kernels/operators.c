@@ -1,5 +1,5 @@
-/* Product, Conv and Chain: from what a call is given to what kernels.h wants, all of it checked; a kernel may rely
-   on what that says. */
+/* Product, Conv and Chain: from what a call is given to what kernels.h wants, all of it checked; a kernel may
+   rely on what that says. */
 
 #include "operators.h"
 
@@ -9,7 +9,8 @@
 
 enum { FEW_STARTS = 64 }; /* batches whose starts need no memory of their own */
 
-/* --- products ----------------------------------------------------------------------------------------------- */
+/* --- products
+ * ----------------------------------------------------------------------------------------------- */
 
 /* How an operand lies in memory, by its type and the node's attributes. */
 static struct ort_status *read_operand(const struct call *call, size_t i, int64_t format, int64_t scale,
@@ -73,8 +74,8 @@ static void find_starts(const struct tensor *operand, const struct batches *batc
     }
 }
 
-/* A right operand that all batches share makes them rows of one: so its parts are brought to the processor once.
-   Not where an operand of the steps tells batches and rows apart in any other way. */
+/* A right operand that all batches share makes them rows of one: so its parts are brought to the processor
+   once. Not where an operand of the steps tells batches and rows apart in any other way. */
 static void join_batches(struct call *call, struct product *product) {
     const struct tensor *right = &call->inputs[1];
     if (call->node->trans_left || count_elements(right->sizes, right->rank - 2) != 1) return;
@@ -145,7 +146,8 @@ struct ort_status *run_product(struct node *node, struct ort_context *context) {
     return multiply(&call, &product, &batches);
 }
 
-/* --- convolutions ------------------------------------------------------------------------------------------- */
+/* --- convolutions
+ * ------------------------------------------------------------------------------------------- */
 
 struct ort_status *read_convolution(struct node *node, const struct ort_info *info) {
     size_t dilations, pads;
@@ -268,7 +270,8 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
     return conclude(&call, simipu_convolve(&convolution, &machine));
 }
 
-/* --- chains ------------------------------------------------------------------------------------------------- */
+/* --- chains
+ * ------------------------------------------------------------------------------------------------- */
 
 /* A chain's axes while they are joined: of the result, the source, and each operand of the steps. */
 struct joined {
@@ -315,7 +318,8 @@ static struct ort_status *broadcast(const struct node *node, const struct tensor
     return NULL;
 }
 
-/* The tensors that are broadcast: the source, and operands that are no tables, each in the place of its number. */
+/* The tensors that are broadcast: the source, and operands that are no tables, each in the place of its
+ * number. */
 static size_t list_tensors(struct call *call, const struct tensor **tensors, size_t *rank) {
     static const struct tensor none; /* of no axes: as for tables */
     const struct node *node = call->node;

@@ -1,6 +1,6 @@
-/* What of ONNX Runtime's C interface is used here, declared by its place: a table of functions whose order never
-   changes, whatever its version, and whose header comes with no wheel. Places are those of version 18 (ONNX
-   Runtime 1.18), the oldest that has all of them. */
+/* What of ONNX Runtime's C interface is used here, declared by its place: a table of functions whose order
+   never changes, whatever its version, and whose header comes with no wheel. Places are those of version 18
+   (ONNX Runtime 1.18), the oldest that has all of them. */
 
 #ifndef SIMIPU_ORT_ABI_H
 #define SIMIPU_ORT_ABI_H

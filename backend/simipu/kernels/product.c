@@ -25,14 +25,15 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
 /* Rows up to which halves are widened anew for each tile: packing them first would take longer. */
 enum { FEW_ROWS = 2 * TILE_ROWS };
 
-static struct panel pack_product(struct supply *supply, const struct part *part, int64_t first, int64_t column,
-                                 int columns, int rows, float *held) {
+static struct panel pack_product(struct supply *supply, const struct part *part, int64_t first,
+                                 int64_t column, int columns, int rows, float *held) {
     const struct product_supply *from = (struct product_supply *)supply;
     const struct product *product = from->product;
     int64_t start = from->right_start + first * product->right_channel + column * product->right_column;
     struct panel packed = {held, PANEL, 0};
     if (product->right_column != 1) {
-        pack_turned(&product->right, start, product->right_column, part->channels, part->offsets, columns, held);
+        pack_turned(&product->right, start, product->right_column, part->channels, part->offsets, columns,
+                    held);
         return packed;
     }
     if (rows <= FEW_ROWS && product->right.element == HALF && columns % LANES == 0)

@@ -1,5 +1,5 @@
-/* What becomes of computed values: the steps of a program, on a run of neighbouring elements at a time that the
-   first cache holds. A value is rounded in the register that it was computed in. */
+/* What becomes of computed values: the steps of a program, on a run of neighbouring elements at a time that
+   the first cache holds. A value is rounded in the register that it was computed in. */
 
 #ifndef SIMIPU_STEPS_H
 #define SIMIPU_STEPS_H
@@ -49,8 +49,9 @@ INLINE V take_operand(const struct operand_run *operand, V one, int64_t at, int6
 INLINE V v_most(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_max(x, y)); }
 INLINE V v_least(V x, V y) { return v_if_nan(x, y, v_add(x, y), v_min(x, y)); }
 
-/* To an 8-bit format: adding and taking away a large multiple leaves the leading bits, to nearest even; of normal
-   values a multiple of themselves (Veltkamp's splitting, exact for the 11 bits of a half), of others a fixed one. */
+/* To an 8-bit format: adding and taking away a large multiple leaves the leading bits, to nearest even; of
+   normal values a multiple of themselves (Veltkamp's splitting, exact for the 11 bits of a half), of others a
+   fixed one. */
 INLINE V v_quarter(V x, float unit, int is_f152, int nan_on_overflow) {
     const float splits = is_f152 ? 0x1p21f + 1 : 0x1p20f + 1, most = is_f152 ? 57344.0f : 240.0f;
     const float least_normal = is_f152 ? 0x1p-15f : 0x1p-7f, least = is_f152 ? 0x1p-17f : 0x1p-10f;
@@ -84,8 +85,8 @@ INLINE V round_value(V x, enum rounding rounding, int nan_on_overflow) {
     return nan_on_overflow ? v_half_or_nan(x, rounding == GROWING) : v_half_bounded(x);
 }
 
-INLINE void apply_to_run(enum kind kind, enum rounding rounding, int nan_on_overflow, const struct operand_run *y,
-                         const float *from, float *to, int64_t count) {
+INLINE void apply_to_run(enum kind kind, enum rounding rounding, int nan_on_overflow,
+                         const struct operand_run *y, const float *from, float *to, int64_t count) {
     V one = v_all(y->one);
     for (int64_t at = 0; at < count; at += LANES) {
         V x = load_some(from + at, count - at);
@@ -95,8 +96,8 @@ INLINE void apply_to_run(enum kind kind, enum rounding rounding, int nan_on_over
 }
 
 /* What half models are full of has loops of its own; all else goes through one with its choices inside. */
-static void run_step(const struct step *step, int nan_on_overflow, const struct operand_run *y, const float *from,
-                     float *to, int64_t count) {
+static void run_step(const struct step *step, int nan_on_overflow, const struct operand_run *y,
+                     const float *from, float *to, int64_t count) {
     if (step->rounding == ROUNDED && !nan_on_overflow) {
         switch (step->kind) {
         case STEP_NONE: apply_to_run(STEP_NONE, ROUNDED, 0, y, from, to, count); return;
@@ -148,8 +149,8 @@ INLINE int is_exception(float made, float x, float y, enum rounding rounding) {
 }
 
 /* Whether a step of these values is an exception: looked at before it is taken. */
-static void check_step(const struct program *program, const struct step *step, const struct operand_run *operand,
-                       const float *from, int64_t count) {
+static void check_step(const struct program *program, const struct step *step,
+                       const struct operand_run *operand, const float *from, int64_t count) {
     V one = v_all(operand->one);
     for (int64_t at = 0; at < count; at += LANES) {
         float x[LANES], y[LANES], made[LANES];
@@ -189,8 +190,8 @@ INLINE void find_operand(const struct step *step, const struct values *value, in
 }
 
 /* The operands of a program for the run of columns from `column` on, in a batch and a row. */
-INLINE void find_operands(const struct program *program, const struct values *values, int64_t batch, int64_t row,
-                          int64_t column, struct operand_run *operands) {
+INLINE void find_operands(const struct program *program, const struct values *values, int64_t batch,
+                          int64_t row, int64_t column, struct operand_run *operands) {
     for (int i = 0; i < program->num_steps; i++) {
         int operand = program->steps[i].operand;
         if (operand < 0) continue;

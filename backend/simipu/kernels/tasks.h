@@ -1,5 +1,5 @@
-/* A product cut into tasks for threads: some rows times some columns of one batch. What is multiplied comes from
-   a `supply`, which a product and a convolution each have their own of.
+/* A product cut into tasks for threads: some rows times some columns of one batch. What is multiplied comes
+   from a `supply`, which a product and a convolution each have their own of.
 
        for each part of the channels:        right (packed floats, second cache)
            pack the right side          +----------+----------+ ...
@@ -17,20 +17,21 @@
 struct supply {
     /* The channels of the part that begins at `first`, after those before it. 0: there are none left. */
     int (*cut)(struct supply *supply, int64_t first, struct part *part);
-    /* A panel of up to PANEL columns from `column` on for `rows` of the left: packed into `held`, PANEL floats for each
-       channel with zeros up to whole registers, of which it may write LANES too many, or where it lies. */
-    struct panel (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column, int columns,
-                         int rows, float *held);
+    /* A panel of up to PANEL columns from `column` on for `rows` of the left: packed into `held`, PANEL
+       floats for each channel with zeros up to whole registers, of which it may write LANES too many, or
+       where it lies. */
+    struct panel (*pack)(struct supply *supply, const struct part *part, int64_t first, int64_t column,
+                         int columns, int rows, float *held);
     /* Rows of the left: where the offsets of each count from. */
-    void (*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows, float *held,
-                 const float **lefts);
+    void (*take)(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
+                 float *held, const float **lefts);
 };
 
 struct job {
     int64_t batches, groups, rows, columns; /* rows and columns of a group */
-    int is_turned; /* rows of the result are the job's columns */
+    int is_turned;                          /* rows of the result are the job's columns */
     int64_t row_blocks, row_block, column_blocks, column_block;
-    enum rule rule;         /* of totals that became infinite */
+    enum rule rule; /* of totals that became infinite */
     int is_rounded;
     const struct program *program;
     const struct values *values;
@@ -42,17 +43,18 @@ struct job {
 
 enum { SUPPLY_BYTES = 8192, HELD_CHANNELS = 2048 };
 
-typedef int tile_function(const struct part *, const float *const *, const struct panel *, float *, ptrdiff_t);
+typedef int tile_function(const struct part *, const float *const *, const struct panel *, float *,
+                          ptrdiff_t);
 
-#define TILE_OF(name, rows, vectors, rule, is_half)                                                              \
-    static int name##rows##x##vectors(const struct part *part, const float *const *lefts,                       \
-                                      const struct panel *right, float *totals, ptrdiff_t pitch) {              \
-        return multiply_tile(part, rows, vectors, rule, is_half, lefts, right, totals, pitch);                  \
+#define TILE_OF(name, rows, vectors, rule, is_half)                                                          \
+    static int name##rows##x##vectors(const struct part *part, const float *const *lefts,                    \
+                                      const struct panel *right, float *totals, ptrdiff_t pitch) {           \
+        return multiply_tile(part, rows, vectors, rule, is_half, lefts, right, totals, pitch);               \
     }
-#define TILE(rows, vectors)                                                                                     \
-    TILE_OF(tile_h, rows, vectors, HALVES, 0)                                                                   \
-    TILE_OF(tile_f, rows, vectors, FLOATS, 0)                                                                   \
-    TILE_OF(tile_hd, rows, vectors, HALVES, 1)                                                                  \
+#define TILE(rows, vectors)                                                                                  \
+    TILE_OF(tile_h, rows, vectors, HALVES, 0)                                                                \
+    TILE_OF(tile_f, rows, vectors, FLOATS, 0)                                                                \
+    TILE_OF(tile_hd, rows, vectors, HALVES, 1)                                                               \
     TILE_OF(tile_fd, rows, vectors, FLOATS, 1)
 #if defined(__AVX512F__)
 #define TILES(M) M(1) M(2) M(3) M(4) M(5) M(6)
@@ -74,7 +76,8 @@ static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAM
 
 /* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
 static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule,
-                           const float *const *lefts, const struct panel *right, float *totals, ptrdiff_t pitch) {
+                           const float *const *lefts, const struct panel *right, float *totals,
+                           ptrdiff_t pitch) {
     if (rule == BOUNDED && right->is_half)
         multiply_tile(part, rows, vectors, BOUNDED, 1, lefts, right, totals, pitch);
     else if (rule == BOUNDED)
@@ -107,8 +110,8 @@ static void multiply_panel(const struct job *job, const struct part *part, int r
 }
 
 /* Rows count through all groups. */
-static void finish_rows(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column, int columns,
-                        const float *totals, ptrdiff_t pitch) {
+static void finish_rows(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column,
+                        int columns, const float *totals, ptrdiff_t pitch) {
     struct operand_run operands[MOST_OPERANDS];
     for (int i = 0; i < rows; i++) {
         find_operands(job->program, job->values, batch, row + i, column, operands);
@@ -118,8 +121,8 @@ static void finish_rows(const struct job *job, int64_t batch, int64_t row, int r
 }
 
 /* The same where columns of the job are rows of the result. */
-static void finish_columns(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column, int columns,
-                           const float *totals, ptrdiff_t pitch) {
+static void finish_columns(const struct job *job, int64_t batch, int64_t row, int rows, int64_t column,
+                           int columns, const float *totals, ptrdiff_t pitch) {
     struct operand_run operands[MOST_OPERANDS];
     float run[MOST_ROWS];
     for (int i = 0; i < rows; i++) {
@@ -136,7 +139,8 @@ static void run_task(void *data, size_t number) {
     int64_t row = (int64_t)number / job->column_blocks % job->row_blocks * job->row_block;
     int64_t group = (int64_t)number / job->column_blocks / job->row_blocks % job->groups;
     int64_t batch = (int64_t)number / job->column_blocks / job->row_blocks / job->groups;
-    int columns = (int)(job->columns - column < job->column_block ? job->columns - column : job->column_block);
+    int columns =
+        (int)(job->columns - column < job->column_block ? job->columns - column : job->column_block);
     int rows = (int)(job->rows - row < job->row_block ? job->rows - row : job->row_block);
     _Alignas(64) float totals[MOST_ROWS * MOST_COLUMNS], right[MOST_PANELS * MOST_CHANNELS * PANEL + LANES];
     _Alignas(64) float held[TILE_ROWS * (HELD_CHANNELS + LANES)];
@@ -145,7 +149,8 @@ static void run_task(void *data, size_t number) {
 
     struct supply *supply = job->supply(job->owner, batch, group, supply_memory);
     /* Panels of about as many registers each. */
-    int registers = (columns + LANES - 1) / LANES, pitch = registers * LANES, panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
+    int registers = (columns + LANES - 1) / LANES, pitch = registers * LANES,
+        panels = (registers + TILE_VECTORS - 1) / TILE_VECTORS;
     int starts[MOST_PANELS + 1];
     struct panel packed[MOST_PANELS];
     for (int panel = 0; panel <= panels; panel++) starts[panel] = registers * panel / panels * LANES;
@@ -154,8 +159,8 @@ static void run_task(void *data, size_t number) {
         ptrdiff_t size = part.channels * PANEL;
         for (int panel = 0; panel < panels; panel++) {
             int end = starts[panel + 1] < columns ? starts[panel + 1] : columns;
-            packed[panel] = supply->pack(supply, &part, first, column + starts[panel], end - starts[panel], rows,
-                                         right + panel * size);
+            packed[panel] = supply->pack(supply, &part, first, column + starts[panel], end - starts[panel],
+                                         rows, right + panel * size);
         }
         for (int i = 0; i < rows; i += TILE_ROWS) {
             int some = rows - i < TILE_ROWS ? rows - i : TILE_ROWS;
@@ -196,15 +201,16 @@ static void widen(const struct operand *from, int64_t at, int64_t count, float *
     }
     int64_t i = 0;
     if (from->element == HALF)
-        for (; i + LANES <= count; i += LANES) v_store(to + i, v_widen((const uint16_t *)from->data + at + i));
+        for (; i + LANES <= count; i += LANES)
+            v_store(to + i, v_widen((const uint16_t *)from->data + at + i));
     for (; i < count; i += LANES) store_some(to + i, take_some(from, at + i, count - i), count - i);
 }
 
-/* A panel of columns that lie `between` elements apart, each one's channels neighbours: turned, LANES of both at a
-   time. `columns` <= PANEL; what is missing are zeros. `places` says which row of the panel each channel is; -1:
-   none. */
-static void pack_turned(const struct operand *from, int64_t start, int64_t between, int channels, const int *places,
-                        int columns, float *panel) {
+/* A panel of columns that lie `between` elements apart, each one's channels neighbours: turned, LANES of both
+   at a time. `columns` <= PANEL; what is missing are zeros. `places` says which row of the panel each channel
+   is; -1: none. */
+static void pack_turned(const struct operand *from, int64_t start, int64_t between, int channels,
+                        const int *places, int columns, float *panel) {
     for (int j = 0; j < PANEL; j += LANES)
         for (int k = 0; k < channels && j < columns; k += LANES) {
             V rows[LANES];
@@ -220,10 +226,10 @@ static void pack_turned(const struct operand *from, int64_t start, int64_t betwe
 INLINE int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 enum {
-    SUPPOSED_THREADS = 4,   /* where nobody knows */
-    TASKS_OF_THREAD = 4,    /* that it has something to do to the end */
-    SMALL_JOB = 1 << 17,    /* products that are no work for several threads, */
-    SMALL_TASK = 1 << 20,   /* and no work for one where they can be avoided */
+    SUPPOSED_THREADS = 4, /* where nobody knows */
+    TASKS_OF_THREAD = 4,  /* that it has something to do to the end */
+    SMALL_JOB = 1 << 17,  /* products that are no work for several threads, */
+    SMALL_TASK = 1 << 20, /* and no work for one where they can be avoided */
 };
 
 /* Cuts and runs it: blocks as wide as leaves all threads something to do. */
@@ -238,7 +244,8 @@ static void run_job(struct job *job, int64_t depth, const struct machine *machin
     job->column_block = divide_up(panels, job->column_blocks) * PANEL;
     double products = (double)batches * job->rows * job->columns * depth;
     while (threads > 1 && job->column_blocks * row_blocks * batches < 2 * threads &&
-           job->rows / row_blocks > 6 * TILE_ROWS && products / (job->column_blocks * row_blocks * batches) > SMALL_TASK)
+           job->rows / row_blocks > 6 * TILE_ROWS &&
+           products / (job->column_blocks * row_blocks * batches) > SMALL_TASK)
         row_blocks++;
     job->row_block = divide_up(divide_up(job->rows, row_blocks), TILE_ROWS) * TILE_ROWS;
     job->row_blocks = divide_up(job->rows, job->row_block);

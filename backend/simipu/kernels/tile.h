@@ -27,20 +27,21 @@ enum {
     PANEL = TILE_VECTORS * LANES, /* columns of a tile */
     MOST_PANELS = 256 / PANEL,    /* of a task */
     MOST_COLUMNS = MOST_PANELS * PANEL,
-    MOST_ROWS = 132,              /* of a task: whole tiles */
-    MOST_CHANNELS = 256           /* that are packed at a time */
+    MOST_ROWS = 132,    /* of a task: whole tiles */
+    MOST_CHANNELS = 256 /* that are packed at a time */
 };
 
 /* What is packed: up to MOST_CHANNELS channels, in blocks. */
 struct part {
     int channels, blocks;
-    int ends[MOST_CHANNELS];     /* of blocks; sums are rounded there */
-    int offsets[MOST_CHANNELS];  /* of a channel's left, from what `take` gives */
-    int64_t low, span;           /* a convolution's: where its weights begin in a filter; 0: they lie apart */
+    int ends[MOST_CHANNELS];    /* of blocks; sums are rounded there */
+    int offsets[MOST_CHANNELS]; /* of a channel's left, from what `take` gives */
+    int64_t low, span;          /* a convolution's: where its weights begin in a filter; 0: they lie apart */
 };
 
 enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };
-/* How totals are rounded: not at all; to halves, where no total becomes infinite; bounded; NaN for overflow. */
+/* How totals are rounded: not at all; to halves, where no total becomes infinite; bounded; NaN for overflow.
+ */
 
 INLINE V round_total(V x, enum rule rule) {
     switch (rule) {
@@ -63,7 +64,8 @@ INLINE void multiply_channel(int rows, int vectors, const float *const *lefts, i
                              int is_half, V sums[TILE_ROWS][TILE_VECTORS]) {
     V columns[TILE_VECTORS];
     for (int j = 0; j < vectors; j++)
-        columns[j] = is_half ? v_widen((const uint16_t *)right + j * LANES) : v_load((const float *)right + j * LANES);
+        columns[j] =
+            is_half ? v_widen((const uint16_t *)right + j * LANES) : v_load((const float *)right + j * LANES);
     for (int i = 0; i < rows; i++) {
         V value = v_all(lefts[i][offset]);
         for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
@@ -87,7 +89,8 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
                          ptrdiff_t totals_row) {
     _Alignas(64) float aside[TILE_ROWS * PANEL] = {0};
     const char *right = panel->data;
-    ptrdiff_t between = is_half ? panel->between * (ptrdiff_t)sizeof(uint16_t) : (ptrdiff_t)(PANEL * sizeof(float));
+    ptrdiff_t between =
+        is_half ? panel->between * (ptrdiff_t)sizeof(uint16_t) : (ptrdiff_t)(PANEL * sizeof(float));
     int channel = 0;
     for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];

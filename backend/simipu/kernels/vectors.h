@@ -1,5 +1,5 @@
-/* A register of floats in the three instruction sets that the kernels are compiled for, and what the chip does to
-   the values in it. The includer is compiled once for each, with -m flags that say which.
+/* A register of floats in the three instruction sets that the kernels are compiled for, and what the chip
+   does to the values in it. The includer is compiled once for each, with -m flags that say which.
 
        AVX-512   16 floats, 32 registers       halves by vcvtps2ph, vcvtph2ps
        AVX2       8 floats, 16 registers       the same (F16C)
@@ -68,9 +68,11 @@ INLINE V v_half(V x) {
 INLINE V v_code_bits(const uint8_t *from, int shift) {
     __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)from));
     __m512i sign = _mm512_slli_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x80)), 24);
-    __m512i rest = _mm512_sll_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
+    __m512i rest =
+        _mm512_sll_epi32(_mm512_and_si512(codes, _mm512_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
     __mmask16 nan = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(0x80));
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(_mm512_or_si512(sign, rest), nan, _mm512_set1_epi32(NAN_BITS)));
+    return _mm512_castsi512_ps(
+        _mm512_mask_mov_epi32(_mm512_or_si512(sign, rest), nan, _mm512_set1_epi32(NAN_BITS)));
 }
 
 #elif defined(__AVX2__) && defined(__F16C__) && defined(__FMA__)
@@ -101,9 +103,15 @@ INLINE V v_sum(V x, V y, V sum) { return _mm256_fmadd_ps(x, y, sum); }
 INLINE V v_max(V x, V y) { return _mm256_max_ps(x, y); }
 INLINE V v_min(V x, V y) { return _mm256_min_ps(x, y); }
 INLINE V v_abs(V x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
-INLINE V v_if_less(V x, V y, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_LT_OQ)); }
-INLINE V v_if_equal(V x, V y, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_EQ_OQ)); }
-INLINE V v_if_nan(V x, V y, V yes, V no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_UNORD_Q)); }
+INLINE V v_if_less(V x, V y, V yes, V no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_LT_OQ));
+}
+INLINE V v_if_equal(V x, V y, V yes, V no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_EQ_OQ));
+}
+INLINE V v_if_nan(V x, V y, V yes, V no) {
+    return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
+}
 INLINE int v_are_zero(V x) {
     return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_NEQ_UQ)) == 0;
 }
@@ -115,7 +123,8 @@ INLINE V v_half(V x) { return _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_N
 INLINE V v_code_bits(const uint8_t *from, int shift) {
     __m256i codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)from));
     __m256i sign = _mm256_slli_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x80)), 24);
-    __m256i rest = _mm256_sll_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
+    __m256i rest =
+        _mm256_sll_epi32(_mm256_and_si256(codes, _mm256_set1_epi32(0x7F)), _mm_cvtsi32_si128(shift));
     __m256i nan = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(0x80));
     __m256i bits = _mm256_blendv_epi8(_mm256_or_si256(sign, rest), _mm256_set1_epi32(NAN_BITS), nan);
     return _mm256_castsi256_ps(bits);
@@ -206,8 +215,8 @@ INLINE V v_code_bits(const uint8_t *from, int shift) {
 
 #endif
 
-/* LANES registers of LANES floats, turned: lane j of register i becomes lane i of register j. Pairs of registers
-   exchange halves, quarters, ... single lanes. */
+/* LANES registers of LANES floats, turned: lane j of register i becomes lane i of register j. Pairs of
+   registers exchange halves, quarters, ... single lanes. */
 typedef int32_t Lanes __attribute__((vector_size(LANES * 4)));
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 
@@ -219,7 +228,8 @@ INLINE V v_evens(const float *from) {
 }
 
 INLINE void v_exchange(V rows[LANES], int step) {
-    Lanes low = {0}, high = {0}; /* of each lane where it comes from: of the first register, or from LANES on of the second */
+    Lanes low = {0}, high = {0}; /* of each lane where it comes from: of the first register, or from LANES on
+                                    of the second */
     for (int lane = 0; lane < LANES; lane++) {
         low[lane] = lane & step ? lane - step + LANES : lane;
         high[lane] = lane & step ? lane + LANES : lane + step;
@@ -244,9 +254,11 @@ INLINE void v_turn(V rows[LANES]) {
 #define JOIN(name, set) JOIN_(name, set)
 #define OF_SET(name) JOIN(name, SET)
 
-/* 8-bit codes to values, at scale 0: exponents are counted from 8 (F143) and 16 (F152), a float's from 127. */
+/* 8-bit codes to values, at scale 0: exponents are counted from 8 (F143) and 16 (F152), a float's from 127.
+ */
 INLINE V v_decode(const uint8_t *from, int is_f152) {
-    return is_f152 ? v_mul(v_code_bits(from, 21), v_all(0x1p111f)) : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
+    return is_f152 ? v_mul(v_code_bits(from, 21), v_all(0x1p111f))
+                   : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
 }
 
 /* To half, too large values (infinities included) to the largest; NaN stays. */

@@ -4,8 +4,8 @@
        fuzz SECONDS [SEED]       as many as there is time for
        fuzz 0 SEED               the one of that seed
 
-   Tensors lie in memory of exactly their size, where a sanitizer sees who goes beyond. Sums that are not rounded
-   are of small whole numbers: those have one value whatever the order. */
+   Tensors lie in memory of exactly their size, where a sanitizer sees who goes beyond. Sums that are not
+   rounded are of small whole numbers: those have one value whatever the order. */
 
 #include <math.h>
 #include <pthread.h>
@@ -19,7 +19,8 @@
 
 enum { MOST_WORK = 200000, MOST_DRAWN_STEPS = 6, MOST_TENSORS = 16, TABLE = 1 << 16 };
 
-/* --- what is drawn ------------------------------------------------------------------------------------------- */
+/* --- what is drawn
+ * ------------------------------------------------------------------------------------------- */
 
 static uint64_t state;
 
@@ -35,9 +36,7 @@ static int64_t draw(int64_t least, int64_t most) {
     return least + (int64_t)(draw_bits() % (uint64_t)(most - least + 1));
 }
 
-static int one_in(int64_t count) {
-    return draw(1, count) == 1;
-}
+static int one_in(int64_t count) { return draw(1, count) == 1; }
 
 /* Mostly a few, seldom more than any tile, task or run has place for. */
 static int64_t draw_size(int64_t most) {
@@ -58,7 +57,8 @@ static void drop_tensors(void) {
     while (num_tensors) free(tensors[--num_tensors]);
 }
 
-static const uint16_t SPECIAL[] = {0x7E00, 0x7C00, 0xFC00, 0x8000, 0x0000, 0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF};
+static const uint16_t SPECIAL[] = {0x7E00, 0x7C00, 0xFC00, 0x8000, 0x0000,
+                                   0x0001, 0x83FF, 0x0400, 0x7BFF, 0xFBFF};
 enum { NUM_SPECIAL = sizeof SPECIAL / sizeof *SPECIAL };
 
 /* How the numbers of a case are: whole ones, and how seldom one is special (0: never). */
@@ -117,7 +117,8 @@ static struct operand draw_operand(int64_t count, int has_codes) {
     return made;
 }
 
-/* --- steps --------------------------------------------------------------------------------------------------- */
+/* --- steps
+ * --------------------------------------------------------------------------------------------------- */
 
 /* Where an operand may lie: the sizes of three groups of axes, or of all of a chain's. */
 struct layout {
@@ -183,7 +184,8 @@ static struct program draw_program(const struct layout *layout, int is_half, int
     };
 }
 
-/* --- a machine ----------------------------------------------------------------------------------------------- */
+/* --- a machine
+ * ----------------------------------------------------------------------------------------------- */
 
 /* Tasks in an order that nobody may count on, on two threads where `has_threads`. */
 struct tasks {
@@ -228,13 +230,15 @@ static void release(void *owner, void *memory) {
 static const struct machine MACHINE = {
     .parallel = run_parallel, .allocate = allocate, .release = release, .threads = 2};
 
-/* --- cases --------------------------------------------------------------------------------------------------- */
+/* --- cases
+ * --------------------------------------------------------------------------------------------------- */
 
 static int is_same(float one, float other) {
     return (isnan(one) && isnan(other)) || !memcmp(&one, &other, sizeof one);
 }
 
-static int compare(const char *what, const struct set *set, const float *expected, const float *found, int64_t count) {
+static int compare(const char *what, const struct set *set, const float *expected, const float *found,
+                   int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (!is_same(expected[i], found[i])) {
             printf("%s, %s: element %lld of %lld: expected %a, found %a\n", what, set->name, (long long)i,
@@ -261,10 +265,17 @@ static int fuzz_product(void) {
     block = block && !one_in(3) ? (draw(0, 1) ? 16 : 32) : block;
     is_whole = !block;
     struct product product = {
-        .batches = batches, .rows = rows, .depth = depth, .columns = columns,
-        .left_row = left_turned ? 1 : depth, .left_channel = left_turned ? rows : 1,
-        .right_channel = right_turned ? 1 : columns, .right_column = right_turned ? depth : 1,
-        .block = block, .nan_on_overflow = one_in(3), .values = values,
+        .batches = batches,
+        .rows = rows,
+        .depth = depth,
+        .columns = columns,
+        .left_row = left_turned ? 1 : depth,
+        .left_channel = left_turned ? rows : 1,
+        .right_channel = right_turned ? 1 : columns,
+        .right_column = right_turned ? depth : 1,
+        .block = block,
+        .nan_on_overflow = one_in(3),
+        .values = values,
     };
     int64_t *starts = keep(2 * (size_t)batches * sizeof *starts);
     int left_shared = one_in(3), right_shared = one_in(3);
@@ -328,7 +339,8 @@ static struct convolution draw_convolution(void) {
     if (c.groups > 1 && c.channels <= 4 && (!c.block || 4 * c.channels <= c.block))
         c.slic_taps = 4;
     else if (c.groups == 1)
-        while (c.packed_rows < 4 && (c.packed_rows + 1) * c.channels <= c.block && !one_in(6)) c.packed_rows++;
+        while (c.packed_rows < 4 && (c.packed_rows + 1) * c.channels <= c.block && !one_in(6))
+            c.packed_rows++;
     c.nan_on_overflow = one_in(3);
     return c;
 }
