@@ -83,7 +83,7 @@ static struct panel pack_windows(struct supply *supply, const struct part *part,
         }
         for (int j = columns; j % LANES; j++) panel[j] = 0;
     }
-    return (struct panel){held, PANEL, 0};
+    return (struct panel){held, PANEL, PACKED, 1};
 }
 
 static void take_filters(struct supply *supply, const struct part *part, int64_t first, int64_t row, int rows,
@@ -127,7 +127,7 @@ static struct panel pack_filters(struct supply *supply, const struct part *part,
     for (int k = 0; k < part->channels; k++) places[g->terms[first + k].weight - part->low] = k;
     pack_turned(&g->of->filters, from->filters + column * size + part->low, size, (int)part->span, places,
                 columns, held);
-    return (struct panel){held, PANEL, 0};
+    return (struct panel){held, PANEL, PACKED, 1};
 }
 
 static int cut_turned(struct supply *supply, int64_t first, struct part *part) {

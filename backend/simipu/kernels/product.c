@@ -22,25 +22,31 @@ static int cut_product(struct supply *supply, int64_t first, struct part *part) 
     return 1;
 }
 
-/* Rows up to which halves are widened anew for each tile: packing them first would take longer. */
-enum { FEW_ROWS = 2 * TILE_ROWS };
+/* Rows up to which halves are widened anew for each tile, beside the multiplications: packing them first
+   would take longer. Codes, which take more, for one row only. */
+enum { FEW_ROWS = 4 * TILE_ROWS };
 
 static struct panel pack_product(struct supply *supply, const struct part *part, int64_t first,
                                  int64_t column, int columns, int rows, float *held) {
     const struct product_supply *from = (struct product_supply *)supply;
     const struct product *product = from->product;
     int64_t start = from->right_start + first * product->right_channel + column * product->right_column;
-    struct panel packed = {held, PANEL, 0};
+    struct panel packed = {held, PANEL, PACKED, 1};
+    const struct operand *right = &product->right;
     if (product->right_column != 1) {
-        pack_turned(&product->right, start, product->right_column, part->channels, part->offsets, columns,
-                    held);
+        pack_turned(right, start, product->right_column, part->channels, part->offsets, columns, held);
         return packed;
     }
-    if (rows <= FEW_ROWS && product->right.element == HALF && columns % LANES == 0)
-        return (struct panel){(const uint16_t *)product->right.data + start, product->right_channel, 1};
+    if (rows <= FEW_ROWS && right->element == HALF && columns % LANES == 0)
+        return (struct panel){(const uint16_t *)right->data + start, product->right_channel, LYING_HALVES, 1};
+    if (rows == 1 && (right->element == F143 || right->element == F152) && columns % LANES == 0) {
+        enum lying lying = right->element == F143 ? LYING_F143 : LYING_F152;
+        return (struct panel){(const uint8_t *)right->data + start, product->right_channel, lying,
+                              right->unit};
+    }
     float *panel = held;
     for (int k = 0; k < part->channels; k++, panel += PANEL, start += product->right_channel) {
-        widen(&product->right, start, columns, panel);
+        widen(right, start, columns, panel);
         for (int j = columns; j % LANES; j++) panel[j] = 0;
     }
     return packed;

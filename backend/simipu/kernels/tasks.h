@@ -46,57 +46,64 @@ enum { SUPPLY_BYTES = 8192, HELD_CHANNELS = 2048 };
 typedef int tile_function(const struct part *, const float *const *, const struct panel *, float *,
                           ptrdiff_t);
 
-#define TILE_OF(name, rows, vectors, rule, is_half)                                                          \
+#define TILE_OF(name, rows, vectors, rule, lying)                                                            \
     static int name##rows##x##vectors(const struct part *part, const float *const *lefts,                    \
                                       const struct panel *right, float *totals, ptrdiff_t pitch) {           \
-        return multiply_tile(part, rows, vectors, rule, is_half, lefts, right, totals, pitch);               \
+        return multiply_tile(part, rows, vectors, rule, lying, lefts, right, totals, pitch);                 \
     }
 #define TILE(rows, vectors)                                                                                  \
-    TILE_OF(tile_h, rows, vectors, HALVES, 0)                                                                \
-    TILE_OF(tile_f, rows, vectors, FLOATS, 0)                                                                \
-    TILE_OF(tile_hd, rows, vectors, HALVES, 1)                                                               \
-    TILE_OF(tile_fd, rows, vectors, FLOATS, 1)
+    TILE_OF(tile_h, rows, vectors, HALVES, PACKED)                                                           \
+    TILE_OF(tile_f, rows, vectors, FLOATS, PACKED)                                                           \
+    TILE_OF(tile_hh, rows, vectors, HALVES, LYING_HALVES)                                                    \
+    TILE_OF(tile_fh, rows, vectors, FLOATS, LYING_HALVES)
+#define CODE_TILE(rows, vectors)                                                                             \
+    TILE_OF(tile_h143_, rows, vectors, HALVES, LYING_F143)                                                   \
+    TILE_OF(tile_h152_, rows, vectors, HALVES, LYING_F152)                                                   \
+    TILE_OF(tile_f143_, rows, vectors, FLOATS, LYING_F143)                                                   \
+    TILE_OF(tile_f152_, rows, vectors, FLOATS, LYING_F152)
 #if defined(__AVX512F__)
 #define TILES(M) M(1) M(2) M(3) M(4) M(5) M(6)
-#define ROW(i) TILE(i, 1) TILE(i, 2) TILE(i, 3) TILE(i, 4)
+#define ROW(T, i) T(i, 1) T(i, 2) T(i, 3) T(i, 4)
 #define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3, tile_##k##i##x4},
 #else
 #define TILES(M) M(1) M(2) M(3) M(4)
-#define ROW(i) TILE(i, 1) TILE(i, 2) TILE(i, 3)
+#define ROW(T, i) T(i, 1) T(i, 2) T(i, 3)
 #define NAMES(k, i) {tile_##k##i##x1, tile_##k##i##x2, tile_##k##i##x3},
 #endif
+#define TILE_ROW(i) ROW(TILE, i)
 #define NAMES_H(i) NAMES(h, i)
 #define NAMES_F(i) NAMES(f, i)
-#define NAMES_HD(i) NAMES(hd, i)
-#define NAMES_FD(i) NAMES(fd, i)
-TILES(ROW)
-/* Of sums in half or in float; of what is packed or lies as halves. */
-static tile_function *const HALF_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAMES_H)}, {TILES(NAMES_HD)}};
-static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {{TILES(NAMES_F)}, {TILES(NAMES_FD)}};
+#define NAMES_HH(i) NAMES(hh, i)
+#define NAMES_FH(i) NAMES(fh, i)
+TILES(TILE_ROW)
+ROW(CODE_TILE, 1)
+/* By what lies there, rows and registers: of codes one row only, for more are packed. */
+static tile_function *const HALF_TILES[][TILE_ROWS][TILE_VECTORS] = {
+    {TILES(NAMES_H)}, {TILES(NAMES_HH)}, {NAMES(h143_, 1)}, {NAMES(h152_, 1)}};
+static tile_function *const FLOAT_TILES[][TILE_ROWS][TILE_VECTORS] = {
+    {TILES(NAMES_F)}, {TILES(NAMES_FH)}, {NAMES(f143_, 1)}, {NAMES(f152_, 1)}};
 
 /* The slow way, where totals became infinite or NaN: from the totals before, with the rule for overflow. */
 static void multiply_again(const struct part *part, int rows, int vectors, enum rule rule,
                            const float *const *lefts, const struct panel *right, float *totals,
                            ptrdiff_t pitch) {
-    if (rule == BOUNDED && right->is_half)
-        multiply_tile(part, rows, vectors, BOUNDED, 1, lefts, right, totals, pitch);
-    else if (rule == BOUNDED)
-        multiply_tile(part, rows, vectors, BOUNDED, 0, lefts, right, totals, pitch);
+    if (rule == BOUNDED)
+        multiply_tile(part, rows, vectors, BOUNDED, right->lying, lefts, right, totals, pitch);
     else
-        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->is_half, lefts, right, totals, pitch);
+        multiply_tile(part, rows, vectors, NO_OVERFLOW, right->lying, lefts, right, totals, pitch);
 }
 
 static void multiply_panel(const struct job *job, const struct part *part, int rows, int vectors,
                            const float *const *lefts, const struct panel *right, int is_first, int columns,
                            float *totals, ptrdiff_t pitch) {
     if (!job->is_rounded) {
-        FLOAT_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals, pitch);
+        FLOAT_TILES[right->lying][rows - 1][vectors - 1](part, lefts, right, totals, pitch);
         return;
     }
     float before[TILE_ROWS][PANEL];
     size_t bytes = (size_t)vectors * LANES * sizeof(float);
     for (int i = 0; i < rows && !is_first; i++) memcpy(before[i], totals + i * pitch, bytes);
-    if (HALF_TILES[right->is_half][rows - 1][vectors - 1](part, lefts, right, totals, pitch)) return;
+    if (HALF_TILES[right->lying][rows - 1][vectors - 1](part, lefts, right, totals, pitch)) return;
     /* Where exceptions matter, once more with the rule that tells: NaN for what overflows. */
     for (int is_check = job->program->exception != NULL; is_check >= 0; is_check--) {
         for (int i = 0; i < rows; i++)
@@ -200,9 +207,15 @@ static void widen(const struct operand *from, int64_t at, int64_t count, float *
         return;
     }
     int64_t i = 0;
+    const uint8_t *codes = (const uint8_t *)from->data + at;
+    V unit = v_all(from->unit);
     if (from->element == HALF)
         for (; i + LANES <= count; i += LANES)
             v_store(to + i, v_widen((const uint16_t *)from->data + at + i));
+    else if (from->element == F143)
+        for (; i + LANES <= count; i += LANES) v_store(to + i, v_mul(unit, v_decode(codes + i, 0)));
+    else
+        for (; i + LANES <= count; i += LANES) v_store(to + i, v_mul(unit, v_decode(codes + i, 1)));
     for (; i < count; i += LANES) store_some(to + i, take_some(from, at + i, count - i), count - i);
 }
 

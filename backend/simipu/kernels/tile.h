@@ -52,20 +52,35 @@ INLINE V round_total(V x, enum rule rule) {
     }
 }
 
-/* The right side of a tile: packed, or halves where they lie, `between` elements from channel to channel. */
+/* The right side of a tile: packed floats, or elements where they lie, `between` of them from channel to
+   channel; of codes, what their values at scale 0 are multiplied by. */
+enum lying { PACKED, LYING_HALVES, LYING_F143, LYING_F152 };
+
 struct panel {
     const void *data;
     ptrdiff_t between;
-    int is_half;
+    enum lying lying;
+    float unit;
 };
+
+INLINE ptrdiff_t bytes_between(const struct panel *panel, enum lying lying) {
+    if (lying == PACKED) return PANEL * sizeof(float);
+    return panel->between * (ptrdiff_t)(lying == LYING_HALVES ? sizeof(uint16_t) : sizeof(uint8_t));
+}
+
+INLINE V take_columns(const void *right, int column, enum lying lying, V unit) {
+    switch (lying) {
+    case PACKED: return v_load((const float *)right + column);
+    case LYING_HALVES: return v_widen((const uint16_t *)right + column);
+    default: return v_mul(unit, v_decode((const uint8_t *)right + column, lying == LYING_F152));
+    }
+}
 
 /* sums += a channel of the left times its row of the right. */
 INLINE void multiply_channel(int rows, int vectors, const float *const *lefts, int offset, const void *right,
-                             int is_half, V sums[TILE_ROWS][TILE_VECTORS]) {
+                             enum lying lying, V unit, V sums[TILE_ROWS][TILE_VECTORS]) {
     V columns[TILE_VECTORS];
-    for (int j = 0; j < vectors; j++)
-        columns[j] =
-            is_half ? v_widen((const uint16_t *)right + j * LANES) : v_load((const float *)right + j * LANES);
+    for (int j = 0; j < vectors; j++) columns[j] = take_columns(right, j * LANES, lying, unit);
     for (int i = 0; i < rows; i++) {
         V value = v_all(lefts[i][offset]);
         for (int j = 0; j < vectors; j++) sums[i][j] = v_sum(value, columns[j], sums[i][j]);
@@ -84,13 +99,13 @@ INLINE void add_row(int vectors, enum rule rule, const float *sums, float *total
 
    The sums of a block are set aside and added to the totals, a row with each channel, while the next block is
    multiplied: rounding takes the units that multiplying leaves idle. */
-INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, int is_half,
+INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum rule rule, enum lying lying,
                          const float *const *lefts, const struct panel *panel, float *totals,
                          ptrdiff_t totals_row) {
     _Alignas(64) float aside[TILE_ROWS * PANEL] = {0};
     const char *right = panel->data;
-    ptrdiff_t between =
-        is_half ? panel->between * (ptrdiff_t)sizeof(uint16_t) : (ptrdiff_t)(PANEL * sizeof(float));
+    ptrdiff_t between = bytes_between(panel, lying);
+    V unit = v_all(panel->unit);
     int channel = 0;
     for (int block = 0; block < part->blocks; block++) {
         V sums[TILE_ROWS][TILE_VECTORS];
@@ -98,11 +113,11 @@ INLINE int multiply_tile(const struct part *part, int rows, int vectors, enum ru
             for (int j = 0; j < vectors; j++) sums[i][j] = v_all(0);
         int end = part->ends[block], row = block ? 0 : rows;
         for (; row < rows && channel < end; row++, channel++, right += between) {
-            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, is_half, sums);
+            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, lying, unit, sums);
             add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         }
         for (; channel < end; channel++, right += between)
-            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, is_half, sums);
+            multiply_channel(rows, vectors, lefts, part->offsets[channel], right, lying, unit, sums);
         for (; row < rows; row++) add_row(vectors, rule, aside + row * PANEL, totals + row * totals_row);
         for (int i = 0; i < rows; i++)
             for (int j = 0; j < vectors; j++) v_store(aside + i * PANEL + j * LANES, sums[i][j]);
