@@ -4,8 +4,7 @@
 #include "channels.h"
 #include "geometry.h"
 
-/* --- as a product
- * ------------------------------------------------------------------------------------------- */
+/* --- as a product --- */
 
 /* Positions of the result whose windows are neighbours in a plane. */
 struct stretch {
@@ -188,8 +187,7 @@ static void convolve_blocks(const struct geometry *g, const struct machine *mach
     run_job(&job, g->num_terms, machine);
 }
 
-/* --- a field of one position
- * -------------------------------------------------------------------------------- */
+/* --- a field of one position --- */
 
 static int is_one_position(const struct convolution *c) {
     int64_t positions = 1;

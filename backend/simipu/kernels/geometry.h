@@ -30,8 +30,7 @@ struct geometry {
     int64_t unit; /* terms that a part had better not divide; 0: as it comes */
 };
 
-/* --- the field
- * ---------------------------------------------------------------------------------------------- */
+/* --- the field --- */
 
 static int64_t reach(const struct convolution *c, int axis) {
     return (c->kernel[axis] - 1) * c->dilations[axis];
@@ -83,9 +82,13 @@ static void copy_row(const struct geometry *g, int64_t from, const struct inside
     else if (step == 1)
         widen(&c->source, from + first - before, last - first, to + first);
     else if (c->source.element == FLOAT) {
-        int64_t x = first;
-        for (; step == 2 && x + LANES < last; x += LANES) v_store(to + x, v_evens(floats + 2 * x));
-        for (; x < last; x++) to[x] = floats[x * step];
+        for (int64_t x = first; step == 2 && x < last; x += LANES) {
+            int64_t some = 2 * (last - x) - 1; /* the last one has none beside it */
+            V low = load_some(floats + 2 * x, some),
+              high = some > LANES ? load_some(floats + 2 * x + LANES, some - LANES) : v_all(0);
+            store_some(to + x, v_evens(low, high), last - x);
+        }
+        for (int64_t x = first; step != 2 && x < last; x++) to[x] = floats[x * step];
     } else
         for (int64_t x = first; x < last; x++) widen(&c->source, from + x * step + phase - before, 1, to + x);
     for (int64_t x = last; x < size; x++) to[x] = 0;
@@ -132,20 +135,27 @@ static enum outcome take_field(struct geometry *g, int is_needed, const struct m
     return DONE;
 }
 
-/* --- the order of the sums
- * ---------------------------------------------------------------------------------- */
+/* --- the order of the sums --- */
 
-static void add_term(struct geometry *g, int64_t channel, const int64_t *at) {
+/* Where the windows of each kernel position begin in a channel. */
+static void place_taps(const struct geometry *g, int64_t *taps) {
     const struct convolution *c = g->of;
-    int64_t phase = 0, plane = 0, tap = 0;
-    for (int axis = 0; axis < MOST_SPATIAL; axis++) {
-        int64_t place = at[axis] * c->dilations[axis];
-        phase = phase * g->phases[axis] + place % c->strides[axis];
-        plane = plane * g->sizes[axis] + place / c->strides[axis];
-        tap = tap * c->kernel[axis] + at[axis];
-    }
     int64_t of_phase = g->sizes[0] * g->sizes[1] * g->sizes[2];
-    g->terms[g->num_terms].plane = channel * g->plane + phase * of_phase + plane;
+    for (int64_t tap = 0; tap < g->taps; tap++) {
+        int64_t at[MOST_SPATIAL] = {tap / c->kernel[2] / c->kernel[1], tap / c->kernel[2] % c->kernel[1],
+                                    tap % c->kernel[2]};
+        int64_t phase = 0, place = 0;
+        for (int axis = 0; axis < MOST_SPATIAL; axis++) {
+            int64_t far = at[axis] * c->dilations[axis];
+            phase = phase * g->phases[axis] + far % c->strides[axis];
+            place = place * g->sizes[axis] + far / c->strides[axis];
+        }
+        taps[tap] = phase * of_phase + place;
+    }
+}
+
+static void add_term(struct geometry *g, const int64_t *taps, int64_t channel, int64_t tap) {
+    g->terms[g->num_terms].plane = channel * g->plane + taps[tap];
     g->terms[g->num_terms++].weight = channel * g->taps + tap;
 }
 
@@ -154,39 +164,42 @@ static void end_block(struct geometry *g, int64_t before) {
 }
 
 /* Groups of few channels: up to `slic_taps` positions of a row of the kernel. */
-static void order_slic(struct geometry *g) {
+static void order_slic(struct geometry *g, const int64_t *taps) {
     const struct convolution *c = g->of;
-    int64_t at[MOST_SPATIAL];
-    for (at[0] = 0; at[0] < c->kernel[0]; at[0]++)
-        for (at[1] = 0; at[1] < c->kernel[1]; at[1]++)
-            for (int64_t x = 0; x < c->kernel[2]; x += c->slic_taps) {
-                int64_t before = g->num_terms;
-                for (at[2] = x; at[2] < x + c->slic_taps && at[2] < c->kernel[2]; at[2]++)
-                    for (int64_t channel = 0; channel < c->channels; channel++) add_term(g, channel, at);
-                end_block(g, before);
-            }
+    for (int64_t row = 0; row < g->taps; row += c->kernel[2])
+        for (int64_t x = 0; x < c->kernel[2]; x += c->slic_taps) {
+            int64_t before = g->num_terms;
+            for (int64_t tap = x; tap < x + c->slic_taps && tap < c->kernel[2]; tap++)
+                for (int64_t channel = 0; channel < c->channels; channel++)
+                    add_term(g, taps, channel, row + tap);
+            end_block(g, before);
+        }
 }
 
 /* A block of channels at a position, for all positions; with packed rows a channel is one of a row. */
-static void order_blocks(struct geometry *g, int64_t block) {
+static void order_blocks(struct geometry *g, const int64_t *taps, int64_t block) {
     const struct convolution *c = g->of;
-    int64_t rows = c->packed_rows, channels = rows * c->channels, kernel[MOST_SPATIAL], at[MOST_SPATIAL];
+    int64_t rows = c->packed_rows, channels = rows * c->channels, kernel[MOST_SPATIAL];
     memcpy(kernel, c->kernel, sizeof kernel);
     kernel[c->packed_axis] = divide_up(kernel[c->packed_axis], rows);
-    int64_t taps = kernel[0] * kernel[1] * kernel[2];
+    int64_t groups = kernel[0] * kernel[1] * kernel[2], row_taps = 1; /* from a row to the next */
+    for (int axis = c->packed_axis + 1; axis < MOST_SPATIAL; axis++) row_taps *= c->kernel[axis];
     for (int64_t first = 0; first < channels; first += block)
-        for (int64_t tap = 0; tap < taps; tap++) {
-            int64_t before = g->num_terms, group[MOST_SPATIAL];
-            group[2] = tap % kernel[2], group[1] = tap / kernel[2] % kernel[1],
-            group[0] = tap / kernel[2] / kernel[1];
-            for (int64_t channel = first; channel < first + block && channel < channels; channel++) {
-                memcpy(at, group, sizeof at);
-                at[c->packed_axis] = group[c->packed_axis] * rows + channel / c->channels;
-                if (at[c->packed_axis] < c->kernel[c->packed_axis]) add_term(g, channel % c->channels, at);
+        for (int64_t group = 0; group < groups; group++) {
+            int64_t before = g->num_terms;
+            int64_t at[MOST_SPATIAL] = {group / kernel[2] / kernel[1], group / kernel[2] % kernel[1],
+                                        group % kernel[2]};
+            at[c->packed_axis] *= rows;
+            int64_t tap = (at[0] * c->kernel[1] + at[1]) * c->kernel[2] + at[2];
+            int64_t row = first / c->channels, channel = first % c->channels;
+            for (int64_t i = first; i < first + block && i < channels; i++) {
+                if (at[c->packed_axis] + row < c->kernel[c->packed_axis])
+                    add_term(g, taps, channel, tap + row * row_taps);
+                if (++channel == c->channels) channel = 0, row++;
             }
             end_block(g, before);
         }
-    g->unit = block * taps <= MOST_CHANNELS ? block * taps : 0;
+    g->unit = block * groups <= MOST_CHANNELS ? block * groups : 0;
 }
 
 enum { FLOAT_BLOCK = 16 }; /* of sums that are not rounded: as good as any */
@@ -194,13 +207,16 @@ enum { FLOAT_BLOCK = 16 }; /* of sums that are not rounded: as good as any */
 static enum outcome order_terms(struct geometry *g, const struct machine *machine) {
     const struct convolution *c = g->of;
     size_t terms = (size_t)(c->channels * g->taps);
-    g->terms = machine->allocate(machine->owner, terms * (sizeof *g->terms + sizeof *g->blocks) + 1);
+    size_t bytes = terms * (sizeof *g->terms + sizeof *g->blocks) + (size_t)g->taps * sizeof(int64_t);
+    g->terms = machine->allocate(machine->owner, bytes + 1);
     if (!g->terms) return NO_MEMORY;
-    g->blocks = (int *)(g->terms + terms);
+    int64_t *taps = (int64_t *)(g->terms + terms);
+    g->blocks = (int *)(taps + g->taps);
+    place_taps(g, taps);
     if (c->slic_taps)
-        order_slic(g);
+        order_slic(g, taps);
     else
-        order_blocks(g, c->block ? c->block : FLOAT_BLOCK);
+        order_blocks(g, taps, c->block ? c->block : FLOAT_BLOCK);
     return DONE;
 }
 

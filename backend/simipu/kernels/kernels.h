@@ -29,8 +29,7 @@ struct operand {
     float unit; /* what codes are multiplied by: 2 to the power of their scale; 1 otherwise */
 };
 
-/* --- steps: what becomes of a value after it was computed, element by element, in this order ---------------
- */
+/* --- steps: what becomes of a value after it was computed, element by element, in this order --- */
 
 enum kind {
     STEP_NONE,     /* x */
@@ -81,8 +80,7 @@ struct values {
     int64_t batch, row, column; /* elements from batch to batch, row to row, column to column; 0: broadcast */
 };
 
-/* --- the machine: threads and memory are the caller's
- * ------------------------------------------------------- */
+/* --- the machine: threads and memory are the caller's --- */
 
 struct machine {
     void *owner;
@@ -96,8 +94,7 @@ struct machine {
 
 enum outcome { DONE, NO_MEMORY };
 
-/* --- products
- * ----------------------------------------------------------------------------------------------- */
+/* --- products --- */
 
 /* result[b, i, j] = steps(sum over k of left[b, i, k] * right[b, k, j]) */
 struct product {
@@ -118,8 +115,7 @@ struct product {
 
 enum outcome simipu_multiply(const struct product *product, const struct machine *machine);
 
-/* --- convolutions
- * ------------------------------------------------------------------------------------------- */
+/* --- convolutions --- */
 
 enum { MOST_SPATIAL = 3 };
 
@@ -143,8 +139,7 @@ struct convolution {
 
 enum outcome simipu_convolve(const struct convolution *convolution, const struct machine *machine);
 
-/* --- chains
- * ------------------------------------------------------------------------------------------------- */
+/* --- chains --- */
 
 enum { MOST_CHAIN_AXES = 6 };
 

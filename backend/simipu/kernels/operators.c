@@ -9,8 +9,7 @@
 
 enum { FEW_STARTS = 64 }; /* batches whose starts need no memory of their own */
 
-/* --- products
- * ----------------------------------------------------------------------------------------------- */
+/* --- products --- */
 
 /* How an operand lies in memory, by its type and the node's attributes. */
 static struct ort_status *read_operand(const struct call *call, size_t i, int64_t format, int64_t scale,
@@ -146,8 +145,7 @@ struct ort_status *run_product(struct node *node, struct ort_context *context) {
     return multiply(&call, &product, &batches);
 }
 
-/* --- convolutions
- * ------------------------------------------------------------------------------------------- */
+/* --- convolutions --- */
 
 struct ort_status *read_convolution(struct node *node, const struct ort_info *info) {
     size_t dilations, pads;
@@ -270,8 +268,7 @@ struct ort_status *run_convolution(struct node *node, struct ort_context *contex
     return conclude(&call, simipu_convolve(&convolution, &machine));
 }
 
-/* --- chains
- * ------------------------------------------------------------------------------------------------- */
+/* --- chains --- */
 
 /* A chain's axes while they are joined: of the result, the source, and each operand of the steps. */
 struct joined {

@@ -228,8 +228,14 @@ static void pack_turned(const struct operand *from, int64_t start, int64_t betwe
         for (int k = 0; k < channels && j < columns; k += LANES) {
             V rows[LANES];
             int some = channels - k < LANES ? channels - k : LANES;
-            for (int i = 0; i < LANES; i++)
-                rows[i] = j + i < columns ? take_some(from, start + (j + i) * between + k, some) : v_all(0);
+            int64_t at = start + j * between + k;
+            if (from->element == HALF && some == LANES && j + LANES <= columns) {
+                const uint16_t *halves = (const uint16_t *)from->data + at;
+                for (int i = 0; i < LANES; i++) rows[i] = v_widen(halves + i * between);
+            } else {
+                for (int i = 0; i < LANES; i++)
+                    rows[i] = j + i < columns ? take_some(from, at + i * between, some) : v_all(0);
+            }
             v_turn(rows);
             for (int i = 0; i < some; i++)
                 if (places[k + i] >= 0) v_store(panel + places[k + i] * PANEL + j, rows[i]);

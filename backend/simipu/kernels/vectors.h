@@ -221,10 +221,10 @@ typedef int32_t Lanes __attribute__((vector_size(LANES * 4)));
 typedef float Floats __attribute__((vector_size(LANES * 4)));
 
 /* Every other one of 2 * LANES floats. */
-INLINE V v_evens(const float *from) {
+INLINE V v_evens(V low, V high) {
     Lanes evens;
     for (int lane = 0; lane < LANES; lane++) evens[lane] = 2 * lane;
-    return (V)__builtin_shuffle((Floats)v_load(from), (Floats)v_load(from + LANES), evens);
+    return (V)__builtin_shuffle((Floats)low, (Floats)high, evens);
 }
 
 INLINE void v_exchange(V rows[LANES], int step) {

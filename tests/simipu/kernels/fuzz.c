@@ -19,8 +19,7 @@
 
 enum { MOST_WORK = 200000, MOST_DRAWN_STEPS = 6, MOST_TENSORS = 16, TABLE = 1 << 16 };
 
-/* --- what is drawn
- * ------------------------------------------------------------------------------------------- */
+/* --- what is drawn --- */
 
 static uint64_t state;
 
@@ -117,8 +116,7 @@ static struct operand draw_operand(int64_t count, int has_codes) {
     return made;
 }
 
-/* --- steps
- * --------------------------------------------------------------------------------------------------- */
+/* --- steps --- */
 
 /* Where an operand may lie: the sizes of three groups of axes, or of all of a chain's. */
 struct layout {
@@ -184,8 +182,7 @@ static struct program draw_program(const struct layout *layout, int is_half, int
     };
 }
 
-/* --- a machine
- * ----------------------------------------------------------------------------------------------- */
+/* --- a machine --- */
 
 /* Tasks in an order that nobody may count on, on two threads where `has_threads`. */
 struct tasks {
@@ -230,8 +227,7 @@ static void release(void *owner, void *memory) {
 static const struct machine MACHINE = {
     .parallel = run_parallel, .allocate = allocate, .release = release, .threads = 2};
 
-/* --- cases
- * --------------------------------------------------------------------------------------------------- */
+/* --- cases --- */
 
 static int is_same(float one, float other) {
     return (isnan(one) && isnan(other)) || !memcmp(&one, &other, sizeof one);

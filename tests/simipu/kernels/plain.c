@@ -174,8 +174,7 @@ void plain_multiply(const struct product *p) {
             }
 }
 
-/* --- convolutions: a position of the kernel at a position of the result
- * ------------------------------------- */
+/* --- convolutions: a position of the kernel at a position of the result --- */
 
 struct at {
     const struct convolution *of;
@@ -246,8 +245,7 @@ void plain_convolve(const struct convolution *c) {
             }
 }
 
-/* --- chains
- * ------------------------------------------------------------------------------------------------- */
+/* --- chains --- */
 
 void plain_run_chain(const struct chain *c) {
     int64_t places[MOST_PLACES] = {0}, elements = 1;
