@@ -49,7 +49,7 @@ from simipu.errors import (
 )
 from simipu.executable import Program
 from simipu.fused import FusedGraph
-from simipu.memory import limit_memory
+from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
 from simipu.watchdog import WATCHDOG
 
@@ -90,9 +90,11 @@ def open_graph(
     label = f"{program.index} ({program.name})"
     if isolated:
         return IsolatedGraph(label, program, weights, options, numerics)
-    return open_lowered(
+    graph = open_lowered(
         lambda kernels: lower_program(program, weights, options, numerics, kernels), options, label
     )
+    return_memory()
+    return graph
 
 
 def open_lowered(

@@ -1,0 +1,23 @@
+"""What was allocated and freed is the machine's again."""
+
+import os
+
+from simipu.memory import return_memory
+
+PIECE, PIECES = 100_000, 1000
+"""Below the size from which an allocation has a mapping of its own."""
+
+
+def read_resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_memory_that_was_freed_is_given_back():
+    pieces = [os.urandom(PIECE) for _ in range(PIECES)]
+    last = pieces[::100]  # so that what is freed does not lie at the end
+    del pieces
+    before = read_resident_bytes()
+    return_memory()
+    assert before - read_resident_bytes() > PIECE * PIECES / 2
+    assert len(last) == PIECES // 100
