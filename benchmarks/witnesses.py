@@ -1,0 +1,214 @@
+"""Whether the witnesses of the chip's numbers agree on real networks, in half with half partials.
+
+    benchmarks/witnesses.py [--models M ...]
+
+Of each network: its outputs by the kernels, as it is served, beside those of ONNX Runtime's own operators;
+and every product, sum, difference and quotient by the kernels beside the plain emulation in numpy
+(tests/support/half_emulation.py), which is given what the kernels have made before it. Exits with 1 where an
+element differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import report
+from compared import NETWORKS, Network, compile_network
+from half import make_feeds, open_executable, open_original
+from model_inputs import make_inputs
+from model_table import Model, read_models
+from onnx import TensorProto, helper
+from onnxgraph import infer_shapes
+from poprt.calibration.sides import Side
+from poprt.executable import Executable
+from poprt.programs import MAIN_PROGRAM
+from rich.console import Console
+from rich.progress import Progress
+from simipu import Direction, GraphOptions
+from simipu.computed import Lowered, lower_model, make_graph, read_graph
+from simipu.kernels import find_kernels
+from simipu.numerics import KernelUse, Numerics
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+import half_emulation as emulation
+
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
+
+EXAMPLES = ("document_orientation", "text_recognition", "magika", "sentence_similarity")
+OTHERS = (
+    "open_nsfw",
+    "minilm_l3",
+    "basic_pitch",
+    "captcha_crnn",
+    "ppocrv2_cls",
+    "aecmos_16k",
+    "eeg_spindles",
+    "dnsmos_p808",
+)
+"""Of models.json: a residual network, a transformer, sound, recurrent and transposed convolutions."""
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+ARITHMETIC = ("Add", "Sub", "Mul", "Div")
+THREADS = 1
+
+
+@dataclass(slots=True)
+class Count:
+    """Elements that were looked at, of so many operators, and that differ."""
+
+    operators: int = 0
+    elements: int = 0
+    differ: int = 0
+
+    def add(self, found: Array, expected: Array) -> None:
+        """Both zeros are one, and so is every NaN."""
+        self.operators += 1
+        self.elements += found.size
+        self.differ += int(np.sum((found != expected) & ~(np.isnan(found) & np.isnan(expected))))
+
+    def describe(self) -> str:
+        """For the report."""
+        return f"{self.differ} of {self.elements:,}"
+
+
+def open_network(name: str, folder: Path) -> tuple[Executable, Arrays]:
+    """The compiled network, and inputs of it."""
+    if name in NETWORKS:
+        network = NETWORKS[name](folder)
+        executable = open_executable(compile_network(network, "half", folder / "half"))
+        return executable, make_feeds(open_original(network, THREADS), executable, network.rows)
+    (model,) = read_models([name])
+    network = Network(model.fetch(), model.arguments())
+    executable = open_executable(compile_network(network, "half", folder / "half"))
+    return executable, _make_inputs(model)
+
+
+def _make_inputs(model: Model) -> Arrays:
+    made = make_inputs(model.inputs, model.batch, (0,))
+    return {name: value for name, value in made.items() if name not in model.settings}
+
+
+def compare(name: str, folder: Path) -> tuple[dict[str, Count], Count, float]:
+    """What differs: of the products and of the arithmetic from the emulation, of the outputs from those of
+    ONNX Runtime's operators, and by how much these do at most."""
+    executable, inputs = open_network(name, folder)
+    main = executable.executable.program(MAIN_PROGRAM)
+    model, numerics = read_graph(main), executable.executable.numerics
+    weights = {each.name: each.array() for each in executable.executable.constants} | executable.weights
+    dtypes = {each.tensor: each.dtype for each in main.streams}
+    feeds = {name: value.astype(dtypes[name]) for name, value in inputs.items()}
+    outputs = [each.tensor for each in main.streams if each.direction is Direction.DEVICE_TO_HOST]
+    kernels, nodes = (
+        _run(model, weights, numerics, use, feeds, outputs) for use in (KernelUse.FUSED, KernelUse.NONE)
+    )
+    apart, largest = Count(), 0.0
+    for found, expected in zip(kernels, nodes, strict=True):
+        apart.add(found, expected)
+        largest = max(largest, float(np.abs(found.astype(np.float64) - expected).max(initial=0)))
+    return _compare_nodes(model, weights, numerics, feeds), apart, largest
+
+
+def _run(
+    model: onnx.ModelProto,
+    weights: Arrays,
+    numerics: Numerics,
+    kernels: KernelUse,
+    feeds: Arrays,
+    outputs: list[str],
+) -> list[Array]:
+    lowered, values = lower_model(model, weights, numerics, kernels=kernels)
+    graph = make_graph(
+        Lowered(lowered.SerializeToString(), values), GraphOptions(num_threads=THREADS), "0 (main)"
+    )
+    return graph.run(outputs, feeds)
+
+
+def _compare_nodes(
+    model: onnx.ModelProto, weights: Arrays, numerics: Numerics, feeds: Arrays
+) -> dict[str, Count]:
+    graph, inferred = model.graph, infer_shapes(model).graph
+    halves = {
+        value.name
+        for value in (*inferred.value_info, *graph.output, *graph.input)
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT16
+    }
+    halves.update(t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT16)
+    made = [name for node in graph.node for name in node.output if name in halves]
+    (results,) = Side(model, dict(weights), numerics).run([dict(feeds)], made)
+    values = {**feeds, **dict(zip(made, results, strict=True))}
+    values |= {t.name: weights.get(t.name, _read(t)) for t in graph.initializer if t.name in halves}
+    counts = {"products": Count(), "arithmetic": Count()}
+    for node in graph.node:
+        if node.op_type in (*PRODUCTS, *ARITHMETIC) and halves.issuperset(
+            [*filter(None, node.input), node.output[0]]
+        ):
+            kind = "products" if node.op_type in PRODUCTS else "arithmetic"
+            found = values[node.output[0]].astype(np.float16)
+            counts[kind].add(found, _emulate(node, values, numerics, model))
+    return counts
+
+
+def _read(tensor: TensorProto) -> Array:
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return np.zeros(0)  # among the weights
+    return np.asarray(onnx.numpy_helper.to_array(tensor))
+
+
+def _emulate(node: onnx.NodeProto, values: Arrays, numerics: Numerics, model: onnx.ModelProto) -> Array:
+    """The node's result, of what the kernels made before it."""
+    alone = onnx.NodeProto()
+    alone.CopyFrom(node)
+    del alone.attribute[:]
+    alone.attribute.extend(each for each in node.attribute if not each.name.startswith("__"))  # its place
+    given = {name: values[name].astype(np.float16) for name in node.input if name}
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, v.shape) for n, v in given.items()]
+    result = [helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT16, None)]
+    graph = helper.make_graph([alone], "alone", infos, result)
+    whole = helper.make_model(graph, opset_imports=model.opset_import)
+    (found,) = emulation.run_graph(whole, given, numerics.half_partials, numerics.nan_on_overflow)
+    return found
+
+
+def parse_options() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    usual = [*EXAMPLES, "resnet50", *OTHERS]
+    parser.add_argument(
+        "--models", nargs="+", default=usual, metavar="M", help=f"(default: {' '.join(usual)})"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Compare, and print the report."""
+    options, console, differ = parse_options(), report.make_console(), 0
+    columns = ("network", "products", "differ", "sums, ratios", "differ", "outputs differ", "by at most")
+    table = report.make_table(f"elements that differ, kernels: {find_kernels().instructions}", *columns)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for name in progress.track(options.models, description="comparing"):
+            with tempfile.TemporaryDirectory() as folder:
+                counts, apart, largest = compare(name, Path(folder))
+            products, arithmetic = counts["products"], counts["arithmetic"]
+            table.add_row(
+                *(name, str(products.operators), products.describe(), str(arithmetic.operators)),
+                *(arithmetic.describe(), apart.describe(), f"{largest:.1e}"),
+            )
+            differ += products.differ + arithmetic.differ + apart.differ
+    console.print(table)
+    return int(differ > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
