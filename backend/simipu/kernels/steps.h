@@ -148,16 +148,19 @@ INLINE int is_exception(float made, float x, float y, enum rounding rounding) {
     return rounding != KEPT && __builtin_fabsf(made) >= TOO_LARGE;
 }
 
-/* Whether a step of these values is an exception: looked at before it is taken. */
+/* Whether a step of these values is an exception: looked at before it is taken, a register at a time; closely
+   where something is infinite, NaN or too large. */
 static void check_step(const struct program *program, const struct step *step,
                        const struct operand_run *operand, const float *from, int64_t count) {
-    V one = v_all(operand->one);
+    V one = v_all(operand->one), limit = v_all(step->rounding == KEPT ? __builtin_inff() : (float)TOO_LARGE);
     for (int64_t at = 0; at < count; at += LANES) {
-        float x[LANES], y[LANES], made[LANES];
         V value = load_some(from + at, count - at), other = take_operand(operand, one, at, count);
+        V result = apply(step->kind, value, other, operand->one, 1);
+        if (v_are_zero(v_if_less(v_abs(result), limit, v_all(0), v_all(1)))) continue;
+        float x[LANES], y[LANES], made[LANES];
         v_store(x, value);
         v_store(y, other);
-        v_store(made, apply(step->kind, value, other, operand->one, 1));
+        v_store(made, result);
         for (int i = 0; i < LANES && at + i < count; i++)
             if (is_exception(made[i], x[i], y[i], step->rounding)) raise_exception(program);
     }
