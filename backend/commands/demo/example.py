@@ -10,6 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+# Half precision: 11 bits of mantissa through a hundred layers; the decision must be the same as well.
+HALF_TOLERANCE = 2e-2
+
 Array = npt.NDArray[Any]
 Tensors = Mapping[str, Array]
 
@@ -35,6 +38,11 @@ class Example(Protocol):
     @property
     def model(self) -> str:
         """The model's name in the repository."""
+
+    @property
+    def half_tolerance(self) -> float:
+        """How far an output in half may be from ONNX Runtime's in float, of its largest value; the answers
+        must be the same."""
 
     def cases(self) -> list[Case]:
         """The requests to send; the same in every call."""

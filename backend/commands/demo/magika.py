@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from .example import Array, Case, Tensors, read_lines
+from .example import HALF_TOLERANCE, Array, Case, Tensors, read_lines
 
 # config.min.json of the model standard_v3_3: beg_size and end_size, block_size, padding_token.
 EDGE_BYTES = 1024
@@ -37,6 +37,7 @@ class Magika:
     """Files found on any machine that runs this, and files made on the spot."""
 
     model = "magika"
+    half_tolerance = HALF_TOLERANCE
 
     def __init__(self, directory: Path) -> None:
         self._readme = directory.parent / "README.md"

@@ -27,12 +27,10 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 from .. import recipes
 from ..errors import RecipeError
 from . import examples
-from .example import Array, Case, Example, Tensors, together
+from .example import HALF_TOLERANCE, Array, Case, Example, Tensors, together
 
 # Single precision: only the order of additions differs from ONNX Runtime's own.
 FP32_TOLERANCE = 1e-4
-# Half precision: 11 bits of mantissa through a hundred layers; the decision must be the same as well.
-FP16_TOLERANCE = 2e-2
 # Requests timed per case and protocol, after one that is not.
 TIMED = 3
 # Answers shown of a case with many rows.
@@ -126,9 +124,9 @@ class Verdict:
         return True
 
 
-def verdict_for(half: bool) -> Verdict:
+def verdict_for(half: bool, half_tolerance: float = HALF_TOLERANCE) -> Verdict:
     """An empty verdict with the tolerance of a precision."""
-    return Verdict(FP16_TOLERANCE, False) if half else Verdict(FP32_TOLERANCE, True)
+    return Verdict(half_tolerance, False) if half else Verdict(FP32_TOLERANCE, True)
 
 
 def run(
@@ -192,7 +190,7 @@ def show(
     table.add_column("answer")
     for name in ("rows", "HTTP", "gRPC", "IPU time (modelled)"):
         table.add_column(name, justify="right")
-    verdict = verdict_for(server.half)
+    verdict = verdict_for(server.half, example.half_tolerance)
     cases = example.cases()
     if missing := cases[0].inputs.keys() - server.inputs.keys():
         verdict.fail(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .example import Array, Case, Tensors, read_lines
+from .example import HALF_TOLERANCE, Array, Case, Tensors, read_lines
 from .wordpiece import WordPiece
 
 # The sequence length the model is compiled for, see recipe.json.
@@ -29,6 +29,7 @@ class SentenceSimilarity:
     """Groups of sentences, some of which say the same in other words."""
 
     model = "sentence_similarity"
+    half_tolerance = HALF_TOLERANCE
 
     def __init__(self, directory: Path) -> None:
         self._word_piece = WordPiece(read_lines(directory / "vocab.txt"))
