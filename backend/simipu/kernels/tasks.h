@@ -247,7 +247,7 @@ INLINE int64_t divide_up(int64_t x, int64_t y) { return (x + y - 1) / y; }
 enum {
     SUPPOSED_THREADS = 4, /* where nobody knows */
     TASKS_OF_THREAD = 4,  /* that it has something to do to the end */
-    SMALL_JOB = 1 << 17,  /* products that are no work for several threads, */
+    SMALL_JOB = 1 << 20,  /* products that are no work for several threads, */
     SMALL_TASK = 1 << 20, /* and no work for one where they can be avoided */
 };
 
