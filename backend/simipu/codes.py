@@ -25,7 +25,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Chain, attribute, iter_bodies, iter_nodes, replace_nodes
 
-from simipu.numerics.lowering import Numerics
+from simipu.numerics.options import Numerics
 from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 from simipu.operators import operator_of
 

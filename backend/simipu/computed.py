@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,6 +25,7 @@ from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes,
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from simipu.arenas import ARENAS
 from simipu.codes import keep_codes, multiplies_parts
 from simipu.demand import MOST_FOLDED_OPERATIONS, measure
 from simipu.errors import (
@@ -72,9 +71,6 @@ MOST_THREADS = 1024
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
 There is nothing else in its folder."""
-_ARENA = onnxruntime.OrtMemoryInfo(
-    "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-)
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 """What ONNX Runtime says where its memory does not do."""
 
@@ -167,7 +163,7 @@ class OrtGraph:
         loading = _Loading(session_options)
         WATCHDOG.begin(loading, options.ready_seconds)
         try:
-            with _ARENAS.of(options.memory_bytes):
+            with ARENAS.of(options.memory_bytes):
                 self._session = onnxruntime.InferenceSession(
                     model,
                     session_options,
@@ -456,43 +452,6 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
             raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
         _log.info("program %s takes a copy of its weights: %s", label, error)
         return make_graph(Lowered(_inline(lowered).SerializeToString(), {}, lowered.fold), options, label)
-
-
-class _Arenas:
-    """Gives sessions memory of their own that grows no larger than it may. Sessions that are made at the same
-    time may share one, with the limit of the last."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """As new: a fork might have a lock that a thread of its parent held."""
-        self._lock = threading.Lock()
-        self._users = 0
-
-    @contextmanager
-    def of(self, num_bytes: int) -> Iterator[None]:
-        """Sessions made meanwhile have such an arena."""
-        with self._lock:
-            self._users += 1
-            _register_arena(num_bytes)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    _register_arena(1)  # the environment holds the last one, and all memory that it has
-
-
-def _register_arena(num_bytes: int) -> None:
-    # ONNX Runtime before 1.23 keeps the first, for all sessions of the process.
-    with suppress(RuntimeError):
-        onnxruntime.create_and_register_allocator(_ARENA, onnxruntime.OrtArenaCfg({"max_mem": num_bytes}))
-
-
-_ARENAS = _Arenas()
-os.register_at_fork(after_in_child=_ARENAS.reset)
 
 
 def _session_options(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 from onnxgraph import Chain, replace_nodes
-from simipu.numerics.lowering import unrounded_results
+from simipu.numerics.rounding import unrounded_results
 from simipu.operators import Rounding, operator_of
 
 Array = npt.NDArray[Any]

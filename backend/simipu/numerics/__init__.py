@@ -1,6 +1,7 @@
 """What the chip's types do to values: `lower` makes the computed graph of a placed one, which ONNX Runtime
 computes exactly so. No cycles here."""
 
-from simipu.numerics.lowering import KernelUse, Numerics, lower
+from simipu.numerics.lowering import lower
+from simipu.numerics.options import KernelUse, Numerics
 
 __all__ = ["KernelUse", "Numerics", "lower"]

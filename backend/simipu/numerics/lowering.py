@@ -9,9 +9,8 @@ the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +32,7 @@ from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
+from simipu.numerics.bodies import put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.functions import function_of
 from simipu.numerics.fusing import Dims, fuse
@@ -44,19 +44,19 @@ from simipu.numerics.kernels import (
     ROUNDINGS,
     Codes,
     Kind,
-    Rounded,
     Step,
     make_convolution,
     make_kernel,
     make_product,
     quarter_step,
-    read_steps,
     takes_narrow,
 )
+from simipu.numerics.options import KernelUse, Numerics
 from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_product, finish_product
-from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
-from simipu.numerics.rounding import HALF_BOUNDS, round_to_half, round_to_quarter, rounding_constants
+from simipu.numerics.quarter import QUARTERS, QuarterFormat
+from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
 from simipu.numerics.tables import Table, find_tables
+from simipu.numerics.weights import iter_reads, widen_tensor
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import Surroundings
@@ -67,36 +67,6 @@ OLDEST_OPSET = 11
 _FACTORS = {"MatMul": (0, 1), "Gemm": (0, 1), "Conv": (1,), "ConvTranspose": ()}
 """Inputs of products that kernels take as they lie."""
 _MATRIX_AXES, _FIELD_AXES = 2, (3, 4, 5)
-
-
-@dataclass(frozen=True, slots=True)
-class Numerics:
-    """What the chip was told of half precision, by the names of the real options.
-
-    half_partials: partials_type half, not float: sums of MatMul, Gemm and Conv are kept in half.
-    nan_on_overflow: the engine option debug.nanOverflowException: a result too large for half is NaN;
-    otherwise it is the largest half, with its sign.
-    raises: the engine option debug.floatPointOpException: the first result in half that is too large or NaN
-    ends the run with an error.
-    """
-
-    half_partials: bool = True
-    nan_on_overflow: bool = False
-    raises: bool = False
-
-    def quiet(self) -> Numerics:
-        """The same without exceptions."""
-        return replace(self, raises=False)
-
-
-class KernelUse(Enum):
-    """Whether the computed graph has nodes of the kernels' domain."""
-
-    NONE = auto()
-    FUSED = auto()
-    """And what is computed on the way to a result that somebody takes is not there."""
-    APART = auto()
-    """For products and rounding only; every tensor of the placed graph is there."""
 
 
 def lower(
@@ -233,12 +203,13 @@ class _Lowering:
         """The 8-bit weights of the main graph that only products of its take."""
         stored = {tensor.name for tensor in graph.initializer if tensor.name in self.quarters}
         casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]
-        wide = {node.output[0]: node for node in casts}
-        for name, place, node in _iter_reads(graph):
+        given = {value.name for value in graph.output}
+        wide = {node.output[0]: node for node in casts if node.output[0] not in given}
+        for name, place, node in iter_reads(graph):
             if name in wide and not (self._is_for_kernels(node) and place in _FACTORS[node.op_type]):
                 del wide[name]
         lost = {node.input[0] for node in casts if node.output[0] not in wide}
-        others = {name for name, _, node in _iter_reads(graph) if name in stored and node.op_type != "Cast"}
+        others = {name for name, _, node in iter_reads(graph) if name in stored and node.op_type != "Cast"}
         for name, node in wide.items():
             weight = node.input[0]
             if weight not in lost | others:
@@ -263,8 +234,8 @@ class _Lowering:
             return False
         operands = self._operands_of(node)
         if node.op_type in CONVOLUTIONS:
-            # Its own convolutions, of filters that it rearranges, are faster than a kernel that sums
-            # in float; those of zeros between positions are worth multiplying for the order of sums only.
+            # ONNX Runtime's own, of filters that it rearranges, is faster than a kernel that sums in float;
+            # zeros between positions are worth multiplying for the order of sums only.
             return operands.block > 0 and len(operands.right) in _FIELD_AXES
         return min(len(operands.left), len(operands.right)) >= _MATRIX_AXES
 
@@ -300,20 +271,11 @@ class _Lowering:
             graph.initializer.extend(numpy_helper.from_array(held, name) for name, held in self.held.items())
         else:
             for tensor in graph.initializer:
-                _widen_tensor(tensor)
-        self._put_bodies(graph, Surroundings(version, self._ranks(), self.types))
+                widen_tensor(tensor)
+        put_bodies(graph, Surroundings(version, self._ranks(), self.types))
 
     def _ranks(self) -> dict[str, int]:
         return {name: len(shape) for name, shape in self.shapes.items() if shape is not None}
-
-    def _put_bodies(self, graph: onnx.GraphProto, around: Surroundings) -> None:
-        """Nodes of standard operators are those of the rounding, too; their operators' are all that lack a
-        kernel."""
-        for node in graph.node:
-            for body in iter_bodies(node):
-                self._put_bodies(body, around)
-        if any(operator_of(node).body for node in graph.node):
-            replace_nodes(graph, [made for node in graph.node for made in _replace_by_body(node, around)])
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())
@@ -334,7 +296,7 @@ class _Lowering:
             if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
         for tensor in graph.initializer:
-            _widen_tensor(tensor)
+            widen_tensor(tensor)
         nodes = self._lower_nodes(graph)
         if self.kernels is KernelUse.FUSED and self.has_kernels:
             nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
@@ -346,7 +308,7 @@ class _Lowering:
     def _settle_weights(self, graph: onnx.GraphProto) -> None:
         """Weights that only kernels and Gather take stay halves, 8-bit ones that only products take codes."""
         stored = {t.name for t in graph.initializer if t.name in self.halves}
-        for name, place, node in _iter_reads(graph):
+        for name, place, node in iter_reads(graph):
             if name in stored and not takes_narrow(node, place):
                 stored.discard(name)
         coded = {codes.name for codes in self.codes.values()}
@@ -354,7 +316,7 @@ class _Lowering:
             if tensor.name in coded:
                 tensor.data_type = TensorProto.UINT8
             elif tensor.name not in stored:
-                _widen_tensor(tensor)
+                widen_tensor(tensor)
         nodes = []
         for node in graph.node:
             nodes.append(node)
@@ -366,7 +328,7 @@ class _Lowering:
     def _lower_node(self, node: onnx.NodeProto) -> Iterable[onnx.NodeProto]:
         for each in node.attribute:
             if each.type == onnx.AttributeProto.TENSOR:
-                _widen_tensor(each.t)
+                widen_tensor(each.t)
             if each.name == "dtype" and each.i == TensorProto.FLOAT16:
                 each.i = TensorProto.FLOAT
         # Bodies round inside: an If's or a Loop's own results are rounded by whatever made them there.
@@ -535,48 +497,6 @@ class _Lowering:
         return [_identity(node)] if to_float else [node]
 
 
-def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with
-    their makers."""
-    makers = {name: node for node in graph.node for name in node.output}
-    clipped = [node.input[0] for node in graph.node if _is_clip(node) or _is_rounding(node)]
-    return {name: makers[name] for name in clipped if name in makers}
-
-
-def _is_clip(node: onnx.NodeProto) -> bool:
-    return bool(node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS))
-
-
-def _is_rounding(node: onnx.NodeProto) -> bool:
-    """Whether it is a step that may find something too large."""
-    if node.domain != KERNELS or node.op_type != CHAIN:
-        return False
-    return [(step.kind, step.rounded) for step in read_steps(node)] in (
-        [(Kind.NONE, Rounded.ROUNDED)],
-        [(Kind.NONE, Rounded.GROWING)],
-    )
-
-
-def _iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
-    """What nodes of a graph take, and as which input; -1 where it is taken inside of a body."""
-    for node in graph.node:
-        yield from ((name, place, node) for place, name in enumerate(node.input))
-        for body in iter_bodies(node):
-            yield from ((name, -1, inner) for name, _, inner in _iter_reads(body))
-            yield from ((value.name, -1, node) for value in body.output)
-
-
-def _replace_by_body(node: onnx.NodeProto, around: Surroundings) -> list[onnx.NodeProto]:
-    """What computes an operator that ONNX Runtime lacks; the node itself of all others."""
-    body = operator_of(node).body
-    if body is None:
-        return [node]
-    chain = Chain(f"{node.output[0]}/body")
-    body(chain, node, around)
-    chain.nodes[-1].name = node.name  # by which reports speak of what makes its results
-    return chain.nodes
-
-
 def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
     return make_identity(node.input[0], node.output[0], node.name)
 
@@ -584,18 +504,3 @@ def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
 def _replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
     forget_values(graph)
     replace_nodes(graph, nodes)
-
-
-def _widen_tensor(tensor: onnx.TensorProto) -> None:
-    quarter = QUARTERS.get(tensor.data_type)
-    if quarter is None and tensor.data_type != TensorProto.FLOAT16:
-        return
-    if tensor.data_location == TensorProto.EXTERNAL:
-        # A weight without data: who feeds it brings floats, see `lower`.
-        tensor.data_type = TensorProto.FLOAT
-        return
-    if quarter is None:
-        value = numpy_helper.to_array(tensor).astype(np.float32)
-    else:
-        value = decode(np.frombuffer(tensor.raw_data, np.uint8), quarter).reshape(tensor.dims)
-    tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))

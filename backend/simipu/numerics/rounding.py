@@ -8,6 +8,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from onnxgraph import Chain
 
+from simipu.numerics.kernels import CHAIN, KERNELS, Kind, Rounded, read_steps
 from simipu.numerics.quarter import QuarterFormat
 
 HALF_MAX = 65_504.0
@@ -78,3 +79,25 @@ def round_to_quarter(
     rounded = chain.add("Where", is_small, subnormal, normal)
     lost = chain.add("Greater", chain.add("Abs", rounded), most)
     return chain.add_as(result, "Where", lost, _NAN, rounded)
+
+
+def unrounded_results(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """The tensors of a lowered main graph that are about to be rounded to half and may be too large, with
+    their makers."""
+    makers = {name: node for node in graph.node for name in node.output}
+    clipped = [node.input[0] for node in graph.node if _is_clip(node) or _is_rounding(node)]
+    return {name: makers[name] for name in clipped if name in makers}
+
+
+def _is_clip(node: onnx.NodeProto) -> bool:
+    return bool(node.op_type == "Clip" and node.input[1:] == list(HALF_BOUNDS))
+
+
+def _is_rounding(node: onnx.NodeProto) -> bool:
+    """Whether it is a step that may find something too large."""
+    if node.domain != KERNELS or node.op_type != CHAIN:
+        return False
+    return [(step.kind, step.rounded) for step in read_steps(node)] in (
+        [(Kind.NONE, Rounded.ROUNDED)],
+        [(Kind.NONE, Rounded.GROWING)],
+    )
