@@ -56,7 +56,7 @@ from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_pr
 from simipu.numerics.quarter import QUARTERS, QuarterFormat
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
 from simipu.numerics.tables import Table, find_tables
-from simipu.numerics.weights import iter_reads, widen_tensor
+from simipu.numerics.weights import find_codes, iter_reads, widen_tensor
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import Surroundings
@@ -148,13 +148,18 @@ class _Lowering:
         found = _Lowering(numerics, kernels)
         found._collect(inferred.graph)
         if found.has_kernels:
-            found._find_codes(inferred.graph)
+            found.codes = find_codes(inferred.graph, found.quarters, found._takes_codes)
         return found
 
     @property
     def has_kernels(self) -> bool:
         """Whether there are kernels, and something to round."""
         return self.kernels is not KernelUse.NONE and self.is_narrow and self.numerics is not None
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether kernels take steps along."""
+        return self.kernels is KernelUse.FUSED and self.has_kernels
 
     @property
     def is_narrow(self) -> bool:
@@ -167,24 +172,19 @@ class _Lowering:
             tensor = value.type.tensor_type
             self._add(value.name, tensor.elem_type)
             if tensor.HasField("shape"):
-                self.shapes[value.name] = tuple(
-                    d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim
-                )
-                self.dims[value.name] = tuple(
-                    d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim
-                )
+                sizes = tensor.shape.dim
+                dims = [d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in sizes]
+                self._add_shape(value.name, dims)
         for constant in graph.initializer:
             self._add(constant.name, constant.data_type)
             self.weights.add(constant.name)
-            self.shapes[constant.name] = tuple(constant.dims)
-            self.dims[constant.name] = tuple(constant.dims)
+            self._add_shape(constant.name, constant.dims)
         for place, node in enumerate(graph.node):
             self.made.update(dict.fromkeys(node.output, place))
             for each in node.attribute:
                 if node.op_type == "Constant" and each.type == onnx.AttributeProto.TENSOR:
                     self._add(node.output[0], each.t.data_type)
-                    self.shapes[node.output[0]] = tuple(each.t.dims)
-                    self.dims[node.output[0]] = tuple(each.t.dims)
+                    self._add_shape(node.output[0], each.t.dims)
             if node.op_type == "Cast" and node.input[0] in self.quarters:
                 self.from_quarters.add(node.output[0])
             if node.op_type == "Slice" and node.input[0] in self.weights:
@@ -199,27 +199,14 @@ class _Lowering:
         if data_type in QUARTERS:
             self.quarters[name] = QUARTERS[data_type]
 
-    def _find_codes(self, graph: onnx.GraphProto) -> None:
-        """The 8-bit weights of the main graph that only products of its take."""
-        stored = {tensor.name for tensor in graph.initializer if tensor.name in self.quarters}
-        casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]
-        given = {value.name for value in graph.output}
-        wide = {node.output[0]: node for node in casts if node.output[0] not in given}
-        for name, place, node in iter_reads(graph):
-            if name in wide and not (self._is_for_kernels(node) and place in _FACTORS[node.op_type]):
-                del wide[name]
-        lost = {node.input[0] for node in casts if node.output[0] not in wide}
-        others = {name for name, _, node in iter_reads(graph) if name in stored and node.op_type != "Cast"}
-        for name, node in wide.items():
-            weight = node.input[0]
-            if weight not in lost | others:
-                self.codes[name] = Codes(weight, self.quarters[weight], attribute(node, "scale", 0))
+    def _add_shape(self, name: str, dims: Iterable[int | str | None]) -> None:
+        self.dims[name] = tuple(dims)
+        self.shapes[name] = tuple(size if isinstance(size, int) else None for size in self.dims[name])
 
     def find_tables(self, model: onnx.ModelProto) -> None:
         """What the main graph's activations are of each half; not where exceptions matter, of which a table
         has none."""
-        raises = self.numerics is not None and self.numerics.raises
-        if self.has_kernels and self.kernels is KernelUse.FUSED and not raises:
+        if self.is_fused and not (self.numerics and self.numerics.raises):
             self.tables = find_tables(
                 model.graph,
                 self.dims,
@@ -227,6 +214,9 @@ class _Lowering:
                 model.opset_import,
                 lambda function: lower(function, self.numerics),
             )
+
+    def _takes_codes(self, node: onnx.NodeProto, place: int) -> bool:
+        return self._is_for_kernels(node) and place in _FACTORS[node.op_type]
 
     def _is_for_kernels(self, node: onnx.NodeProto) -> bool:
         """Whether a kernel multiplies."""
@@ -263,7 +253,7 @@ class _Lowering:
         nodes = [make_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
         nodes += self._lower_nodes(graph)
         nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
-        if self.kernels is KernelUse.FUSED and self.has_kernels:
+        if self.is_fused:
             nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
         _replace_nodes(graph, nodes)
         if self.has_kernels:
@@ -272,10 +262,8 @@ class _Lowering:
         else:
             for tensor in graph.initializer:
                 widen_tensor(tensor)
-        put_bodies(graph, Surroundings(version, self._ranks(), self.types))
-
-    def _ranks(self) -> dict[str, int]:
-        return {name: len(shape) for name, shape in self.shapes.items() if shape is not None}
+        ranks = {name: len(shape) for name, shape in self.shapes.items()}
+        put_bodies(graph, Surroundings(version, ranks, self.types))
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())
@@ -298,7 +286,7 @@ class _Lowering:
         for tensor in graph.initializer:
             widen_tensor(tensor)
         nodes = self._lower_nodes(graph)
-        if self.kernels is KernelUse.FUSED and self.has_kernels:
+        if self.is_fused:
             nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
         _replace_nodes(graph, nodes)
 
@@ -393,8 +381,7 @@ class _Lowering:
         return chain.nodes
 
     def _lower_product(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """The nodes of a product whose sums are kept in half; none where there is only one sum, or float
-        partials."""
+        """The nodes of a product that a kernel computes, or whose sums are kept in half; none of others."""
         if not operator_of(node).keeps_sums or self.numerics is None:
             return []
         operands, chain = self._operands_of(node), Chain(f"{node.output[0]}/partials")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
-from onnxgraph import iter_bodies
+from onnxgraph import attribute, iter_bodies
 
-from simipu.numerics.quarter import QUARTERS, decode
+from simipu.numerics.kernels import Codes
+from simipu.numerics.quarter import QUARTERS, QuarterFormat, decode
 
 
 def iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProto]]:
@@ -19,6 +20,30 @@ def iter_reads(graph: onnx.GraphProto) -> Iterator[tuple[str, int, onnx.NodeProt
         for body in iter_bodies(node):
             yield from ((name, -1, inner) for name, _, inner in iter_reads(body))
             yield from ((value.name, -1, node) for value in body.output)
+
+
+def find_codes(
+    graph: onnx.GraphProto,
+    quarters: Mapping[str, QuarterFormat],
+    takes: Callable[[onnx.NodeProto, int], bool],
+) -> dict[str, Codes]:
+    """The 8-bit weights of a graph that only its products take, by the halves that they are there; `takes`
+    says of an input of a node whether codes will do."""
+    stored = {tensor.name for tensor in graph.initializer if tensor.name in quarters}
+    casts = [node for node in graph.node if node.op_type == "Cast" and node.input[0] in stored]
+    given = {value.name for value in graph.output}
+    wide = {node.output[0]: node for node in casts if node.output[0] not in given}
+    lost = {node.input[0] for node in casts if node.output[0] not in wide}
+    for name, place, node in iter_reads(graph):
+        if name in wide and not takes(node, place):
+            lost.add(wide.pop(name).input[0])
+        if name in stored and node.op_type != "Cast":
+            lost.add(name)
+    return {
+        name: Codes(node.input[0], quarters[node.input[0]], attribute(node, "scale", 0))
+        for name, node in wide.items()
+        if node.input[0] not in lost
+    }
 
 
 def widen_tensor(tensor: onnx.TensorProto) -> None:
