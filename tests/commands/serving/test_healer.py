@@ -127,14 +127,19 @@ def test_a_model_that_dies_again_soon_waits_and_one_that_lived_long_does_not(war
     assert len(ward.loads) == 4, "its waits began anew"
 
 
+def wait_for_loads(ward, count):
+    for _ in range(1000):
+        if len(ward.loads) == count:
+            break
+        threading.Event().wait(0.01)
+
+
 def test_a_slow_load_keeps_no_other_model_waiting_and_is_not_doubled(ward):
     ward.server.gate.clear()
     ward.attend("slow")
+    wait_for_loads(ward, 1)  # which begin in threads of their own
     ward.attend("slow", "quick", after=100)
-    for _ in range(1000):
-        if len(ward.loads) == 2:
-            break
-        threading.Event().wait(0.01)
+    wait_for_loads(ward, 2)
     assert ward.loads == ["slow", "quick"]
 
 
