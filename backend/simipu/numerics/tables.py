@@ -36,7 +36,8 @@ _CHEAP = frozenset("Abs Add Clip Div Identity Max Min Mul Neg Relu Sub".split())
 _OPERATORS = _FUNCTIONS | frozenset("Add Div Max Min Mul Pow Sub".split())
 _MOST_NODES, _WORTH_NODES = 32, 3
 _HALVES = 1 << 16
-_MOST_KEPT = 64
+MOST_TABLES = 64
+"""Of a graph, 128 KiB and some milliseconds each: further functions are computed by their operators."""
 
 Array = npt.NDArray[Any]
 
@@ -78,11 +79,19 @@ def find_tables(
         for name in list_taken(node):
             if name in worth and not (inside and inside.root == worth[name].root):
                 taken.add(name)
-    return {
-        name: Table(region.root, _compute(graph.node, region, name, constants, opsets, lower))
-        for name, region in worth.items()
-        if name in taken
-    }
+    found: dict[str, Table] = {}
+    functions: dict[bytes, npt.NDArray[np.float16] | None] = {}
+    for name, region in worth.items():
+        if name not in taken:
+            continue
+        function = _make_function(graph.node, region, name, constants, opsets)
+        key = function.SerializeToString(deterministic=True)
+        if key not in functions and len(functions) < MOST_TABLES:
+            functions[key] = _tabulate(lower(function).SerializeToString(deterministic=True))
+        values = functions.get(key)
+        if values is not None:
+            found[name] = Table(region.root, values)
+    return found
 
 
 def _find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
@@ -125,15 +134,15 @@ def _find_regions(
     return regions
 
 
-def _compute(
+def _make_function(
     nodes: Sequence[onnx.NodeProto],
     region: _Region,
     result: str,
     constants: Mapping[str, onnx.TensorProto],
     opsets: Sequence[Any],
-    lower: Lower,
-) -> npt.NDArray[np.float16]:
-    """The region's values of all halves. Its tensors are named anew: the same function is computed once."""
+) -> onnx.ModelProto:
+    """A region as a model of its own, from all halves x to y. Its tensors are named anew: the same function
+    is the same model."""
     names = {region.root: "x", "": ""}
     copies: list[onnx.NodeProto] = []
     values: list[onnx.TensorProto] = []
@@ -156,19 +165,24 @@ def _compute(
     copies.append(make_identity(names[result], "y", ""))
     half = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [_HALVES]) for name in "xy"]
     graph = helper.make_graph(copies, "function", half[:1], half[1:], values)
-    model = helper.make_model(graph, opset_imports=list(opsets), ir_version=_IR_VERSION)
-    return _tabulate(lower(model).SerializeToString(deterministic=True))
+    return helper.make_model(graph, opset_imports=list(opsets), ir_version=_IR_VERSION)
 
 
 _IR_VERSION = 9
 """Which every supported ONNX Runtime reads."""
 
 
-@lru_cache(maxsize=_MOST_KEPT)
-def _tabulate(model: bytes) -> npt.NDArray[np.float16]:
+@lru_cache(maxsize=MOST_TABLES)
+def _tabulate(model: bytes) -> npt.NDArray[np.float16] | None:
+    """What a function is of all halves; None of one that ONNX Runtime does not compute."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     halves = np.arange(_HALVES, dtype=np.uint16).view(np.float16)
-    values: npt.NDArray[np.float16] = session.run(["y"], {"x": halves})[0]
+    try:
+        session = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+        values: npt.NDArray[np.float16] = session.run(["y"], {"x": halves})[0]
+    except Exception:  # noqa: BLE001  its errors have no base; whoever computes the nodes says what is wrong
+        return None
     return values

@@ -1,0 +1,59 @@
+"""Activations that are looked up: how many tables a graph may have, and what has none."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from simipu.kernels import LIBRARY, find_kernels
+from simipu.numerics import KernelUse, Numerics, lower
+from simipu.numerics.tables import MOST_TABLES, _tabulate
+
+
+def branches(count: int):
+    """y<i> = sigmoid(x * c<i>), each of a constant of its own."""
+    nodes, constants, outputs = [], [], []
+    for i in range(count):
+        constants.append(numpy_helper.from_array(np.float16(1 + i / 64), f"c{i}"))
+        nodes.append(helper.make_node("Mul", ["x", f"c{i}"], [f"t{i}"]))
+        nodes.append(helper.make_node("Sigmoid", [f"t{i}"], [f"y{i}"]))
+        outputs.append(helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT16, [4, 8]))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT16, [4, 8])]
+    graph = helper.make_graph(nodes, "branches", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def tables_of(model) -> int:
+    lowered = lower(model, Numerics(), kernels=KernelUse.FUSED)
+    return sum(tensor.name.startswith("simipu/table/") for tensor in lowered.graph.initializer)
+
+
+def run(model, kernels: KernelUse, x: np.ndarray) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    if kernels is not KernelUse.NONE:
+        options.register_custom_ops_library(str(LIBRARY))
+    lowered = lower(model, Numerics(), kernels=kernels).SerializeToString()
+    return onnxruntime.InferenceSession(lowered, options, providers=["CPUExecutionProvider"]).run(
+        None, {"x": x}
+    )
+
+
+@pytest.mark.skipif(not find_kernels().are_there, reason="there are no kernels")
+def test_a_graph_of_many_functions_has_so_many_tables_and_no_more():
+    assert tables_of(branches(3)) == 3
+    model = branches(MOST_TABLES + 5)
+    assert tables_of(model) == MOST_TABLES
+    x = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float16)
+    both = (run(model, kernels, x) for kernels in (KernelUse.FUSED, KernelUse.NONE))
+    for found, expected in zip(*both, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_function_that_comes_twice_has_one_table():
+    model = branches(4)
+    for tensor in model.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(np.float16(2), tensor.name))
+    assert tables_of(model) == 1
+
+
+def test_what_onnx_runtime_does_not_compute_has_none():
+    assert _tabulate(b"damaged") is None
