@@ -25,6 +25,7 @@ from simipu import (
     RunError,
     RunTimeoutError,
     SimulatedExecutable,
+    arenas,
     computed,
 )
 from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
@@ -114,9 +115,9 @@ def test_memory_of_a_load_is_limited(load, isolated):
 def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
     """The arena is given up by the last of them only: the others may not have taken theirs yet."""
     registered = []
-    monkeypatch.setattr(computed, "_register_arena", registered.append)
-    with computed._ARENAS.of(5):
-        with computed._ARENAS.of(7):
+    monkeypatch.setattr(arenas, "_register_arena", registered.append)
+    with arenas.ARENAS.of(5):
+        with arenas.ARENAS.of(7):
             pass
         assert registered == [5, 7]
     assert registered == [5, 7, 1]
