@@ -39,7 +39,7 @@ from simipu.errors import (
     SimIpuError,
 )
 from simipu.executable import Program
-from simipu.kernels import LIBRARY, find_kernels
+from simipu.kernels import LIBRARY, find_kernels, warn_of_none
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import KernelUse, Numerics, lower
 from simipu.numerics.kernels import KERNELS, set_threads
@@ -355,8 +355,14 @@ def lower_program(
     except GraphTooLargeError as error:
         raise LoadMemoryError(f"program {program.index} ({program.name}): {error}") from error
     set_threads(lowered.graph, options.num_cores)
+    if numerics is not None and not find_kernels().are_there and _has_narrow_weights(model):
+        warn_of_none()
     fold = demand.folded_operations is not None and demand.folded_operations <= MOST_FOLDED_OPERATIONS
     return Lowered(lowered.SerializeToString(), values, fold)
+
+
+def _has_narrow_weights(model: onnx.ModelProto) -> bool:
+    return any(t.data_type in (TensorProto.FLOAT16, *QUARTERS) for t in model.graph.initializer)
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:

@@ -57,10 +57,15 @@ def find_kernels() -> Kernels:
     if found.are_there:
         _log.info("kernels: %s", found.instructions)
     else:
-        _log.warning(
-            "no kernels: %s; half precision gives the same numbers, several times slower", found.reason
-        )
+        _log.info("no kernels: %s", found.reason)
     return found
+
+
+@cache
+def warn_of_none() -> None:
+    """Say, once for a process, that a model in half is computed without kernels."""
+    reason = find_kernels().reason
+    _log.warning("no kernels: %s; half precision gives the same numbers, several times slower", reason)
 
 
 def _load() -> Kernels:
