@@ -1,5 +1,5 @@
-"""Keeps 8-bit weights that no kernel takes as they lie: in the computed graph they stay codes, and are widened
-whenever a product takes them.
+"""Keeps 8-bit weights that no kernel takes as they lie: in the computed graph they stay codes, and are
+widened whenever a product takes them.
 
 ONNX Runtime's own Cast of 8-bit floats is no part of the opsets that models have, and takes three times as
 long. So two codes at a time are looked up in a table of pairs of halves:

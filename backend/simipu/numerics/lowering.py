@@ -2,10 +2,10 @@
 
 ONNX Runtime's CPU kernels keep fp32 between the operators of an fp16 graph, which hides overflow and
 rounding, and have no products of fp8. So every half result is rounded where the chip rounds it, by nodes in
-between: once an operator, and in products with half partials (`partials.py`) after every block. Where the
-kernels are there, they take the place of products, elementwise operators and rounding (`kernels.py`), and join
-(`fusing.py`, `tables.py`). Inside an operator the arithmetic is fp32. Which operator rounds, and what computes
-one that ONNX Runtime lacks, says the table.
+between: once an operator, and in products with half partials (`partials.py`) after every block. Where there
+are kernels, they take the place of products, elementwise operators and rounding (`kernels.py`), and join
+(`fusing.py`, `tables.py`). Inside an operator the arithmetic is fp32. Which operator rounds, and what
+computes one that ONNX Runtime lacks, says the table.
 """
 
 from __future__ import annotations
