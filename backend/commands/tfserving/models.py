@@ -1,0 +1,103 @@
+"""What the protocols know of models: how one is asked for, what it takes and gives, and how it is run.
+`local` has those that this process computes, `forward` those of a Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from commands.tfserving.errors import Code
+
+Array = npt.NDArray[Any]
+
+DEFAULT_SIGNATURE = "serving_default"
+"""The only signature that a model has; an empty name means it too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Which model a request is for: `version` or `label` choose among its versions, neither the newest."""
+
+    name: str
+    version: int | None = None
+    label: str | None = None
+    signature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output: `shape` is the whole one, -1 for what a request may choose. Strings are of dtype
+    object and hold bytes."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The inputs and outputs of a model by their friendly names, in its order."""
+
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+    optional: frozenset[str] = frozenset()
+    """Inputs that a request may leave out."""
+
+
+class State(IntEnum):
+    """tensorflow.serving.ModelVersionStatus.State."""
+
+    UNKNOWN = 0
+    START = 10
+    LOADING = 20
+    AVAILABLE = 30
+    UNLOADING = 40
+    END = 50
+
+
+@dataclass(frozen=True, slots=True)
+class VersionStatus:
+    """How a version stands; code and message say why it is not served."""
+
+    version: int
+    state: State
+    code: Code = Code.OK
+    message: str = ""
+
+
+class Servable(Protocol):
+    """A version of a model that is served."""
+
+    @property
+    def name(self) -> str:
+        """As requests name it."""
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+
+    @property
+    def signature(self) -> Signature:
+        """What it takes and gives."""
+
+    async def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float | None
+    ) -> dict[str, Array]:
+        """The outputs that are asked for, none: all of them, by friendly name. `inputs` agree with the
+        signature in name, dtype and shape. `seconds` are left for it (None: no deadline); who cancels the
+        task gives the request up. ServingError for what the model says."""
+
+
+class Models(Protocol):
+    """All models that are served."""
+
+    async def find(self, spec: ModelSpec) -> Servable:
+        """The version that a request is for; ServingError, NOT_FOUND, where there is none."""
+
+    async def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+        """How the versions of a model stand, the newest first; only the one that `spec` chooses, if it does.
+        ServingError, NOT_FOUND, where there is none."""
