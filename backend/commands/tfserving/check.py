@@ -1,0 +1,153 @@
+"""Requests against signatures, for gRPC and REST alike: names, shapes and types; and the way of a request to
+its answer.
+
+Types are the model's: whole numbers of 64 bits, which numpy makes unasked, become the model's 32 where every
+one fits; nothing else is converted. A batch of single values may come without the axis of one that Triton
+gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from commands.tfserving.dtypes import BY_DTYPE
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.models import (
+    DEFAULT_SIGNATURE,
+    Array,
+    Models,
+    ModelSpec,
+    Servable,
+    Signature,
+    TensorSpec,
+)
+
+_ROWS_OF_ONE = (-1, 1)
+
+
+async def answer(
+    models: Models,
+    spec: ModelSpec,
+    inputs: Mapping[str, Array],
+    output_filter: Sequence[str] = (),
+    seconds: float | None = None,
+) -> tuple[Servable, dict[str, Array]]:
+    """The model that a request is for, and its outputs: those in `output_filter`, all for none. `seconds` are
+    left for it. ServingError for a request that the model does not take, or what the model says."""
+    servable = await models.find(spec)
+    signature = find_signature(servable, spec)
+    check_inputs(signature, inputs.keys())
+    check_outputs(signature, output_filter)
+    fitting = {
+        name: fit(name, signature.inputs[name], array.dtype, array.shape, partial(_get, array))
+        for name, array in inputs.items()
+    }
+    return servable, await servable.predict(fitting, output_filter, seconds)
+
+
+def _get(array: Array, _: Sequence[int]) -> Array:
+    return array
+
+
+def find_signature(servable: Servable, spec: ModelSpec) -> Signature:
+    """The signature that a request names; ServingError for another one than the one there is."""
+    if spec.signature not in ("", DEFAULT_SIGNATURE):
+        raise ServingError(
+            Code.FAILED_PRECONDITION,
+            f'Serving signature key "{spec.signature}" not found. Model {servable.name!r} has '
+            f'"{DEFAULT_SIGNATURE}" only.',
+        )
+    return servable.signature
+
+
+def check_inputs(signature: Signature, names: Collection[str]) -> None:
+    """Raise ServingError unless the request has the model's inputs and no others; of optional ones any."""
+    given, known = set(names), set(signature.inputs)
+    extra, missing = given - known, known - given - signature.optional
+    if extra or missing:
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"input size does not match signature: {len(given)}!={len(known)} len({_show(given)}) != "
+            f"len({_show(known)}). Sent extra: {_show(extra)}. Missing but required: {_show(missing)}.",
+        )
+
+
+def check_outputs(signature: Signature, names: Sequence[str]) -> None:
+    """Raise ServingError for outputs that the model does not have, or that are asked for twice."""
+    for place, name in enumerate(names):
+        if name not in signature.outputs:
+            raise ServingError(
+                Code.INVALID_ARGUMENT,
+                f"output tensor alias not found in signature: {name} Outputs expected to be in the set "
+                f"{_show(signature.outputs)}.",
+            )
+        if name in names[:place]:
+            raise ServingError(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
+
+
+def fit(
+    name: str,
+    wanted: TensorSpec,
+    dtype: np.dtype[Any],
+    shape: Sequence[int],
+    read: Callable[[Sequence[int]], Array],
+) -> Array:
+    """An input as the model takes it. Its values are read, with the shape that they have, once type and shape
+    are known to be right: what says that it is huge costs nothing."""
+    fitting = _fit_shape(name, wanted, shape)
+    if dtype != wanted.dtype and not _may_narrow(dtype, wanted.dtype):
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"input {name!r}: expected {_name(wanted.dtype)}, found {_name(dtype)}; convert it to "
+            f"{_name(wanted.dtype)} before sending it",
+        )
+    array = read(shape)
+    if dtype != wanted.dtype:
+        array = _narrow(name, array, wanted.dtype)
+    return array.reshape(fitting) if array.shape != fitting else array
+
+
+def _fit_shape(name: str, wanted: TensorSpec, shape: Sequence[int]) -> tuple[int, ...]:
+    given = tuple(shape)
+    if len(given) == len(wanted.shape) and all(
+        size in (-1, found) for size, found in zip(wanted.shape, given, strict=True)
+    ):
+        return given
+    if wanted.shape == _ROWS_OF_ONE and len(given) == 1:
+        return (*given, 1)
+    raise ServingError(
+        Code.INVALID_ARGUMENT,
+        f"input {name!r}: expected shape {list(wanted.shape)}"
+        f"{' (-1: any size)' if -1 in wanted.shape else ''}, found {list(given)}",
+    )
+
+
+def _may_narrow(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    return given == np.int64 and wanted == np.int32
+
+
+def _narrow(name: str, array: Array, dtype: np.dtype[Any]) -> Array:
+    """The same whole numbers in 32 bits; ServingError for one that has no place there."""
+    narrow = array.astype(dtype)
+    if not np.array_equal(narrow, array):
+        place = tuple(int(index) for index in np.argwhere(narrow != array)[0])
+        where = f"row {place[0]}" if place else "the value"
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"input {name!r}, {where}: expected numbers that fit {_name(dtype)}, which the model takes; "
+            f"found {int(array[place])}",
+        )
+    return narrow
+
+
+def _name(dtype: np.dtype[Any]) -> str:
+    known = BY_DTYPE.get(dtype)
+    return known.name if known else dtype.name
+
+
+def _show(names: Collection[str]) -> str:
+    return f"{{{','.join(sorted(names))}}}"

@@ -1,0 +1,215 @@
+"""PredictionService, ModelService and the health check over gRPC: requests into ours, answers and errors into
+theirs. A call that its client gives up, or whose time is over, has its task cancelled, and so the request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf.message import Message
+
+from commands.tfserving import messages_pb2 as messages
+from commands.tfserving import wire
+from commands.tfserving.check import check_inputs, check_outputs, find_signature, fit
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.metrics import Observe
+from commands.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
+from commands.tfserving.signatures import describe_signature
+from popef.text import escape
+
+_SERVING = "tensorflow.serving"
+_SIGNATURE_DEF = "signature_def"
+_MAP_URL = f"type.googleapis.com/{_SERVING}.SignatureDefMap"
+_MOST_DETAILS = 2000
+"""Characters of an error: gRPC sends it as a header."""
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+_NOT_SERVED = {
+    "PredictionService": ("Classify", "Regress", "MultiInference"),
+    "ModelService": ("HandleReloadConfigRequest",),
+}
+
+Context: TypeAlias = Any
+"""grpc.aio.ServicerContext, which has no types."""
+Handler = Callable[[Any, Context], Awaitable[Message]]
+
+
+def make_handlers(
+    models: Models, observe: Observe, is_serving: Callable[[], bool], *, as_content: bool
+) -> list[grpc.GenericRpcHandler]:
+    """What a server answers. `as_content`: outputs as tensor_content instead of typed values."""
+    service = _Service(models, as_content)
+    prediction = {
+        "Predict": _method(_observed(service.predict, "Predict", observe), messages.PredictRequest),
+        "GetModelMetadata": _method(
+            _observed(service.read_metadata, "GetModelMetadata", observe), messages.GetModelMetadataRequest
+        ),
+    }
+    status = {"GetModelStatus": _method(_plain(service.read_status), messages.GetModelStatusRequest)}
+    health = {"Check": _method(_make_health_check(is_serving), messages.HealthCheckRequest)}
+    return [
+        _serve(f"{_SERVING}.PredictionService", {**prediction, **_refuse_all("PredictionService")}),
+        _serve(f"{_SERVING}.ModelService", {**status, **_refuse_all("ModelService")}),
+        _serve("grpc.health.v1.Health", health),
+    ]
+
+
+class _Service:
+    def __init__(self, models: Models, as_content: bool) -> None:
+        self._models = models
+        self._as_content = as_content
+
+    async def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
+        """Predict."""
+        spec = _read_spec(request)
+        servable = await self._models.find(spec)
+        signature = find_signature(servable, spec)
+        given = request.inputs
+        check_inputs(signature, given)
+        wanted = list(request.output_filter)
+        check_outputs(signature, wanted)
+        inputs = {}
+        for name, tensor in given.items():
+            dtype = wire.read_dtype(name, tensor)
+            inputs[name] = fit(
+                name,
+                signature.inputs[name],
+                dtype,
+                wire.read_shape(name, tensor),
+                partial(wire.read_values, name, tensor, dtype),
+            )
+        outputs = await servable.predict(inputs, wanted, context.time_remaining())
+        response = messages.PredictResponse()
+        _write_spec(response.model_spec, servable)
+        response.model_spec.signature_name = DEFAULT_SIGNATURE
+        for name, array in outputs.items():
+            wire.write_tensor(response.outputs[name], array, as_content=self._as_content)
+        return response
+
+    async def read_metadata(
+        self, request: messages.GetModelMetadataRequest, _: Context
+    ) -> messages.GetModelMetadataResponse:
+        """GetModelMetadata."""
+        spec = _read_spec(request)
+        if not request.metadata_field:
+            raise ServingError(
+                Code.INVALID_ARGUMENT, "GetModelMetadataRequest must specify at least one metadata_field"
+            )
+        for field in request.metadata_field:
+            if field != _SIGNATURE_DEF:
+                raise ServingError(Code.INVALID_ARGUMENT, f"Metadata field {field} is not supported")
+        servable = await self._models.find(spec)
+        response = messages.GetModelMetadataResponse()
+        _write_spec(response.model_spec, servable)
+        packed = response.metadata[_SIGNATURE_DEF]
+        packed.type_url = _MAP_URL
+        packed.value = describe_signature(servable.signature).SerializeToString()
+        return response
+
+    async def read_status(
+        self, request: messages.GetModelStatusRequest, _: Context
+    ) -> messages.GetModelStatusResponse:
+        """GetModelStatus."""
+        response = messages.GetModelStatusResponse()
+        for found in await self._models.list_versions(_read_spec(request)):
+            response.model_version_status.add(
+                version=found.version,
+                state=found.state,
+                status=messages.Status(error_code=found.code, error_message=found.message),
+            )
+        return response
+
+
+def _read_spec(request: Any) -> ModelSpec:
+    if not request.HasField("model_spec"):
+        raise ServingError(Code.INVALID_ARGUMENT, "Missing ModelSpec")
+    spec = request.model_spec
+    choice = spec.WhichOneof("version_choice")
+    return ModelSpec(
+        spec.name,
+        spec.version.value if choice == "version" else None,
+        spec.version_label if choice == "version_label" else None,
+        spec.signature_name,
+    )
+
+
+def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
+    spec.name = servable.name
+    spec.version.value = servable.version
+
+
+def _observed(call: Handler, api: str, observe: Observe) -> Handler:
+    """A call that is counted, with its errors and how long it took."""
+
+    async def handle(request: Any, context: Context) -> Message:
+        start = time.perf_counter()
+        code = Code.CANCELLED
+        try:
+            response = await call(request, context)
+            code = Code.OK
+            return response
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is, the call gets its answer
+            found = as_serving_error(error)
+            code = found.code
+            await _abort(context, found)
+        finally:
+            observe(request.model_spec.name, api, "GRPC", code, time.perf_counter() - start)
+
+    return handle
+
+
+def _plain(call: Handler) -> Handler:
+    return _observed(call, "GetModelStatus", lambda *_: None)
+
+
+def as_serving_error(error: Exception) -> ServingError:
+    """An error as clients get it; a defect of ours says so."""
+    if isinstance(error, ServingError):
+        return error
+    return ServingError(Code.INTERNAL, f"poplar-triton: {error!r}")
+
+
+async def _abort(context: Context, error: ServingError) -> NoReturn:
+    await context.abort(_CODES[error.code], escape(error, _MOST_DETAILS))
+    raise AssertionError("abort raises")
+
+
+def _make_health_check(is_serving: Callable[[], bool]) -> Handler:
+    async def check(_: messages.HealthCheckRequest, __: Context) -> messages.HealthCheckResponse:
+        return messages.HealthCheckResponse(status=1 if is_serving() else 2)
+
+    return check
+
+
+def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
+    """What TensorFlow Serving has and a model without tf.Example has not."""
+    return {name: _refuse(name) for name in _NOT_SERVED[service]}
+
+
+def _refuse(name: str) -> grpc.RpcMethodHandler:
+    async def handle(_: bytes, context: Context) -> bytes:
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served by poplar-triton; Predict is"
+        )
+        raise AssertionError("abort raises")
+
+    return grpc.unary_unary_rpc_method_handler(handle)
+
+
+def _method(handle: Handler, request: type[Message]) -> grpc.RpcMethodHandler:
+    return grpc.unary_unary_rpc_method_handler(
+        handle, request_deserializer=request.FromString, response_serializer=_serialise
+    )
+
+
+def _serialise(response: Message) -> bytes:
+    return response.SerializeToString()
+
+
+def _serve(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:
+    return grpc.method_handlers_generic_handler(name, dict(methods))

@@ -1,0 +1,353 @@
+"""The models that this process computes: their versions found in folders, loaded, watched and given up.
+
+Folders, files and parameters are the backend's own (triton_poplar), so a model is served here as on Triton.
+What takes time has threads of its own: loading, unloading, computing. A newer version is loaded before the
+older one is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from poprt.triton_config import read_config
+from simipu import SimIpuError
+from triton_poplar.auto_complete import complete_config
+from triton_poplar.errors import ModelConfigError
+from triton_poplar.instance_state import ModelInstanceState
+from triton_poplar.model_state import ModelState
+from triton_poplar.statistics import Statistics
+
+from commands.serving.server import MODEL_FILE
+from commands.tfserving.computing import Computer
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.models import Array, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from commands.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
+
+_BACKENDS = ("", "poplar")
+_LOOPS = (b"Loop", b"Scan")
+_log = logging.getLogger(__name__)
+
+
+class LocalServable:
+    """A version of a model, loaded. Made on the event loop, out of what `load` has made on another thread."""
+
+    def __init__(self, loaded: Loaded, name: str, version: int) -> None:
+        self.name = name
+        self.version = version
+        self.signature = loaded.signature
+        self.statistics = loaded.instance.statistics
+        self._loaded = loaded
+        self._computer = Computer(loaded.instance, joins=loaded.joins, may_be_quick=loaded.is_steady)
+
+    async def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float | None
+    ) -> dict[str, Array]:
+        """See Servable."""
+        if seconds is not None and seconds <= 0:
+            raise ServingError(
+                Code.DEADLINE_EXCEEDED, f"model {self.name!r}: no time was left for the request"
+            )
+        loaded = self._loaded
+        if loaded.max_batch_size:
+            rows = max((len(array) for array in inputs.values()), default=0)
+            if rows > loaded.max_batch_size:
+                raise ServingError(
+                    Code.INVALID_ARGUMENT,
+                    f"inference request batch-size must be <= {loaded.max_batch_size} for {self.name!r}, "
+                    f"found {rows}",
+                )
+        rows_of = {
+            name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.reshaped[name]))
+            if name in loaded.reshaped
+            else array
+            for name, array in inputs.items()
+        }
+        answer = await self._computer.compute(rows_of, outputs)
+        return {
+            name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.dims[name]))
+            if name in loaded.dims
+            else array
+            for name, array in answer.items()
+        }
+
+    def read_statistics(self) -> Statistics:
+        """What its instance has counted so far."""
+        return self._loaded.instance.read_statistics()
+
+    async def close(self) -> None:
+        """Give it up once all its requests are answered."""
+        await self._computer.close()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A version's instance and what its configuration says of requests. `reshaped` has the shapes of rows
+    that the model takes where clients send others, `dims` those that clients get where the model gives
+    others; before both stand `num_rows_axes` axes of the batch. `is_steady`: a run takes the same time for
+    whatever values."""
+
+    instance: ModelInstanceState
+    signature: Signature
+    max_batch_size: int
+    joins: bool
+    reshaped: Mapping[str, tuple[int, ...]]
+    dims: Mapping[str, tuple[int, ...]]
+    num_rows_axes: int
+    is_steady: bool
+
+
+def load(source: ModelSource, version: int, processes: int) -> Loaded:
+    """Load a version; ModelConfigError names what is wrong with it. The cores are shared out among so many
+    processes."""
+    folder = source.folder / str(version)
+    config = _read_config(source)
+    if config.get("backend", "") not in _BACKENDS:
+        raise ModelConfigError(
+            f"model {source.name!r} is for the backend {config['backend']!r}; expected poplar: others are "
+            "served by Triton, see --triton"
+        )
+    config["instance_group"] = [{"count": processes}]
+    config.update(complete_config(config, folder))
+    state = ModelState(config, folder)
+    state.validate()
+    instance = ModelInstanceState(state, source.name)
+    batched = (-1,) if state.max_batch_size else ()
+    inputs, outputs = config.get("input", []), config.get("output", [])
+    return Loaded(
+        instance,
+        Signature(
+            {
+                entry["name"]: TensorSpec(state.inputs[entry["name"]].dtype, (*batched, *_dims(entry)))
+                for entry in inputs
+            },
+            {
+                entry["name"]: TensorSpec(state.outputs[entry["name"]].dtype, (*batched, *_dims(entry)))
+                for entry in outputs
+            },
+            frozenset(entry["name"] for entry in inputs if entry.get("optional")),
+        ),
+        state.max_batch_size,
+        "dynamic_batching" in config,
+        {entry["name"]: _reshape(entry) for entry in inputs if "reshape" in entry},
+        {entry["name"]: _dims(entry) for entry in outputs if "reshape" in entry},
+        len(batched),
+        state.parameters.sim_isolation != "process" and not _has_loops(instance),
+    )
+
+
+class LocalModels:
+    """Models out of folders (see Models), used on one event loop."""
+
+    def __init__(
+        self, sources: Sequence[ModelSource], processes: int = 1, retries: Retries | None = None
+    ) -> None:
+        self._processes = processes
+        self._retries = retries or Retries()
+        self._models = {source.name: _Model(source) for source in sources}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def find(self, spec: ModelSpec) -> LocalServable:
+        """See Models."""
+        model = self._models.get(spec.name)
+        if model is None:
+            raise not_served(spec, spec.version)
+        version = find_version(spec, model.source.labels)
+        servable = model.newest() if version is None else model.served.get(version)
+        if servable is None:
+            raise not_served(spec, version)
+        return servable
+
+    async def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+        """See Models."""
+        model = self._models.get(spec.name)
+        if model is None:
+            raise not_known(spec, spec.version)
+        version = find_version(spec, model.source.labels)
+        statuses = [
+            model.statuses[number]
+            for number in sorted(model.statuses, reverse=True)
+            if version in (None, number)
+        ]
+        if not statuses:
+            raise not_known(spec, version)
+        return statuses
+
+    async def refresh(self) -> None:
+        """Bring what is served in line with the folders: load what is new, then give up what is not to be
+        served any more. Models one after the other, each on a thread."""
+        for model in self._models.values():
+            await self._refresh(model)
+
+    def iter_statistics(self) -> Iterator[tuple[str, list[Statistics]]]:
+        """What all versions of each model have counted in this process, also those given up."""
+        for name, model in self._models.items():
+            yield name, [*model.earlier, *(each.read_statistics() for each in model.served.values())]
+
+    @property
+    def failures(self) -> list[tuple[str, VersionStatus]]:
+        """The versions that did not load."""
+        return [
+            (name, status)
+            for name, model in self._models.items()
+            for status in model.statuses.values()
+            if status.state is State.END and status.code is not Code.OK
+        ]
+
+    def check_labels(self) -> None:
+        """Raise ServingError for a label of a version that is not served."""
+        for name, model in self._models.items():
+            for label, version in model.source.labels.items():
+                if version not in model.served:
+                    raise ServingError(
+                        Code.FAILED_PRECONDITION,
+                        f"label {label!r} of model {name!r} is for version {version}, which is not served; "
+                        f"expected one of {sorted(model.served)}, or "
+                        "--allow_version_labels_for_unavailable_models",
+                    )
+
+    async def close(self) -> None:
+        """Give all models up, once their requests are answered."""
+        for model in self._models.values():
+            for version in list(model.served):
+                self._give_up(model, version)
+        await asyncio.gather(*self._closing)
+
+    async def _refresh(self, model: _Model) -> None:
+        try:
+            versions, policy = await asyncio.to_thread(_look_into, model.source)
+        except (OSError, SimIpuError) as error:
+            # A folder that cannot be read now is not one without models.
+            model.complain(str(error))
+            return
+        wanted = policy.choose(versions)
+        for version in sorted(wanted - model.served.keys()):
+            if self._retries.allow(model, version):
+                await self._load(model, version)
+        for version in model.served.keys() - wanted:
+            self._give_up(model, version)
+        for version in model.statuses.keys() - wanted - model.served.keys():
+            if version not in versions:
+                model.forget(version)
+
+    async def _load(self, model: _Model, version: int) -> None:
+        model.statuses[version] = VersionStatus(version, State.LOADING)
+        try:
+            loaded = await asyncio.to_thread(load, model.source, version, self._processes)
+            model.served[version] = LocalServable(loaded, model.source.name, version)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other models are served
+            what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)
+            model.complain(f"version {version} does not load: {what}")
+            model.statuses[version] = VersionStatus(version, State.END, Code.INVALID_ARGUMENT, what)
+        else:
+            model.statuses[version] = VersionStatus(version, State.AVAILABLE)
+            _log.info("model %r version %d is served", model.source.name, version)
+
+    def _give_up(self, model: _Model, version: int) -> None:
+        servable = model.served.pop(version)
+        model.statuses[version] = VersionStatus(version, State.UNLOADING)
+
+        async def close() -> None:
+            await servable.close()
+            model.earlier.append(servable.statistics)
+            model.statuses[version] = VersionStatus(version, State.END)
+            _log.info("model %r version %d is given up", model.source.name, version)
+
+        task = asyncio.ensure_future(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+@dataclass(slots=True)
+class Retries:
+    """How often, and after how many seconds, a version is loaded that did not load; below 0: at once."""
+
+    most: int = 5
+    seconds: float = 60.0
+    _failed: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+
+    def allow(self, model: _Model, version: int) -> bool:
+        """Whether to load a version now, which is counted."""
+        key = model.source.name, version
+        now = asyncio.get_running_loop().time()
+        count, next_time = self._failed.get(key, (0, float("-inf")))
+        if count > self.most or now < next_time:
+            return False
+        self._failed[key] = count + 1, now + self.seconds
+        return True
+
+
+@dataclass(slots=True)
+class _Model:
+    """What is known of a model."""
+
+    source: ModelSource
+    served: dict[int, LocalServable] = field(default_factory=dict)
+    statuses: dict[int, VersionStatus] = field(default_factory=dict)
+    earlier: list[Statistics] = field(default_factory=list)
+    _complaint: str = ""
+
+    def newest(self) -> LocalServable | None:
+        """Of the versions that are served."""
+        return self.served[max(self.served)] if self.served else None
+
+    def complain(self, text: str) -> None:
+        """Tell the log, once for the same."""
+        if text != self._complaint:
+            self._complaint = text
+            _log.warning("model %r: %s", self.source.name, text)
+
+    def forget(self, version: int) -> None:
+        """A version whose folder is gone."""
+        del self.statuses[version]
+
+
+def _look_into(source: ModelSource) -> tuple[set[int], VersionPolicy]:
+    """The versions that are there, and which of them are served."""
+    versions = {
+        int(entry.name)
+        for entry in source.folder.iterdir()
+        if entry.name.isascii() and entry.name.isdecimal() and entry.is_dir()
+    }
+    return versions, source.policy or _read_policy(source)
+
+
+def _read_config(source: ModelSource) -> dict[str, Any]:
+    """The configuration of a model as Triton's JSON has it; its name alone where there is none."""
+    file = source.folder / MODEL_FILE
+    if not file.is_file():
+        return {"name": source.name}
+    config = MessageToDict(read_config(file), preserving_proto_field_name=True)
+    return {**config, "name": source.name}
+
+
+def _read_policy(source: ModelSource) -> VersionPolicy:
+    """What the configuration says of versions; the newest one, as Triton has it, where it says nothing."""
+    policy = _read_config(source).get("version_policy", {})
+    if "all" in policy:
+        return VersionPolicy(latest=None)
+    if "specific" in policy:
+        return VersionPolicy(
+            specific=frozenset(int(number) for number in policy["specific"].get("versions", ()))
+        )
+    return VersionPolicy(latest=int(policy.get("latest", {}).get("num_versions", 1)))
+
+
+def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in entry["dims"])
+
+
+def _reshape(entry: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(size) for size in entry["reshape"].get("shape", ()))
+
+
+def _has_loops(instance: ModelInstanceState) -> bool:
+    """Whether some values may keep a run busy for longer than others do. The names of operators are looked
+    for in the graphs' bytes: found in vain they cost time, and no more."""
+    programs = instance.session.executable.programs
+    graphs = [each.graph for program in programs for each in (program, *program.branches)]
+    return any(name in graph for graph in graphs for name in _LOOPS)

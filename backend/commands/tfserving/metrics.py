@@ -1,0 +1,138 @@
+"""What all processes of a server have counted, in memory that they share: whichever is asked answers for all.
+
+The names are TensorFlow Serving's own, so that its dashboards find them, and the backend's, as on Triton's
+page.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
+from triton_poplar.statistics import ERROR_KINDS, ERRORS, METRICS, Statistics
+
+from commands.tfserving.errors import Code
+
+Observe = Callable[[str, str, str, Code, float], None]
+"""Called once a request: model, API, entry point, how it ended, seconds."""
+
+APIS, ENTRY_POINTS = ("Predict", "GetModelMetadata"), ("GRPC", "REST")
+_BUCKETS = tuple(10 * 1.8**power for power in range(33))
+"""Upper bounds in microseconds: TensorFlow Serving's own."""
+_REQUESTS, _LATENCY = ":tensorflow:serving:request_count", ":tensorflow:serving:request_latency"
+_NUM_LATENCY = len(_BUCKETS) + 2
+"""Of one API and entry point: a count a bucket, what is beyond, and the sum."""
+_LATENCIES = len(Code)
+_STATISTICS = _LATENCIES + len(APIS) * len(ENTRY_POINTS) * _NUM_LATENCY
+_ERRORS = _STATISTICS + len(METRICS)
+_SLOTS = _ERRORS + len(ERROR_KINDS)
+"""Numbers of a model: requests by code, latencies, the backend's sums, its errors by kind."""
+_MICROSECONDS = 1e6
+_DOUBLE = 8
+
+
+class Counters:
+    """The numbers of all processes of a server; process `index` writes its own. `file` is shared memory that
+    another process has made, None makes it. Models that are not among `models` count as one without a name:
+    the names that strangers ask for are not kept."""
+
+    def __init__(
+        self, models: Sequence[str], processes: int, index: int = 0, file: int | None = None
+    ) -> None:
+        self._models = ["", *models]
+        size = processes * len(self._models) * _SLOTS * _DOUBLE
+        self.file = os.memfd_create("poplar-triton-tfserving") if file is None else file
+        """The descriptor of the shared memory."""
+        if file is None:
+            os.ftruncate(self.file, size)
+        memory = mmap.mmap(self.file, size)
+        self._shape = processes, len(self._models), _SLOTS
+        self._all = np.frombuffer(memory).reshape(self._shape)
+        self._own = memoryview(memory).cast("d")
+        self._places = {
+            name: (index * len(self._models) + place) * _SLOTS for place, name in enumerate(self._models)
+        }
+        self._earlier: dict[str, list[float]] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def observe(self, model: str, api: str, entry_point: str, code: Code, seconds: float) -> None:
+        """Count a request; its time where it was answered with results."""
+        own, place = self._own, self._places.get(model, self._places[""])
+        own[place + code] += 1
+        if code is Code.OK:
+            kind = APIS.index(api) * len(ENTRY_POINTS) + ENTRY_POINTS.index(entry_point)
+            place += _LATENCIES + kind * _NUM_LATENCY
+            us = seconds * _MICROSECONDS
+            own[place + bisect.bisect_left(_BUCKETS, us)] += 1
+            own[place + _NUM_LATENCY - 1] += us
+
+    def publish(self, model: str, statistics: Sequence[Statistics]) -> None:
+        """Bring the backend's sums of a model up to date: those of all its versions that this process has
+        loaded. What a process that has ended counted in this one's place stays."""
+        values = [sum(metric.value(each) for each in statistics) for metric in METRICS] + [
+            sum(each.errors[kind] for each in statistics) for kind in ERROR_KINDS
+        ]
+        place = self._places[model] + _STATISTICS
+        earlier = self._earlier.setdefault(model, list(self._own[place : place + len(values)]))
+        for offset, value in enumerate(values):
+            counts = offset >= len(METRICS) or METRICS[offset].is_counter
+            self._own[place + offset] = value + (earlier[offset] if counts else 0)
+
+    def write_page(self) -> bytes:
+        """The page for Prometheus."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The series, as prometheus_client asks for them."""
+        sums = self._all.sum(axis=0)
+        # "unknown": for a counter prometheus_client would write another name in the line of its type.
+        requests = Metric(_REQUESTS, "Requests, by how they ended", "unknown")
+        latency = HistogramMetricFamily(
+            _LATENCY,
+            "Microseconds of the requests answered with results",
+            labels=["model_name", "API", "entrypoint"],
+        )
+        for name, numbers in zip(self._models, sums, strict=True):
+            for code in Code:
+                if count := numbers[code]:
+                    requests.add_sample(_REQUESTS, {"model_name": name, "status": code.name}, count)
+            _add_latencies(latency, name, numbers)
+        yield requests
+        yield latency
+        yield from self._collect_statistics(sums)
+
+    def _collect_statistics(
+        self, sums: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+    ) -> Iterator[Metric]:
+        for offset, metric in enumerate(METRICS):
+            family = Metric(metric.name, metric.help, "unknown" if metric.is_counter else "gauge")
+            for name, numbers in zip(self._models[1:], sums[1:], strict=True):
+                family.add_sample(metric.name, {"model": name}, numbers[_STATISTICS + offset])
+            yield family
+        errors = Metric(ERRORS.name, ERRORS.help, "unknown")
+        for name, numbers in zip(self._models[1:], sums[1:], strict=True):
+            for offset, kind in enumerate(ERROR_KINDS):
+                errors.add_sample(ERRORS.name, {"model": name, "kind": kind}, numbers[_ERRORS + offset])
+        yield errors
+
+
+def _add_latencies(
+    family: HistogramMetricFamily, model: str, numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+) -> None:
+    for kind in range(len(APIS) * len(ENTRY_POINTS)):
+        place = _LATENCIES + kind * _NUM_LATENCY
+        counts = numbers[place : place + _NUM_LATENCY - 1].cumsum()
+        if counts[-1]:
+            api, entry_point = divmod(kind, len(ENTRY_POINTS))
+            bounds = [*(f"{bound:g}" for bound in _BUCKETS), "+Inf"]
+            family.add_metric(
+                [model, APIS[api], ENTRY_POINTS[entry_point]],
+                list(zip(bounds, counts, strict=True)),
+                numbers[place + _NUM_LATENCY - 1],
+            )

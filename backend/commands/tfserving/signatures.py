@@ -1,0 +1,32 @@
+"""A model's signature as TensorFlow describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from commands.tfserving import messages_pb2 as messages
+from commands.tfserving.dtypes import BY_DTYPE
+from commands.tfserving.models import DEFAULT_SIGNATURE, Signature, TensorSpec
+
+PREDICT_METHOD = "tensorflow/serving/predict"
+
+
+def describe_signature(signature: Signature) -> messages.SignatureDefMap:
+    """The map of signatures, which has one. The names of graph tensors are the friendly ones with `:0`:
+    there is no graph of TensorFlow's."""
+    described = messages.SignatureDefMap()
+    definition = described.signature_def[DEFAULT_SIGNATURE]
+    definition.method_name = PREDICT_METHOD
+    _describe(definition.inputs, signature.inputs)
+    _describe(definition.outputs, signature.outputs)
+    return described
+
+
+def _describe(infos: Any, tensors: Mapping[str, TensorSpec]) -> None:
+    for name, tensor in tensors.items():
+        info = infos[name]
+        info.name = f"{name}:0"
+        info.dtype = BY_DTYPE[tensor.dtype].number
+        for size in tensor.shape:
+            info.tensor_shape.dim.add(size=size)

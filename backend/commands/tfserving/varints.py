@@ -1,0 +1,56 @@
+"""Protobuf's packed numbers of variable length, many at once: seven bits a byte, the lowest first, the eighth
+set on all bytes but the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_MORE = 0x80
+_PART = np.uint8(_MORE - 1)
+_BITS = 7
+_MOST_BYTES = 10
+"""Of a number of 64 bits."""
+
+
+def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
+    """The numbers, negative ones as their two's complement in 64 bits. ValueError where the bytes are not
+    whole numbers of at most ten bytes each."""
+    octets = np.frombuffer(packed, np.uint8)
+    if not octets.size or octets.max() < _MORE:
+        return octets.astype(np.uint64)
+    last = np.flatnonzero(octets < _MORE)
+    if not last.size or last[-1] != octets.size - 1:
+        raise ValueError("the last number is not whole")
+    first = np.concatenate(([0], last[:-1] + 1))
+    lengths = last - first + 1
+    longest = int(lengths.max())
+    if longest > _MOST_BYTES:
+        raise ValueError("a number is longer than ten bytes")
+    numbers: npt.NDArray[np.uint64] = (octets[first] & _PART).astype(np.uint64)
+    for place in range(1, longest):
+        has = lengths > place
+        part = octets[np.where(has, first + place, first)] & _PART
+        numbers |= np.where(has, part, 0).astype(np.uint64) << np.uint64(_BITS * place)
+    return numbers
+
+
+def write_varints(values: npt.NDArray[Any]) -> bytes:
+    """Whole numbers, packed; negative ones take ten bytes."""
+    if not values.size or (values.min() >= 0 and values.max() < _MORE):
+        return values.astype(np.uint8).tobytes()
+    flat = values.ravel()
+    numbers = flat.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else flat.astype(np.uint64)
+    longest = -(-int(numbers.max()).bit_length() // _BITS)
+    octets = np.empty((numbers.size, longest), np.uint8)
+    counts = np.empty((numbers.size, longest), np.bool_)
+    for place in range(longest):
+        rest = numbers >> np.uint64(_BITS * place)
+        counts[:, place] = rest > 0
+        octets[:, place] = rest.astype(np.uint8) | _MORE
+    counts[:, 0] = True  # a zero takes a byte
+    ends = counts.sum(axis=1) - 1
+    octets[np.arange(numbers.size), ends] &= _PART
+    return octets[counts].tobytes()

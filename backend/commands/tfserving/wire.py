@@ -1,0 +1,205 @@
+"""TensorProto to array and back.
+
+A tensor's values come as `tensor_content`, the memory of the array, or as a typed list, whose last value
+counts for all places that the list does not reach; an empty list is zeros. The typed lists are packed on the
+wire, and messages.proto takes each as the bytes that it is: floats are read where they lie, numbers of
+variable length by numpy. Writers that do not pack are read too, a value at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from google.protobuf import unknown_fields
+
+from commands.tfserving import messages_pb2 as messages
+from commands.tfserving.dtypes import BY_DTYPE, BY_NUMBER, TYPES
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.models import Array
+from commands.tfserving.varints import read_varints, write_varints
+
+MOST_REPEATED_BYTES = 64 << 20
+"""Of a tensor whose list of values is shorter than it: a request of some bytes must not fill the memory."""
+MOST_AXES = 254
+"""TensorFlow's own limit; numpy has a lower one, which `read_shape` keeps."""
+_NUMPY_AXES = 32
+_LISTS = {
+    "DT_FLOAT": "float_val",
+    "DT_DOUBLE": "double_val",
+    "DT_INT32": "int_val",
+    "DT_INT16": "int_val",
+    "DT_INT8": "int_val",
+    "DT_UINT8": "int_val",
+    "DT_UINT16": "int_val",
+    "DT_INT64": "int64_val",
+    "DT_BOOL": "bool_val",
+    "DT_HALF": "half_val",
+    "DT_UINT32": "uint32_val",
+    "DT_UINT64": "uint64_val",
+}
+"""Where a type's values are."""
+_FIELD_OF_DTYPE = {each.dtype: _LISTS[each.name] for each in TYPES if each.name in _LISTS}
+_FIXED = ("float_val", "double_val")
+_FIELDS = messages.Tensor.DESCRIPTOR.fields_by_name
+
+
+def read_dtype(name: str, tensor: messages.Tensor) -> np.dtype[Any]:
+    """The type of an input; ServingError for one that no model takes."""
+    found = BY_NUMBER.get(tensor.dtype)
+    if found is None:
+        known = ", ".join(f"{each.name} = {each.number}" for each in TYPES)
+        raise _refuse(name, f"expected a dtype of {known}; found number {tensor.dtype}")
+    return found.dtype
+
+
+def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
+    """The shape of an input; ServingError for one that is not whole."""
+    shape = tensor.tensor_shape
+    if shape.unknown_rank:
+        raise _refuse(name, "expected a shape, found unknown_rank")
+    if len(shape.dim) > _NUMPY_AXES:
+        raise _refuse(name, f"expected at most {_NUMPY_AXES} axes, found {len(shape.dim)}")
+    sizes = tuple(dim.size for dim in shape.dim)
+    if min(sizes, default=0) < 0:
+        raise _refuse(name, f"expected sizes of 0 or more in its shape, found {list(sizes)}")
+    return sizes
+
+
+def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
+    """The array of an input whose `shape` is one that the model takes. It may be read-only, and one value
+    for all places. ServingError where the values do not make it up."""
+    count = math.prod(shape)
+    if tensor.tensor_content:
+        return _read_content(name, tensor.tensor_content, dtype, count).reshape(shape)
+    values = _read_strings(tensor) if dtype.hasobject else _read_list(name, tensor, dtype)
+    if values.size > count:
+        raise _refuse(
+            name,
+            f"expected at most {count} values for shape {list(shape)}, found {values.size}; send as many",
+        )
+    if values.size < count:
+        return _repeat(name, values, dtype, count, shape)
+    return values.reshape(shape)
+
+
+def write_tensor(tensor: messages.Tensor, array: Array, *, as_content: bool) -> None:
+    """Fill in a tensor of an answer: as typed values, or as content, which strings never are."""
+    described = BY_DTYPE[array.dtype]
+    tensor.dtype = described.number
+    dims = tensor.tensor_shape.dim
+    for size in array.shape:
+        dims.add(size=size)
+    if array.dtype.hasobject:
+        tensor.string_val.extend(array.ravel().tolist())
+    elif as_content:
+        tensor.tensor_content = array.tobytes()
+    elif array.size:
+        getattr(tensor, _FIELD_OF_DTYPE[array.dtype]).append(_pack(array))
+
+
+def _pack(array: Array) -> bytes:
+    if array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(np.float16).itemsize:
+        return array.tobytes()
+    return write_varints(array.view(np.uint16) if array.dtype == np.float16 else array)
+
+
+def _read_content(name: str, content: bytes, dtype: np.dtype[Any], count: int) -> Array:
+    if dtype.hasobject:
+        return _split_strings(name, content, count)
+    if len(content) != count * dtype.itemsize:
+        raise _refuse(
+            name,
+            f"expected {count * dtype.itemsize} bytes of tensor_content ({count} of {dtype.name}), found "
+            f"{len(content)}",
+        )
+    array = np.frombuffer(content, dtype)
+    # Of a boolean one bit counts; others in its byte would come out as they went in.
+    return array.view(np.uint8) != 0 if dtype == np.bool_ else array
+
+
+def _split_strings(name: str, content: bytes, count: int) -> Array:
+    """Strings one after the other, the lengths of all before them."""
+    ends = np.flatnonzero(np.frombuffer(content, np.uint8) < 128)  # noqa: PLR2004  a length's last byte
+    try:
+        if not 0 < count <= ends.size:
+            raise ValueError
+        start = int(ends[count - 1]) + 1
+        lengths = [int(length) for length in read_varints(content[:start])]
+        if start + sum(lengths) != len(content):
+            raise ValueError
+    except ValueError:
+        raise _refuse(name, f"expected the lengths of {count} strings and they in tensor_content") from None
+    strings = np.empty(count, np.object_)
+    for index, length in enumerate(lengths):
+        strings[index] = content[start : start + length]
+        start += length
+    return strings
+
+
+def _read_strings(tensor: messages.Tensor) -> Array:
+    strings = np.empty(len(tensor.string_val), np.object_)
+    strings[:] = list(tensor.string_val)
+    return strings
+
+
+def _read_list(name: str, tensor: messages.Tensor, dtype: np.dtype[Any]) -> Array:
+    field = _FIELD_OF_DTYPE[dtype]
+    chunks = getattr(tensor, field)
+    packed = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    try:
+        if field in _FIXED:
+            values: Array = np.frombuffer(packed, dtype)
+        else:
+            values = _narrow(read_varints(packed), dtype)
+    except ValueError as error:
+        raise _refuse(
+            name, f"expected packed values in {field}, found {len(packed)} other bytes: {error}"
+        ) from None
+    single = _read_unpacked(tensor, field, dtype)
+    return np.concatenate((values, single)) if single.size else values
+
+
+def _read_unpacked(tensor: messages.Tensor, field: str, dtype: np.dtype[Any]) -> Array:
+    """Values that are not packed, which our message does not know."""
+    strangers = unknown_fields.UnknownFieldSet(tensor)
+    if not len(strangers):
+        return np.empty(0, dtype)
+    number = _FIELDS[field].number
+    fields = [strangers[place] for place in range(len(strangers))]
+    found = [each.data for each in fields if each.field_number == number and isinstance(each.data, int)]
+    if field in _FIXED:
+        bits = np.uint32 if dtype == np.float32 else np.uint64
+        return np.array(found, bits).view(dtype)
+    return _narrow(np.array(found, np.uint64), dtype)
+
+
+def _narrow(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Of 64 bits those that count, as TensorFlow does."""
+    if dtype == np.bool_:
+        return np.not_equal(numbers, 0)
+    if dtype == np.float16:
+        return numbers.astype(np.uint16).view(dtype)
+    narrow: Array = numbers.astype(dtype)
+    return narrow
+
+
+def _repeat(name: str, values: Array, dtype: np.dtype[Any], count: int, shape: Sequence[int]) -> Array:
+    """The last value for all places that the list does not reach; zeros of an empty one."""
+    if count * dtype.itemsize > MOST_REPEATED_BYTES:
+        raise _refuse(
+            name,
+            f"expected all {count} values of a tensor of more than {MOST_REPEATED_BYTES >> 20} MiB, found "
+            f"{values.size}",
+        )
+    if not values.size:
+        return np.broadcast_to(np.array(b"" if dtype.hasobject else 0, dtype), shape)
+    if values.size == 1:
+        return np.broadcast_to(values.reshape((1,) * len(shape)), shape)
+    return np.concatenate((values, np.full(count - values.size, values[-1], dtype))).reshape(shape)
+
+
+def _refuse(name: str, what: str) -> ServingError:
+    return ServingError(Code.INVALID_ARGUMENT, f"input {name!r}: {what}")
