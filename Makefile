@@ -134,8 +134,7 @@ exits-check: .venv/dev
 proto: .venv/python
 	$(PYTHON) -m venv .venv/protoc
 	.venv/protoc/bin/pip install --quiet grpcio-tools==1.62.3
-	cd backend && ../.venv/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. \
-		simipu/executable.proto $$(ls commands/tfserving/*.proto)
+	cd backend && ../.venv/protoc/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. $$(find . -name '*.proto')
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' || \
