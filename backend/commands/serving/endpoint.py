@@ -27,7 +27,7 @@ ASK_SECONDS = 5
 LOAD_SECONDS = 600
 """For a model to load; it goes on in the server after that, but nobody waits for it."""
 _MOST_BYTES = 64 << 20
-_UNKNOWN = "Request for unknown model"
+UNKNOWN_MODEL = "Request for unknown model"
 """Triton's words for a model or version that is not there or not loaded; the codes are several."""
 _ANY_ADDRESS = ("", "0.0.0.0", "::")  # noqa: S104  what a server may have been told to listen on
 
@@ -174,7 +174,7 @@ def _none_where_unknown() -> Iterator[None]:
     try:
         yield
     except ServerError as error:
-        if _UNKNOWN not in str(error):
+        if UNKNOWN_MODEL not in str(error):
             raise
 
 

@@ -1,0 +1,393 @@
+"""The models of a Triton that is asked over gRPC (--triton): requests are forwarded, errors passed on.
+
+What a model takes is asked anew once a second at most, and after a refusal, so a model that was loaded anew
+is seen without being told. Without a version Triton is asked for its newest: it keeps the older one until the
+newer one is ready, and the answer says which one it came from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, serialize_byte_tensor
+
+from commands.errors import CommandError
+from commands.serving.endpoint import UNKNOWN_MODEL
+from commands.tfserving.dtypes import BY_DTYPE
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.models import Array, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from commands.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
+from popef.text import find_name_fault
+
+MOST_MESSAGE_BYTES = 2**31 - 1
+"""Of a request or an answer: tritonclient's own limit."""
+FRESH_SECONDS = 1.0
+"""For so long what a model takes is not asked again."""
+ASK_SECONDS = 5.0
+"""For what Triton says of its models, which takes milliseconds."""
+INDEX_SECONDS = 60.0
+"""For the index of its repository: half a minute where a store is away."""
+_MOST_KNOWN = 4096
+_MOST_VERSION = 2**63 - 1
+_RESTRICTED = "This protocol is restricted"
+"""Triton's words for what --grpc-restricted-protocol keeps from those without the key."""
+_READY = "READY"
+_STATES = {
+    _READY: State.AVAILABLE,
+    "LOADING": State.LOADING,
+    "UNLOADING": State.UNLOADING,
+    "UNAVAILABLE": State.END,
+}
+_UNLOADED = ("", "unloaded")
+"""Reasons of a version that is not served which are no fault."""
+# The real defaults wait for up to two minutes before a server that was away is tried again. Pings notice a
+# machine that is gone: more often than every five minutes Triton takes them for an attack.
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.keepalive_time_ms", 600_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+_DATATYPES = {dtype: np_to_triton_dtype(dtype) for dtype in BY_DTYPE}
+_DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
+"""Triton's types and ours: all that TensorFlow's clients may have. BF16 is not among them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files for TLS, as tritonclient takes them: whom to trust (None: whom gRPC does), and who we are."""
+
+    root: Path | None = None
+    private_key: Path | None = None
+    chain: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Triton:
+    """Where a Triton is, HOST:PORT of its gRPC, and how it is reached: over TLS with `certificates`, with
+    `headers` (the keys of restricted protocols), and messages of at most `most_bytes` either way."""
+
+    address: str
+    certificates: Certificates | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    most_bytes: int = MOST_MESSAGE_BYTES
+
+    def connect(self) -> grpc.aio.Channel:
+        """A channel of the running event loop, whether anybody listens or not. Raises CommandError for a key
+        without its certificate, or the other way round; OSError for a file that cannot be read."""
+        options = [
+            *_CHANNEL_OPTIONS,
+            ("grpc.max_send_message_length", self.most_bytes),
+            ("grpc.max_receive_message_length", self.most_bytes),
+        ]
+        files = self.certificates
+        if files is None:
+            return grpc.aio.insecure_channel(self.address, options)
+        if (files.private_key is None) != (files.chain is None):
+            raise CommandError(
+                "TLS to Triton: expected a private key and a certificate chain together, found one of them"
+            )
+        root, key, chain = (
+            file and file.read_bytes() for file in (files.root, files.private_key, files.chain)
+        )
+        return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(root, key, chain), options)
+
+
+class TritonModels:
+    """All models of a Triton, or those of `sources`, whose folders do not count (see Models). Made on the
+    event loop that it is used on, and closed there.
+
+    A Triton that is away is UNAVAILABLE, until it is back.
+    """
+
+    def __init__(self, triton: Triton, sources: Iterable[ModelSource] | None = None) -> None:
+        self._calls = _Calls(triton)
+        self._sources = None if sources is None else {source.name: source for source in sources}
+        self._known: dict[tuple[str, int | None], _Known] = {}
+        self._asked: dict[tuple[str, int | None], asyncio.Task[_Known]] = {}
+
+    async def __aenter__(self) -> TritonModels:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the channel; what is under way is cancelled."""
+        for task in self._asked.values():
+            task.cancel()
+        await self._calls.close()
+
+    async def is_ready(self) -> bool:
+        """Whether Triton says that it is; not within 5 seconds is no."""
+        try:
+            answer = await self._calls.ask("ServerReady", ASK_SECONDS)
+        except ServingError:
+            return False
+        return bool(answer.ready)
+
+    async def find(self, spec: ModelSpec) -> ForwardedServable:
+        """See Models."""
+        source, version = self._resolve(spec)
+        key = spec.name, version
+        known = self._known.get(key)
+        if known is None or asyncio.get_running_loop().time() >= known.stale_at:
+            try:
+                known = await self._learn(spec, source, version)
+            except _NotServedError:
+                raise not_served(spec, version) from None
+        return ForwardedServable(self, self._calls, key, known)
+
+    async def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+        """See Models."""
+        try:
+            source, version = self._resolve(spec)
+            found = await self._find_statuses(spec.name)
+        except (_NotServedError, ServingError) as error:
+            if isinstance(error, ServingError) and error.code is not Code.NOT_FOUND:
+                raise
+            raise not_known(spec, spec.version) from None
+        if source is not None:
+            served = _choose(source, [each.version for each in found if each.state is State.AVAILABLE])
+            found = [each for each in found if each.state is not State.AVAILABLE or each.version in served]
+        found = [status for status in found if version in (None, status.version)]
+        if not found:
+            raise not_known(spec, version)
+        return sorted(found, key=lambda status: status.version, reverse=True)
+
+    def forget(self, key: tuple[str, int | None]) -> None:
+        """Have what a model takes be asked before its next request."""
+        self._known.pop(key, None)
+
+    def _resolve(self, spec: ModelSpec) -> tuple[ModelSource | None, int | None]:
+        """What is configured of a model, and the version that is asked for; ServingError where neither can
+        be."""
+        if not spec.name:
+            raise ServingError(Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
+        source = self._sources.get(spec.name) if self._sources is not None else None
+        if find_name_fault(spec.name) or (self._sources is not None and source is None):
+            raise not_served(spec, spec.version)
+        version = find_version(spec, {} if source is None else source.labels)
+        # Triton takes -1 for the newest.
+        if version is not None and not 0 <= version <= _MOST_VERSION:
+            raise not_served(spec, version)
+        return source, version
+
+    async def _learn(self, spec: ModelSpec, source: ModelSource | None, version: int | None) -> _Known:
+        """What a model takes, asked once for all that wait for it; who gives up does not stop it."""
+        key = spec.name, version
+        task = self._asked.get(key)
+        if task is None:
+            task = self._asked[key] = asyncio.create_task(self._ask(key, source))
+            task.add_done_callback(lambda done: self._note(key, done))
+        return await asyncio.shield(task)
+
+    def _note(self, key: tuple[str, int | None], task: asyncio.Task[_Known]) -> None:
+        del self._asked[key]
+        self._known.pop(key, None)
+        if not task.cancelled() and task.exception() is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[key] = task.result()
+
+    async def _ask(self, key: tuple[str, int | None], source: ModelSource | None) -> _Known:
+        name, version = key
+        wanted = version
+        if source is not None:
+            wanted = await self._choose_version(source, version)
+        text = "" if wanted is None else str(wanted)
+        metadata, config = await asyncio.gather(
+            self._calls.ask("ModelMetadata", ASK_SECONDS, name=name, version=text),
+            self._calls.ask("ModelConfig", ASK_SECONDS, name=name, version=text),
+        )
+        newest = max(map(int, metadata.versions), default=0)
+        stale_at = asyncio.get_running_loop().time() + FRESH_SECONDS
+        return _Known(_read_signature(metadata, config.config), wanted or newest, text, stale_at)
+
+    async def _choose_version(self, source: ModelSource, version: int | None) -> int | None:
+        """The version to ask Triton for, of those that it has and that are to be served."""
+        ready = await self._calls.ask("ModelMetadata", ASK_SECONDS, name=source.name)
+        chosen = _choose(source, map(int, ready.versions))
+        if not chosen or (version is not None and version not in chosen):
+            raise _NotServedError
+        # The newest of all is Triton's to choose: it may be another one by then.
+        policy = source.policy
+        if version is None and policy is not None and policy.specific:
+            return max(chosen)
+        return version
+
+    async def _find_statuses(self, name: str) -> list[VersionStatus]:
+        try:
+            index = await self._calls.ask("RepositoryIndex", INDEX_SECONDS)
+        except ServingError as error:
+            if _RESTRICTED not in str(error):
+                raise
+            # Who may not see the index is still told which versions are ready.
+            metadata = await self._calls.ask("ModelMetadata", ASK_SECONDS, name=name)
+            return [VersionStatus(int(each), State.AVAILABLE) for each in metadata.versions]
+        return [
+            _read_status(entry) for entry in index.models if entry.name == name and entry.version.isdecimal()
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was learned of a version: `asked_as` is what Triton is to be asked for, "" for its newest, which
+    `version` was. `stale_at` by the event loop's clock."""
+
+    signature: Signature
+    version: int
+    asked_as: str
+    stale_at: float
+
+
+class ForwardedServable:
+    """A version of a model on Triton, for one request. Where none was asked for, its number is known to be
+    that of the answer once there is one."""
+
+    def __init__(
+        self, models: TritonModels, calls: _Calls, key: tuple[str, int | None], known: _Known
+    ) -> None:
+        self.name = key[0]
+        self.version = known.version
+        self.signature = known.signature
+        self._models = models
+        self._calls = calls
+        self._key = key
+        self._asked_as = known.asked_as
+
+    async def predict(
+        self, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float | None
+    ) -> dict[str, Array]:
+        """See Servable."""
+        request = service_pb2.ModelInferRequest(model_name=self.name, model_version=self._asked_as)
+        for name, array in inputs.items():
+            datatype = _DATATYPES[array.dtype]
+            request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+            request.raw_input_contents.append(_encode(array))
+        for name in outputs:
+            request.outputs.add(name=name)
+        try:
+            answer = await self._calls.send("ModelInfer", request, seconds)
+        except _NotServedError:
+            self._models.forget(self._key)
+            raise not_served(ModelSpec(self.name), self._key[1]) from None
+        except ServingError as error:
+            if error.code in (Code.INVALID_ARGUMENT, Code.NOT_FOUND):
+                self._models.forget(self._key)
+            raise
+        with _naming_answer(self.name):
+            self.version = int(answer.model_version or self.version)
+            return dict(_decode_outputs(answer))
+
+
+class _NotServedError(Exception):
+    """Triton does not have that model, or not that version of it ready."""
+
+
+class _Calls:
+    """Triton's service: errors as ServingError, its code and message, or _NotServedError."""
+
+    def __init__(self, triton: Triton) -> None:
+        self._channel = triton.connect()
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._metadata = tuple(triton.headers.items())
+        self._where = f"Triton at {triton.address}"
+
+    async def ask(self, method: str, seconds: float, **fields: object) -> Any:
+        """The answer to a question of ours."""
+        try:
+            return await self.send(method, getattr(service_pb2, f"{method}Request")(**fields), seconds)
+        except ServingError as error:
+            if error.code is not Code.DEADLINE_EXCEEDED:
+                raise
+            raise ServingError(
+                Code.UNAVAILABLE, f"{self._where}: expected {method} to be answered in {seconds:g} s"
+            ) from None
+
+    async def send(self, method: str, request: Any, seconds: float | None) -> Any:
+        """The answer to `request`; whoever is cancelled while waiting cancels the call."""
+        try:
+            return await getattr(self._stub, method)(request, timeout=seconds, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            text = error.details() or ""
+            if UNKNOWN_MODEL in text:
+                raise _NotServedError from error
+            code = Code(error.code().value[0])
+            if code is Code.UNAVAILABLE:
+                text = f"{self._where}: {text}"
+            raise ServingError(code, text) from error
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+def _choose(source: ModelSource, versions: Iterable[int]) -> set[int]:
+    return (source.policy or VersionPolicy(None)).choose(versions)
+
+
+def _read_status(entry: Any) -> VersionStatus:
+    """An entry of the repository index. A state that is not known, of a newer Triton, is not served."""
+    state = _STATES.get(entry.state, State.UNKNOWN)
+    if state is State.END and entry.reason not in _UNLOADED:
+        return VersionStatus(int(entry.version), state, Code.INTERNAL, entry.reason)
+    return VersionStatus(int(entry.version), state)
+
+
+def _read_signature(metadata: Any, config: Any) -> Signature:
+    """The signature of a model; ServingError for a type that clients have no way to send."""
+    return Signature(
+        {tensor.name: _read_tensor(metadata.name, "input", tensor) for tensor in metadata.inputs},
+        {tensor.name: _read_tensor(metadata.name, "output", tensor) for tensor in metadata.outputs},
+        frozenset(tensor.name for tensor in config.input if tensor.optional),
+    )
+
+
+def _read_tensor(model: str, kind: str, tensor: Any) -> TensorSpec:
+    dtype = _DTYPES.get(tensor.datatype)
+    if dtype is None:
+        raise ServingError(
+            Code.UNIMPLEMENTED,
+            f"model {model!r}: expected {kind} {tensor.name!r} to be of type {', '.join(_DTYPES)}; found "
+            f"{tensor.datatype}, which is not forwarded",
+        )
+    return TensorSpec(dtype, tuple(tensor.shape))
+
+
+def _encode(array: Array) -> bytes:
+    """The bytes of an input: of strings each behind its length."""
+    if not array.dtype.hasobject:
+        return array.tobytes()
+    return bytes(serialize_byte_tensor(array).item()) if array.size else b""
+
+
+def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
+    """The outputs by name. ValueError, KeyError or struct.error for what is no answer."""
+    for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True):
+        dtype = _DTYPES[output.datatype]
+        flat = deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
+        yield output.name, flat.reshape(tuple(output.shape))
+
+
+@contextmanager
+def _naming_answer(model: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, struct.error) as error:
+        raise ServingError(
+            Code.INTERNAL,
+            f"model {model!r}: expected outputs of its types and shapes from Triton, found {error!r}",
+        ) from error
