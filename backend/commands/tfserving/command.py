@@ -21,7 +21,6 @@ from commands.tfserving.config_files import (
     read_monitoring_config,
     read_ssl_config,
 )
-from commands.tfserving.processes import LOOK_SECONDS, Processes
 from commands.tfserving.settings import GRPC_PORT, METRICS_PATH, REST_PORT, ServerTls, Settings, TritonTls
 from commands.tfserving.sources import ModelSource
 from popef.arguments import Parser, whole_number
@@ -204,6 +203,9 @@ def run(options: argparse.Namespace) -> int:
             f"tfserving needs the package {lacking[0]}, which is not there; "
             "`pip install 'poplar-triton[tfserving]'`"
         )
+    # Not at the top of the file: gRPC and the models' engine are nothing for the other commands to load.
+    from commands.tfserving.processes import LOOK_SECONDS, Processes
+
     settings = read_settings(options)
     stop = _StopRequest()
     with ExitStack() as stack:

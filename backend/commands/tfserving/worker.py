@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a process says once it serves, or why it cannot: `problems` are of models that it does not serve."""
+    """What a process says once it serves, or why it cannot: `problems` are of models that it does not
+    serve."""
 
     error: str = ""
     problems: Sequence[str] = field(default_factory=tuple)
