@@ -1,4 +1,4 @@
-"""The `poplar-triton` command: serve, build, demo, profile, install, doctor."""
+"""The `poplar-triton` command: serve, tfserving, build, demo, profile, install, doctor."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from commands.recipes import build, read_recipes
 from commands.serving import command as serve_command
 from commands.serving.command import make_server
 from commands.serving.server import check_repository, find_repository
+from commands.tfserving import command as tfserving_command
 from popef.arguments import Parser, find_version, whole_number
 from popef.console import print_line, run
 
@@ -119,6 +120,16 @@ def _parser() -> Parser:
     )
     serve_command.add_arguments(serve)
     _add_server_options(serve, (8000, 8001, 8002), with_store=True)
+    text = "serve models to TensorFlow Serving's clients, over gRPC and REST"
+    tfserving = _add(
+        commands,
+        "tfserving",
+        tfserving_command.run,
+        text,
+        tfserving_command.EXAMPLES,
+        epilog=tfserving_command.EPILOG,
+    )
+    tfserving_command.add_arguments(tfserving)
     examples: tuple[str, ...] = ("poplar-triton demo model_repository",)
     demo = _add(
         commands, "demo", _demo, "serve the example models, ask them and compare with ONNX Runtime", examples

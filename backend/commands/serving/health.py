@@ -14,10 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from commands.errors import ServerError
-from commands.serving.condition import Condition
 from popef.text import escape
 
 _TEXT = "text/plain; charset=utf-8"
@@ -26,6 +25,21 @@ _MOST_CONNECTIONS = 64
 _IDLE_SECONDS = 5
 _POLL_SECONDS = 0.05
 """Between two looks whether to end."""
+
+
+class Reporter(Protocol):
+    """Who knows how a server stands."""
+
+    @property
+    def unready_reason(self) -> str:
+        """Why no requests should come; "" where they should."""
+
+    @property
+    def hopeless_reason(self) -> str:
+        """Why nothing but an end of it all can help; "" where something can, or need not."""
+
+    def write_metrics(self) -> bytes:
+        """The page for Prometheus."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -65,12 +79,12 @@ class _Listener(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = _MOST_CONNECTIONS
 
-    def __init__(self, address: str, port: int, condition: Condition) -> None:
+    def __init__(self, address: str, port: int, reporter: Reporter) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self.answers: dict[str, Callable[[], tuple[http.HTTPStatus, str, bytes]]] = {
-            "/ready": lambda: _say(condition.unready_reason, "ready"),
-            "/live": lambda: _say(condition.hopeless_reason, "live"),
-            "/metrics": lambda: (http.HTTPStatus.OK, _METRICS, condition.write_metrics()),
+            "/ready": lambda: _say(reporter.unready_reason, "ready"),
+            "/live": lambda: _say(reporter.hopeless_reason, "live"),
+            "/metrics": lambda: (http.HTTPStatus.OK, _METRICS, reporter.write_metrics()),
         }
         self._lock = threading.Lock()
         self._open: dict[int, Any] = {}
@@ -105,12 +119,12 @@ def _say(fault: str, fine: str) -> tuple[http.HTTPStatus, str, bytes]:
 
 
 class HealthServer:
-    """Serves a condition at an address and port (0: any free one), as a context manager."""
+    """Serves what a reporter says at an address and port (0: any free one), as a context manager."""
 
-    def __init__(self, address: str, port: int, condition: Condition) -> None:
+    def __init__(self, address: str, port: int, reporter: Reporter) -> None:
         self._address = address
         try:
-            self._listener = _Listener(address, port, condition)
+            self._listener = _Listener(address, port, reporter)
         except (OSError, OverflowError) as error:
             raise ServerError(
                 f"health port {port} of {address}: cannot listen there ({error}); choose another with "

@@ -71,14 +71,15 @@ def check_repository(repository: Path, *, may_be_empty: bool = False) -> None:
         raise ServerError(
             f"{repository} looks like a model folder; serve its parent, {repository.resolve().parent}"
         )
-    if not may_be_empty and not any(_is_model_folder(folder) for folder in folders):
+    if not may_be_empty and not any(is_model_folder(folder) for folder in folders):
         raise ServerError(
             f"no models in {repository}: expected folders with a {MODEL_FILE} or a version folder such as "
             "1, found none; `poprt --triton_model_dir` writes one"
         )
 
 
-def _is_model_folder(folder: Path) -> bool:
+def is_model_folder(folder: Path) -> bool:
+    """Whether a folder of a repository is one of a model."""
     return (folder / MODEL_FILE).is_file() or any(
         entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
     )

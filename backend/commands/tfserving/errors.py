@@ -33,3 +33,10 @@ class ServingError(Exception):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def as_serving_error(error: Exception) -> ServingError:
+    """An error as clients get it; a defect of ours says so."""
+    if isinstance(error, ServingError):
+        return error
+    return ServingError(Code.INTERNAL, f"poplar-triton: {error!r}")

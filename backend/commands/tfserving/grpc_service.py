@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving import wire
 from commands.tfserving.check import check_inputs, check_outputs, find_signature, fit
-from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.metrics import Observe
 from commands.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
 from commands.tfserving.signatures import describe_signature
@@ -165,13 +165,6 @@ def _observed(call: Handler, api: str, observe: Observe) -> Handler:
 
 def _plain(call: Handler) -> Handler:
     return _observed(call, "GetModelStatus", lambda *_: None)
-
-
-def as_serving_error(error: Exception) -> ServingError:
-    """An error as clients get it; a defect of ours says so."""
-    if isinstance(error, ServingError):
-        return error
-    return ServingError(Code.INTERNAL, f"poplar-triton: {error!r}")
 
 
 async def _abort(context: Context, error: ServingError) -> NoReturn:

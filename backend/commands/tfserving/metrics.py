@@ -7,9 +7,9 @@ page.
 from __future__ import annotations
 
 import bisect
-import mmap
-import os
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.context import SpawnContext
+from typing import Any, TypeAlias
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
@@ -33,27 +33,26 @@ _ERRORS = _STATISTICS + len(METRICS)
 _SLOTS = _ERRORS + len(ERROR_KINDS)
 """Numbers of a model: requests by code, latencies, the backend's sums, its errors by kind."""
 _MICROSECONDS = 1e6
-_DOUBLE = 8
+_Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+Memory: TypeAlias = Any
+"""A RawArray of multiprocessing's, which has no type."""
+
+
+def make_memory(context: SpawnContext, models: Sequence[str], processes: int) -> Memory:
+    """Room for the numbers of so many processes."""
+    return context.RawArray("d", processes * (1 + len(models)) * _SLOTS)
 
 
 class Counters:
-    """The numbers of all processes of a server; process `index` writes its own. `file` is shared memory that
-    another process has made, None makes it. Models that are not among `models` count as one without a name:
-    the names that strangers ask for are not kept."""
+    """The numbers of all processes of a server, in `memory`; process `index` writes its own. Models that are
+    not among `models` count as one without a name: the names that strangers ask for are not kept."""
 
-    def __init__(
-        self, models: Sequence[str], processes: int, index: int = 0, file: int | None = None
-    ) -> None:
+    def __init__(self, memory: Memory, models: Sequence[str], processes: int, index: int = 0) -> None:
         self._models = ["", *models]
-        size = processes * len(self._models) * _SLOTS * _DOUBLE
-        self.file = os.memfd_create("poplar-triton-tfserving") if file is None else file
-        """The descriptor of the shared memory."""
-        if file is None:
-            os.ftruncate(self.file, size)
-        memory = mmap.mmap(self.file, size)
-        self._shape = processes, len(self._models), _SLOTS
-        self._all = np.frombuffer(memory).reshape(self._shape)
-        self._own = memoryview(memory).cast("d")
+        self._all = np.frombuffer(memory).reshape(processes, len(self._models), _SLOTS)
+        self._own = memoryview(memory).cast("B").cast("d")
         self._places = {
             name: (index * len(self._models) + place) * _SLOTS for place, name in enumerate(self._models)
         }

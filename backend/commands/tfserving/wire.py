@@ -198,7 +198,9 @@ def _repeat(name: str, values: Array, dtype: np.dtype[Any], count: int, shape: S
         return np.broadcast_to(np.array(b"" if dtype.hasobject else 0, dtype), shape)
     if values.size == 1:
         return np.broadcast_to(values.reshape((1,) * len(shape)), shape)
-    return np.concatenate((values, np.full(count - values.size, values[-1], dtype))).reshape(shape)
+    rest: Array = np.full(count - values.size, values[-1], dtype)
+    whole: Array = np.concatenate((values, rest))
+    return whole.reshape(tuple(shape))
 
 
 def _refuse(name: str, what: str) -> ServingError:

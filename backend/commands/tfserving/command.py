@@ -1,0 +1,354 @@
+"""`poplar-triton tfserving`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from commands.errors import ServerError
+from commands.serving.command import tell
+from commands.serving.health import HealthServer
+from commands.serving.server import START_SECONDS, check_repository, is_model_folder
+from commands.tfserving.config_files import (
+    ConfigFileError,
+    read_model_configs,
+    read_monitoring_config,
+    read_ssl_config,
+)
+from commands.tfserving.settings import GRPC_PORT, METRICS_PATH, REST_PORT, ServerTls, Settings, TritonTls
+from commands.tfserving.sources import ModelSource
+from popef.arguments import Parser, whole_number
+from popef.console import UsageError
+from popef.text import escape
+
+EXAMPLES = (
+    "poplar-triton tfserving models",
+    "poplar-triton tfserving --port 8500 --rest_api_port 8501 --model_config_file models.config",
+    "poplar-triton tfserving --model_name magika --model_base_path /models/magika --processes 2",
+    "poplar-triton tfserving --triton 127.0.0.1:8001",
+)
+EPILOG = (
+    "The options with underscores are tensorflow_model_server's own, with its meanings and defaults;\n"
+    "--rest_api_port, 0 there, is the port of its container. Port 0: not served."
+)
+_PACKAGES = ("aiohttp", "grpc")
+_MOST_SECONDS, _MOST_MS, _MOST_RETRIES, _MOST_PROCESSES = 86400, 86_400_000, 1000, 256
+_MICROSECONDS = 1_000_000
+"""In a second."""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Those of `tfserving`."""
+    _add_models(parser)
+    _add_ports(parser)
+    _add_triton(parser)
+    parser.add_argument(
+        "--processes",
+        type=whole_number(1, _MOST_PROCESSES),
+        default=1,
+        metavar="N",
+        help="that listen on the same ports; each has the models for itself (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--health-port",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help="answer /ready, /live and /metrics there; 0: any free one (default: no such port)",
+    )
+    parser.add_argument(
+        "--health-address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="of the health port, 0.0.0.0 for all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=whole_number(0, _MOST_SECONDS),
+        default=0,
+        metavar="N",
+        help="seconds to serve on, with /ready 503, after SIGTERM (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--start-seconds",
+        type=whole_number(1, _MOST_SECONDS),
+        default=START_SECONDS,
+        metavar="N",
+        help="how long the models may take to load (default: %(default)s)",
+    )
+
+
+def _add_models(parser: Parser) -> None:
+    parser.add_path(
+        "model_repository",
+        folder=True,
+        type=Path,
+        nargs="?",
+        metavar="MODEL_REPOSITORY",
+        help="a folder of model folders, as Triton has it",
+    )
+    parser.add_path(
+        "--model_config_file", type=Path, metavar="FILE", help="a ModelServerConfig in protobuf's text format"
+    )
+    parser.add_argument(
+        "--model_name", default="default", metavar="NAME", help="of --model_base_path (default: %(default)s)"
+    )
+    parser.add_path(
+        "--model_base_path", folder=True, type=Path, metavar="FOLDER", help="the folder of one model"
+    )
+    parser.add_argument(
+        "--file_system_poll_wait_seconds",
+        type=whole_number(0, _MOST_SECONDS),
+        default=1,
+        metavar="N",
+        help="between two looks for new versions; 0: never again (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max_num_load_retries",
+        type=whole_number(0, _MOST_RETRIES),
+        default=5,
+        metavar="N",
+        help="of a version that does not load (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--load_retry_interval_micros",
+        type=int,
+        default=60 * _MICROSECONDS,
+        metavar="N",
+        help="between them; negative: at once (default: a minute)",
+    )
+    _add_switch(
+        parser,
+        "--allow_version_labels_for_unavailable_models",
+        "labels may be of versions that are not served",
+    )
+
+
+def _add_ports(parser: Parser) -> None:
+    port = whole_number(0, 65535)
+    parser.add_argument(
+        "--port", type=port, default=GRPC_PORT, metavar="N", help="gRPC (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rest_api_port", type=port, default=REST_PORT, metavar="N", help="REST (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--address",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="where both listen, 0.0.0.0 for all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rest_api_timeout_in_ms",
+        type=whole_number(1, _MOST_MS),
+        default=30_000,
+        metavar="N",
+        help="for the answer to a REST request (default: %(default)s)",
+    )
+    _add_switch(parser, "--rest_api_enable_cors_support", "let pages of other sites ask")
+    parser.add_path(
+        "--ssl_config_file", type=Path, metavar="FILE", help="an SSLConfig: certificates of the gRPC port"
+    )
+    parser.add_path(
+        "--monitoring_config_file",
+        type=Path,
+        metavar="FILE",
+        help=f"a MonitoringConfig: the path of the metrics on the REST port (default: {METRICS_PATH})",
+    )
+    parser.add_argument(
+        "--grpc_channel_arguments",
+        type=_read_channel_arguments,
+        default={},
+        metavar="NAME=VALUE,...",
+        help="such as grpc.max_receive_message_length=67108864 (default: messages of any size)",
+    )
+    _add_switch(
+        parser, "--enable_serialization_as_tensor_content", "answer with tensor_content, not typed values"
+    )
+    _add_switch(
+        parser, "--enable_grpc_healthcheck_service", "has no effect: the health check is always there"
+    )
+
+
+def _add_triton(parser: Parser) -> None:
+    parser.add_argument(
+        "--triton", metavar="HOST:PORT", help="pass requests on to this Triton, by gRPC, instead of computing"
+    )
+    _add_switch(parser, "--triton_ssl", "ask Triton over TLS")
+    for name, what in (
+        ("root_certificates", "that Triton's is signed with"),
+        ("private_key", "of the client certificate for Triton"),
+        ("certificate_chain", "the client certificate for Triton"),
+    ):
+        parser.add_path(f"--triton_{name}", type=Path, metavar="FILE", help=f"PEM: {what}")
+
+
+def _add_switch(parser: Parser, name: str, text: str) -> None:
+    """A switch as tensorflow_model_server has them: --name, --name=true, --name=false."""
+    parser.add_argument(
+        name, nargs="?", type=_read_switch, const=True, default=False, metavar="true|false", help=text
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until asked to stop: 0; 1 where the server could not start, or ended by itself."""
+    lacking = [package for package in _PACKAGES if importlib.util.find_spec(package) is None]
+    if lacking:
+        raise ServerError(
+            f"tfserving needs the package {lacking[0]}, which is not there; "
+            "`pip install 'poplar-triton[tfserving]'`"
+        )
+    # Not at the top of the file: gRPC and the models' engine are nothing for the other commands to load.
+    from commands.tfserving.processes import LOOK_SECONDS, Processes
+
+    settings = read_settings(options)
+    stop = _StopRequest()
+    with ExitStack() as stack:
+        processes = Processes(settings, options.start_seconds, tell)
+        health = None
+        if options.health_port is not None:
+            health = stack.enter_context(HealthServer(options.health_address, options.health_port, processes))
+        with processes:
+            stop.catch_signals()
+            _introduce(settings, health)
+            while not stop.asked:
+                if not processes.look():
+                    return 1
+                time.sleep(LOOK_SECONDS)
+            print("stopping", flush=True)
+    return 0
+
+
+def read_settings(options: argparse.Namespace) -> Settings:
+    """The settings of a command line; UsageError, ServerError or ConfigFileError for what is wrong in it."""
+    if not options.port and not options.rest_api_port:
+        raise UsageError("expected --port or --rest_api_port, found 0 for both")
+    if options.port == options.rest_api_port:
+        raise UsageError(f"--rest_api_port: expected another port than --port, found {options.port} for both")
+    monitoring = (
+        read_monitoring_config(options.monitoring_config_file) if options.monitoring_config_file else None
+    )
+    return Settings(
+        sources=tuple(_find_sources(options)),
+        triton=options.triton,
+        triton_tls=_read_triton_tls(options),
+        address=options.address,
+        grpc_port=options.port,
+        rest_port=options.rest_api_port,
+        processes=options.processes,
+        tls=_read_tls(options.ssl_config_file),
+        as_content=options.enable_serialization_as_tensor_content,
+        channel_arguments=options.grpc_channel_arguments,
+        rest_seconds=options.rest_api_timeout_in_ms / 1000,
+        cors=options.rest_api_enable_cors_support,
+        metrics_path=METRICS_PATH if monitoring is None else monitoring.path if monitoring.enabled else "",
+        poll_seconds=options.file_system_poll_wait_seconds,
+        load_retries=options.max_num_load_retries,
+        load_retry_seconds=options.load_retry_interval_micros / _MICROSECONDS,
+        loose_labels=options.allow_version_labels_for_unavailable_models,
+        drain_seconds=options.drain_seconds,
+    )
+
+
+class _StopRequest:
+    """Whether it was asked to stop. See serving.supervisor.StopRequest for why a handler does no more."""
+
+    asked = False
+
+    def catch_signals(self) -> None:
+        """From now on SIGTERM and SIGINT ask to stop."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._ask)
+
+    def _ask(self, _: int, __: FrameType | None) -> None:
+        self.asked = True
+
+
+def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
+    """The models to serve; those of a Triton have no folders."""
+    given = [
+        name
+        for name in ("model_repository", "model_config_file", "model_base_path")
+        if getattr(options, name) is not None
+    ]
+    if options.triton is not None:
+        if set(given) - {"model_config_file"}:
+            raise UsageError(
+                "--triton: expected no models of our own beside it, but perhaps --model_config_file"
+            )
+    elif len(given) != 1:
+        raise UsageError(
+            "expected one of MODEL_REPOSITORY, --model_config_file, --model_base_path and --triton, found "
+            f"{len(given)}"
+        )
+    if options.model_config_file is not None:
+        return read_model_configs(options.model_config_file)
+    if options.model_base_path is not None:
+        return [ModelSource(options.model_name, options.model_base_path.resolve())]
+    return [] if options.model_repository is None else _list_repository(options.model_repository)
+
+
+def _list_repository(repository: Path) -> list[ModelSource]:
+    check_repository(repository)
+    folders = sorted(folder for folder in repository.resolve().iterdir() if folder.is_dir())
+    return [ModelSource(folder.name, folder) for folder in folders if is_model_folder(folder)]
+
+
+def _read_tls(file: Path | None) -> ServerTls | None:
+    if file is None:
+        return None
+    config = read_ssl_config(file)
+    return ServerTls(
+        config.server_key, config.server_cert, config.custom_ca if config.client_verify else None
+    )
+
+
+def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
+    files = {
+        name: getattr(options, f"triton_{name}")
+        for name in ("root_certificates", "private_key", "certificate_chain")
+    }
+    if not options.triton_ssl:
+        if any(files.values()):
+            raise UsageError("--triton_root_certificates and the like: expected --triton_ssl beside them")
+        return None
+    return TritonTls(**{name: file.read_bytes() if file else None for name, file in files.items()})
+
+
+def _read_switch(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"expected true or false, found {text!r}")
+    return text.lower() in ("true", "1")
+
+
+def _read_channel_arguments(text: str) -> dict[str, int | str]:
+    arguments: dict[str, int | str] = {}
+    for word in filter(None, text.split(",")):
+        name, separator, value = word.partition("=")
+        if not separator or not name:
+            raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {word!r}")
+        arguments[name] = int(value) if value.lstrip("-").isdecimal() else value
+    return arguments
+
+
+def _introduce(settings: Settings, health: HealthServer | None) -> None:
+    """Say where the server is."""
+    where = settings.address
+    name = escape(min(settings.names, default="MODEL"))
+    lines = [
+        "",
+        *([f"gRPC     {where}:{settings.grpc_port}"] if settings.grpc_port else []),
+        *([f"REST     http://{where}:{settings.rest_port}/v1/models/{name}"] if settings.rest_port else []),
+        *([f"health   {health.url}/ready"] if health else []),
+        "Ctrl-C stops the server.",
+        "",
+    ]
+    print("\n".join(lines), flush=True)
+
+
+__all__ = ["EPILOG", "EXAMPLES", "ConfigFileError", "add_arguments", "read_settings", "run"]
