@@ -23,7 +23,3 @@ class ServerError(CommandError):
 
 class RecipeError(CommandError):
     """A recipe is wrong, or its model cannot be fetched or compiled."""
-
-
-class ConfigFileError(CommandError):
-    """A configuration file that is not what its format asks for."""

@@ -21,7 +21,7 @@ from commands.tfserving.config_files import (
     read_monitoring_config,
     read_ssl_config,
 )
-from commands.tfserving.settings import GRPC_PORT, METRICS_PATH, REST_PORT, ServerTls, Settings, TritonTls
+from commands.tfserving.settings import GRPC_PORT, METRICS_PATH, REST_PORT, Settings, TritonTls
 from commands.tfserving.sources import ModelSource
 from popef.arguments import Parser, whole_number
 from popef.console import UsageError
@@ -241,7 +241,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         grpc_port=options.port,
         rest_port=options.rest_api_port,
         processes=options.processes,
-        tls=_read_tls(options.ssl_config_file),
+        tls=read_ssl_config(options.ssl_config_file) if options.ssl_config_file else None,
         as_content=options.enable_serialization_as_tensor_content,
         channel_arguments=options.grpc_channel_arguments,
         rest_seconds=options.rest_api_timeout_in_ms / 1000,
@@ -299,15 +299,6 @@ def _list_repository(repository: Path) -> list[ModelSource]:
     return [ModelSource(folder.name, folder) for folder in folders if is_model_folder(folder)]
 
 
-def _read_tls(file: Path | None) -> ServerTls | None:
-    if file is None:
-        return None
-    config = read_ssl_config(file)
-    return ServerTls(
-        config.server_key, config.server_cert, config.custom_ca if config.client_verify else None
-    )
-
-
 def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
     files = {
         name: getattr(options, f"triton_{name}")
@@ -317,6 +308,10 @@ def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
         if any(files.values()):
             raise UsageError("--triton_root_certificates and the like: expected --triton_ssl beside them")
         return None
+    if (files["private_key"] is None) != (files["certificate_chain"] is None):
+        raise UsageError(
+            "expected --triton_private_key and --triton_certificate_chain together, found one of them"
+        )
     return TritonTls(**{name: file.read_bytes() if file else None for name, file in files.items()})
 
 

@@ -4,21 +4,20 @@ and checked as tensorflow_model_server does."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
 
-from commands.errors import ConfigFileError
+from commands.errors import CommandError
 from commands.tfserving import config_pb2
+from commands.tfserving.settings import METRICS_PATH, ServerTls
 from commands.tfserving.sources import ModelSource, VersionPolicy
 from popef.text import escape, find_name_fault
 
 MOST_BYTES = 1 << 20
 """Of a file: some ten thousand models."""
-METRICS_PATH = "/monitoring/prometheus/metrics"
-"""Where the metrics are unless a file says otherwise."""
 PLATFORMS = ("tensorflow", "poplar")
 """What model_platform may be: the name that a file for TensorFlow Serving has, and Triton's for this backend.
 Neither says more than the other: PopEF models are served."""
@@ -26,15 +25,8 @@ _PACKAGE = config_pb2.DESCRIPTOR.package
 _PEM = re.compile(r"\s*-----BEGIN [A-Z0-9 ]+-----\s")
 
 
-@dataclass(frozen=True, slots=True)
-class SslConfig:
-    """What --ssl_config_file has, as gRPC takes it: texts in PEM. `client_verify`: clients must show a
-    certificate that `custom_ca` has signed."""
-
-    server_key: bytes = field(repr=False)
-    server_cert: bytes
-    custom_ca: bytes | None
-    client_verify: bool
+class ConfigFileError(CommandError):
+    """A configuration file that is not what its format asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +64,8 @@ def read_model_configs(file: Path) -> list[ModelSource]:
     return list(models.values())
 
 
-def read_ssl_config(file: Path) -> SslConfig:
-    """What an --ssl_config_file has.
+def read_ssl_config(file: Path) -> ServerTls:
+    """What an --ssl_config_file has: texts in PEM, and whether clients have to show certificates.
 
     Raises ConfigFileError, which shows nothing of what stands in the file; OSError for one that cannot be
     read.
@@ -92,11 +84,10 @@ def read_ssl_config(file: Path) -> SslConfig:
         raise _error(
             file, "client_verify: expected custom_ca, against which clients are verified, found none"
         )
-    return SslConfig(
+    return ServerTls(
         message.server_key.encode(),
         message.server_cert.encode(),
-        message.custom_ca.encode() or None,
-        message.client_verify,
+        message.custom_ca.encode() if message.client_verify else None,
     )
 
 

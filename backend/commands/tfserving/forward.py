@@ -11,9 +11,7 @@ import asyncio
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -21,16 +19,14 @@ import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, serialize_byte_tensor
 
-from commands.errors import CommandError
 from commands.serving.endpoint import UNKNOWN_MODEL
 from commands.tfserving.dtypes import BY_DTYPE
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import Array, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from commands.tfserving.settings import TritonTls
 from commands.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
 from popef.text import find_name_fault
 
-MOST_MESSAGE_BYTES = 2**31 - 1
-"""Of a request or an answer: tritonclient's own limit."""
 FRESH_SECONDS = 1.0
 """For so long what a model takes is not asked again."""
 ASK_SECONDS = 5.0
@@ -57,86 +53,35 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.keepalive_time_ms", 600_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    # How large messages may be is Triton's to say, and the server's that they come in by.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
 )
 _DATATYPES = {dtype: np_to_triton_dtype(dtype) for dtype in BY_DTYPE}
 _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 """Triton's types and ours: all that TensorFlow's clients may have. BF16 is not among them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certificates:
-    """PEM files for TLS, as tritonclient takes them: whom to trust (None: whom gRPC does), and who we are."""
-
-    root: Path | None = None
-    private_key: Path | None = None
-    chain: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Triton:
-    """Where a Triton is, HOST:PORT of its gRPC, and how it is reached: over TLS with `certificates`, with
-    `headers` (the keys of restricted protocols), and messages of at most `most_bytes` either way."""
-
-    address: str
-    certificates: Certificates | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    most_bytes: int = MOST_MESSAGE_BYTES
-
-    def connect(self) -> grpc.aio.Channel:
-        """A channel of the running event loop, whether anybody listens or not. Raises CommandError for a key
-        without its certificate, or the other way round; OSError for a file that cannot be read."""
-        options = [
-            *_CHANNEL_OPTIONS,
-            ("grpc.max_send_message_length", self.most_bytes),
-            ("grpc.max_receive_message_length", self.most_bytes),
-        ]
-        files = self.certificates
-        if files is None:
-            return grpc.aio.insecure_channel(self.address, options)
-        if (files.private_key is None) != (files.chain is None):
-            raise CommandError(
-                "TLS to Triton: expected a private key and a certificate chain together, found one of them"
-            )
-        root, key, chain = (
-            file and file.read_bytes() for file in (files.root, files.private_key, files.chain)
-        )
-        return grpc.aio.secure_channel(self.address, grpc.ssl_channel_credentials(root, key, chain), options)
-
-
 class TritonModels:
-    """All models of a Triton, or those of `sources`, whose folders do not count (see Models). Made on the
-    event loop that it is used on, and closed there.
+    """The models of the Triton at `target`, HOST:PORT of its gRPC: those of `sources`, whose folders do not
+    count, or all where there are none (see Models). Made on the event loop that it is used on.
 
-    A Triton that is away is UNAVAILABLE, until it is back.
+    A Triton that is away is UNAVAILABLE until it is back.
     """
 
-    def __init__(self, triton: Triton, sources: Iterable[ModelSource] | None = None) -> None:
-        self._calls = _Calls(triton)
-        self._sources = None if sources is None else {source.name: source for source in sources}
+    def __init__(
+        self, target: str, sources: Sequence[ModelSource] = (), tls: TritonTls | None = None
+    ) -> None:
+        self._calls = _Calls(target, tls)
+        self._sources = {source.name: source for source in sources}
         self._known: dict[tuple[str, int | None], _Known] = {}
         self._asked: dict[tuple[str, int | None], asyncio.Task[_Known]] = {}
-
-    async def __aenter__(self) -> TritonModels:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Close the channel; what is under way is cancelled."""
         for task in self._asked.values():
             task.cancel()
         await self._calls.close()
-
-    async def is_ready(self) -> bool:
-        """Whether Triton says that it is; not within 5 seconds is no."""
-        try:
-            answer = await self._calls.ask("ServerReady", ASK_SECONDS)
-        except ServingError:
-            return False
-        return bool(answer.ready)
 
     async def find(self, spec: ModelSpec) -> ForwardedServable:
         """See Models."""
@@ -176,8 +121,8 @@ class TritonModels:
         be."""
         if not spec.name:
             raise ServingError(Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
-        source = self._sources.get(spec.name) if self._sources is not None else None
-        if find_name_fault(spec.name) or (self._sources is not None and source is None):
+        source = self._sources.get(spec.name)
+        if find_name_fault(spec.name) or (self._sources and source is None):
             raise not_served(spec, spec.version)
         version = find_version(spec, {} if source is None else source.labels)
         # Triton takes -1 for the newest.
@@ -300,11 +245,10 @@ class _NotServedError(Exception):
 class _Calls:
     """Triton's service: errors as ServingError, its code and message, or _NotServedError."""
 
-    def __init__(self, triton: Triton) -> None:
-        self._channel = triton.connect()
+    def __init__(self, target: str, tls: TritonTls | None) -> None:
+        self._channel = _connect(target, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._metadata = tuple(triton.headers.items())
-        self._where = f"Triton at {triton.address}"
+        self._where = f"Triton at {target}"
 
     async def ask(self, method: str, seconds: float, **fields: object) -> Any:
         """The answer to a question of ours."""
@@ -320,7 +264,7 @@ class _Calls:
     async def send(self, method: str, request: Any, seconds: float | None) -> Any:
         """The answer to `request`; whoever is cancelled while waiting cancels the call."""
         try:
-            return await getattr(self._stub, method)(request, timeout=seconds, metadata=self._metadata)
+            return await getattr(self._stub, method)(request, timeout=seconds)
         except grpc.aio.AioRpcError as error:
             text = error.details() or ""
             if UNKNOWN_MODEL in text:
@@ -333,6 +277,13 @@ class _Calls:
     async def close(self) -> None:
         """Close the channel."""
         await self._channel.close()
+
+
+def _connect(target: str, tls: TritonTls | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(target, _CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(tls.root_certificates, tls.private_key, tls.certificate_chain)
+    return grpc.aio.secure_channel(target, credentials, _CHANNEL_OPTIONS)
 
 
 def _choose(source: ModelSource, versions: Iterable[int]) -> set[int]:

@@ -7,17 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands.errors import ConfigFileError
 from commands.tfserving import config_pb2
 from commands.tfserving.config_files import (
-    METRICS_PATH,
     MOST_BYTES,
+    ConfigFileError,
     MonitoringConfig,
-    SslConfig,
     read_model_configs,
     read_monitoring_config,
     read_ssl_config,
 )
+from commands.tfserving.settings import METRICS_PATH, ServerTls
 from commands.tfserving.sources import ModelSource, VersionPolicy
 from google.protobuf import text_format
 from hypothesis import example, given
@@ -151,13 +150,13 @@ def test_a_wrong_file_of_models_is_refused(tmp_path: Path, text: str | bytes, sa
 
 
 def test_the_texts_of_certificates_are_read(tmp_path: Path) -> None:
-    message = config_pb2.SSLConfig(server_key=KEY, server_cert=CERTIFICATE)
+    message = config_pb2.SSLConfig(server_key=KEY, server_cert=CERTIFICATE, custom_ca=CERTIFICATE)
     file = write(tmp_path, text_format.MessageToString(message))
-    assert read_ssl_config(file) == SslConfig(KEY.encode(), CERTIFICATE.encode(), None, False)
-    message.custom_ca, message.client_verify = CERTIFICATE, True
+    assert read_ssl_config(file) == ServerTls(KEY.encode(), CERTIFICATE.encode(), None)
+    message.client_verify = True
     file = write(tmp_path, text_format.MessageToString(message))
     config = read_ssl_config(file)
-    assert config == SslConfig(KEY.encode(), CERTIFICATE.encode(), CERTIFICATE.encode(), True)
+    assert config == ServerTls(KEY.encode(), CERTIFICATE.encode(), CERTIFICATE.encode())
     assert "c2VjcmV0" not in repr(config)
 
 
