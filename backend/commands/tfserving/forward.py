@@ -329,6 +329,8 @@ def _decode_outputs(answer: Any) -> Iterator[tuple[str, Array]]:
     """The outputs by name. ValueError, KeyError or struct.error for what is no answer."""
     for output, content in zip(answer.outputs, answer.raw_output_contents, strict=True):
         dtype = _DTYPES[output.datatype]
+        if min(output.shape, default=0) < 0:
+            raise ValueError(f"shape {list(output.shape)} of {output.name!r}")
         flat = deserialize_bytes_tensor(content) if dtype.hasobject else np.frombuffer(content, dtype)
         yield output.name, flat.reshape(tuple(output.shape))
 

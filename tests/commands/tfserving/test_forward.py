@@ -1,0 +1,538 @@
+"""Requests on their way to a Triton, which is a small server here that answers as its test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from commands.tfserving import forward
+from commands.tfserving.dtypes import BY_DTYPE
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.forward import ForwardedServable, TritonModels
+from commands.tfserving.models import ModelSpec, State, TensorSpec, VersionStatus
+from commands.tfserving.sources import ModelSource, VersionPolicy
+from fault_clients import PATIENCE_SECONDS
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from tritonclient.utils import np_to_triton_dtype
+
+UNKNOWN = "Request for unknown model: 'm' is not found"
+NEWEST = ModelSpec("m")
+ROW = np.array([[1, 2]], np.float32)
+METHODS = ("ModelMetadata", "ModelConfig", "ModelInfer", "RepositoryIndex")
+
+
+class Refused(Exception):
+    """What a call is refused with."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = grpc.StatusCode[code]
+
+
+class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers with its inputs, under their names; `asked` has the calls that came, `given_up` those whose
+    client did not wait. What `plan` has for a method is called for its answer instead."""
+
+    def __init__(self) -> None:
+        self.versions = [1, 2]
+        self.tensors = [("x", "FP32", [-1, 2])]
+        self.optional: set[str] = set()
+        self.asked: list[tuple[str, Any]] = []
+        self.seconds: list[float | None] = []
+        self.given_up = asyncio.Event()
+        self.plan: dict[str, Callable[[Any], Any]] = {}
+        self.port = 0
+        self._server: Any = None
+
+    async def start(self) -> None:
+        self._server = grpc.aio.server()
+        handlers = {
+            method: grpc.unary_unary_rpc_method_handler(
+                self._handle(method),
+                getattr(service_pb2, f"{method}Request").FromString,
+                lambda answer: answer.SerializeToString(),
+            )
+            for method in METHODS
+        }
+        service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers)
+        self._server.add_generic_rpc_handlers([service])
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+    def count(self, method: str) -> int:
+        return sum(name == method for name, _ in self.asked)
+
+    def _handle(self, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def handle(request: Any, context: Any) -> Any:
+            self.asked.append((method, request))
+            self.seconds.append(context.time_remaining())
+            try:
+                answer = self.plan.get(method, getattr(self, f"answer_{method}"))(request)
+                return await answer if asyncio.iscoroutine(answer) else answer
+            except Refused as error:
+                await context.abort(error.code, str(error))
+            except asyncio.CancelledError:
+                self.given_up.set()
+                raise
+
+        return handle
+
+    def answer_ModelMetadata(self, request: Any) -> Any:
+        tensors = [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape in self.tensors]
+        found = [each for each in self.versions if request.version in ("", str(each))]
+        if not found:
+            raise Refused("NOT_FOUND", UNKNOWN)
+        return service_pb2.ModelMetadataResponse(
+            name=request.name, versions=map(str, found), inputs=tensors, outputs=tensors
+        )
+
+    def answer_ModelConfig(self, request: Any) -> Any:
+        inputs = [{"name": name, "optional": name in self.optional} for name, _, _ in self.tensors]
+        return service_pb2.ModelConfigResponse(config=model_config_pb2.ModelConfig(input=inputs))
+
+    def answer_ModelInfer(self, request: Any) -> Any:
+        return service_pb2.ModelInferResponse(
+            model_version=request.model_version or str(max(self.versions)),
+            outputs=[
+                {"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in request.inputs
+            ],
+            raw_output_contents=request.raw_input_contents,
+        )
+
+    def answer_RepositoryIndex(self, request: Any) -> Any:
+        entries = [
+            ("m", "1", "READY", ""),
+            ("m", "10", "UNAVAILABLE", "no such file"),
+            ("m", "2", "READY", ""),
+            ("m", "3", "UNAVAILABLE", "unloaded"),
+            ("m", "4", "LOADING", ""),
+            ("m", "5", "UNLOADING", ""),
+            ("m", "6", "SOMETHING_NEW", ""),
+            ("never_loaded", "", "", ""),
+            ("other", "7", "READY", ""),
+        ]
+        fields = ("name", "version", "state", "reason")
+        return service_pb2.RepositoryIndexResponse(
+            models=[dict(zip(fields, entry, strict=True)) for entry in entries]
+        )
+
+
+def refuse(code: str, text: str) -> Callable[[Any], Any]:
+    def answer(_: Any) -> Any:
+        raise Refused(code, text)
+
+    return answer
+
+
+async def wait_forever(_: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def forwarding(
+    test: Callable[[Triton, TritonModels], Awaitable[None]], sources: tuple[ModelSource, ...] = ()
+) -> None:
+    """Run `test` against a server of its own."""
+
+    async def run() -> None:
+        triton = Triton()
+        await triton.start()
+        models = TritonModels(f"127.0.0.1:{triton.port}", sources)
+        try:
+            await asyncio.wait_for(test(triton, models), PATIENCE_SECONDS)
+        finally:
+            await models.close()
+            await triton.stop()
+
+    asyncio.run(run())
+
+
+async def predict(
+    models: TritonModels, spec: ModelSpec = NEWEST, seconds: float | None = None
+) -> ForwardedServable:
+    servable = await models.find(spec)
+    answer = await servable.predict({"x": ROW}, [], seconds)
+    np.testing.assert_array_equal(answer["x"], ROW)
+    return servable
+
+
+async def refusal(answer: Awaitable[Any]) -> tuple[Code, str]:
+    with pytest.raises(ServingError) as raised:
+        await answer
+    return raised.value.code, str(raised.value)
+
+
+def test_a_signature_is_what_metadata_and_configuration_say():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        triton.tensors = [("x", "FP32", [-1, 2]), ("words", "BYTES", [-1]), ("half", "FP16", [3])]
+        triton.optional = {"words"}
+        signature = (await models.find(ModelSpec("m"))).signature
+        assert signature.inputs == signature.outputs
+        assert list(signature.inputs.items()) == [
+            ("x", TensorSpec(np.dtype(np.float32), (-1, 2))),
+            ("words", TensorSpec(np.dtype(object), (-1,))),
+            ("half", TensorSpec(np.dtype(np.float16), (3,))),
+        ]
+        assert signature.optional == {"words"}
+
+    forwarding(test)
+
+
+def test_a_type_without_a_way_to_send_it_is_refused_by_name():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        triton.tensors = [("brain", "BF16", [2])]
+        code, text = await refusal(models.find(ModelSpec("m")))
+        assert code is Code.UNIMPLEMENTED
+        assert "input 'brain'" in text
+        assert "found BF16" in text
+
+    forwarding(test)
+
+
+def make_values(dtype: np.dtype) -> np.ndarray:
+    if dtype.hasobject:
+        return np.array([[b"", b"\0\xff"], [b"word", "é".encode()], [b"x" * 300, b"\n"]], object)
+    bits = np.random.default_rng(0).integers(0, 256, 6 * dtype.itemsize, np.uint8)
+    return (bits % 2).astype(bool).reshape(3, 2) if dtype.kind == "b" else bits.view(dtype).reshape(3, 2)
+
+
+@pytest.mark.parametrize("dtype", BY_DTYPE, ids=str)
+def test_values_of_every_type_come_back_bit_for_bit(dtype):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        triton.tensors = [("x", np_to_triton_dtype(dtype), [-1, -1])]
+        values = make_values(dtype)
+        servable = await models.find(ModelSpec("m"))
+        strided, repeated = values[::2, ::-1], np.broadcast_to(values[:1, :1], (4, 5))
+        for array in (values, values[:0], strided, repeated):
+            answer = (await servable.predict({"x": array}, [], None))["x"]
+            assert (answer.dtype, answer.shape) == (dtype, array.shape)
+            if dtype.hasobject:
+                assert answer.tolist() == array.tolist()
+            else:
+                assert answer.tobytes() == array.tobytes()
+
+    forwarding(test)
+
+
+def test_only_the_outputs_that_are_asked_for_are_asked_for():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        servable = await models.find(ModelSpec("m", 1))
+        await servable.predict({"x": ROW}, ["x", "y"], None)
+        request = triton.asked[-1][1]
+        assert [output.name for output in request.outputs] == ["x", "y"]
+        assert (request.model_name, request.model_version) == ("m", "1")
+
+    forwarding(test)
+
+
+def test_what_a_model_takes_is_asked_once_a_while_and_after_a_refusal(monkeypatch):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        monkeypatch.setattr(forward, "FRESH_SECONDS", PATIENCE_SECONDS)
+        for _ in range(5):
+            await predict(models)
+        assert triton.count("ModelMetadata") == 1
+        for code in ("INVALID_ARGUMENT", "NOT_FOUND"):
+            before = triton.count("ModelMetadata")
+            triton.plan["ModelInfer"] = refuse(code, "not so")
+            assert await refusal(predict(models)) == (Code[code], "not so")
+            del triton.plan["ModelInfer"]
+            await predict(models)
+            assert triton.count("ModelMetadata") == before + 1
+
+    forwarding(test)
+
+
+def test_a_model_that_was_loaded_anew_is_seen(monkeypatch):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        monkeypatch.setattr(forward, "FRESH_SECONDS", 0)
+        await predict(models)
+        triton.tensors = [("new", "INT32", [1])]
+        assert (await models.find(ModelSpec("m"))).signature.inputs.keys() == {"new"}
+
+    forwarding(test)
+
+
+def test_many_that_wait_ask_once_and_one_who_gives_up_stops_nobody():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        told = asyncio.Event()
+
+        async def late(request: Any) -> Any:
+            await told.wait()
+            return triton.answer_ModelMetadata(request)
+
+        triton.plan["ModelMetadata"] = late
+        waiting = [asyncio.ensure_future(models.find(ModelSpec("m"))) for _ in range(16)]
+        while not triton.count("ModelMetadata"):
+            await asyncio.sleep(0.01)
+        waiting[0].cancel()
+        await asyncio.sleep(0.01)
+        told.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert {servable.version for servable in found[1:]} == {2}
+        assert triton.count("ModelMetadata") == 1
+
+    forwarding(test)
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+def test_codes_and_messages_are_passed_on(code):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        triton.plan["ModelInfer"] = refuse(code.name, "not é\n so")
+        found, text = await refusal(predict(models))
+        assert found is code
+        where = f"Triton at 127.0.0.1:{triton.port}: " if code is Code.UNAVAILABLE else ""
+        assert text == f"{where}not é\n so"
+
+    forwarding(test)
+
+
+@pytest.mark.parametrize("code", ["NOT_FOUND", "UNAVAILABLE", "INTERNAL"])
+@pytest.mark.parametrize("method", METHODS[:3])
+def test_a_model_that_triton_does_not_have_is_not_found(code, method):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        triton.plan[method] = refuse(code, UNKNOWN)
+        latest = await refusal(predict(models))
+        assert latest == (Code.NOT_FOUND, "Servable not found for request: Latest(m)")
+        specific = await refusal(predict(models, ModelSpec("m", 1)))
+        assert specific == (Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)")
+
+    forwarding(test)
+
+
+@pytest.mark.parametrize("version", [-1, -(2**63), 2**63, 7, 10**30])
+def test_versions_that_there_are_not_are_not_found(version):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        expected = Code.NOT_FOUND, f"Servable not found for request: Specific(m, {version})"
+        assert await refusal(models.find(ModelSpec("m", version))) == expected
+        expected = Code.NOT_FOUND, f"Could not find version {version} of model m"
+        assert await refusal(models.list_versions(ModelSpec("m", version))) == expected
+
+    forwarding(test)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "\x1b[2J", "n" * 1_000_000])
+def test_names_that_no_model_has_do_not_reach_triton(name):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        for call in (models.find, models.list_versions):
+            assert (await refusal(call(ModelSpec(name))))[0] is Code.NOT_FOUND
+        assert triton.asked == []
+        empty = await refusal(models.find(ModelSpec("")))
+        assert empty == (Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
+
+    forwarding(test)
+
+
+def test_the_newest_version_is_tritons_to_choose():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        servable = await models.find(ModelSpec("m"))
+        assert servable.version == 2
+        triton.versions = [2, 3]
+        await servable.predict({"x": ROW}, [], None)
+        assert servable.version == 3
+        assert (await predict(models, ModelSpec("m", 2))).version == 2
+
+    forwarding(test)
+
+
+SOURCES = (
+    ModelSource("m", Path("/none"), VersionPolicy(1), {"stable": 1, "canary": 2}),
+    ModelSource("pinned", Path("/none"), VersionPolicy(None, frozenset({1, 9})), {"old": 1, "gone": 9}),
+    ModelSource("all", Path("/none"), VersionPolicy(None)),
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "version"),
+    [
+        (ModelSpec("m"), 2),
+        (ModelSpec("m", 2), 2),
+        (ModelSpec("m", label="canary"), 2),
+        (ModelSpec("pinned"), 1),
+        (ModelSpec("pinned", label="old"), 1),
+        (ModelSpec("all", 1), 1),
+    ],
+)
+def test_labels_and_policies_choose_among_tritons_versions(spec, version):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        assert (await predict(models, spec)).version == version
+
+    forwarding(test, SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "said"),
+    [
+        (ModelSpec("m", 1), Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)"),
+        (ModelSpec("m", label="stable"), Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)"),
+        (ModelSpec("pinned", 2), Code.NOT_FOUND, "Servable not found for request: Specific(pinned, 2)"),
+        (
+            ModelSpec("pinned", label="gone"),
+            Code.NOT_FOUND,
+            "Servable not found for request: Specific(pinned, 9)",
+        ),
+        (ModelSpec("m", label="x"), Code.INVALID_ARGUMENT, "Unrecognized servable version label: x"),
+        (ModelSpec("other"), Code.NOT_FOUND, "Servable not found for request: Latest(other)"),
+    ],
+)
+def test_what_is_not_configured_is_not_served(spec, code, said):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        assert await refusal(models.find(spec)) == (code, said)
+
+    forwarding(test, SOURCES)
+
+
+ALL = [
+    VersionStatus(10, State.END, Code.INTERNAL, "no such file"),
+    VersionStatus(6, State.UNKNOWN),
+    VersionStatus(5, State.UNLOADING),
+    VersionStatus(4, State.LOADING),
+    VersionStatus(3, State.END),
+    VersionStatus(2, State.AVAILABLE),
+    VersionStatus(1, State.AVAILABLE),
+]
+
+
+def test_versions_stand_as_the_index_of_the_repository_says():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        assert await models.list_versions(ModelSpec("m")) == ALL
+        assert await models.list_versions(ModelSpec("m", 10)) == ALL[:1]
+        for name in ("never_loaded", "none"):
+            expected = Code.NOT_FOUND, f"Could not find any versions of model {name}"
+            assert await refusal(models.list_versions(ModelSpec(name))) == expected
+        triton.plan["RepositoryIndex"] = refuse("INTERNAL", "the store is away")
+        assert await refusal(models.list_versions(ModelSpec("m"))) == (Code.INTERNAL, "the store is away")
+
+    forwarding(test)
+
+
+def test_versions_that_a_policy_leaves_out_are_not_available():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        assert await models.list_versions(ModelSpec("m")) == ALL[:-1]
+        expected = Code.NOT_FOUND, "Could not find version 1 of model m"
+        assert await refusal(models.list_versions(ModelSpec("m", label="stable"))) == expected
+
+    forwarding(test, SOURCES)
+
+
+@pytest.mark.parametrize(("sources", "versions"), [((), [2, 1]), (SOURCES, [2])])
+def test_who_may_not_see_the_index_is_told_what_is_ready(sources, versions):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
+        triton.plan["RepositoryIndex"] = refuse("UNAVAILABLE", text)
+        expected = [VersionStatus(version, State.AVAILABLE) for version in versions]
+        assert await models.list_versions(ModelSpec("m")) == expected
+        assert await models.list_versions(ModelSpec("m", 2)) == expected[:1]
+        assert (await refusal(models.list_versions(ModelSpec("m", 7))))[0] is Code.NOT_FOUND
+        triton.plan["ModelMetadata"] = refuse("NOT_FOUND", UNKNOWN)
+        assert (await refusal(models.list_versions(ModelSpec("m"))))[0] is Code.NOT_FOUND
+
+    forwarding(test, sources)
+
+
+def test_a_deadline_goes_with_the_request():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        await predict(models, seconds=PATIENCE_SECONDS)
+        assert 0 < triton.seconds[-1] <= PATIENCE_SECONDS + 1  # gRPC rounds up
+        await predict(models)
+        assert triton.seconds[-1] is None
+        triton.plan["ModelInfer"] = wait_forever
+        for seconds in (0.2, 0.0, -1.0):
+            assert (await refusal(predict(models, seconds=seconds)))[0] is Code.DEADLINE_EXCEEDED
+        await triton.given_up.wait()
+
+    forwarding(test)
+
+
+def test_who_gives_up_has_triton_give_up():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        triton.plan["ModelInfer"] = wait_forever
+        task = asyncio.ensure_future(predict(models))
+        while not triton.count("ModelInfer"):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await triton.given_up.wait()
+
+    forwarding(test)
+
+
+def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        monkeypatch.setattr(forward, "ASK_SECONDS", 0.2)
+        triton.plan["ModelConfig"] = wait_forever
+        code, text = await refusal(models.find(ModelSpec("m")))
+        assert code is Code.UNAVAILABLE
+        assert text == f"Triton at 127.0.0.1:{triton.port}: expected ModelConfig to be answered in 0.2 s"
+
+    forwarding(test)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"datatype": "BF16"},
+        {"datatype": "BYTES"},
+        {"shape": [3]},
+        {"shape": [-7]},
+        {"contents": b"123"},
+        {"contents": None},
+        {"version": "seven"},
+    ],
+    ids=str,
+)
+def test_answers_that_are_none_are_an_error(change):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        def answer(_: Any) -> Any:
+            output = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
+            contents = change.get("contents", ROW.tobytes())
+            return service_pb2.ModelInferResponse(
+                model_version=change.get("version", "2"),
+                outputs=[{key: change.get(key, value) for key, value in output.items()}],
+                raw_output_contents=[] if contents is None else [contents],
+            )
+
+        triton.plan["ModelInfer"] = answer
+        code, text = await refusal(predict(models))
+        assert code is Code.INTERNAL
+        assert "model 'm': expected outputs of its types and shapes from Triton" in text
+
+    forwarding(test)
+
+
+def test_a_triton_that_was_away_is_asked_again():
+    async def test(triton: Triton, models: TritonModels) -> None:
+        await predict(models)
+        await triton.stop()
+        for call in (predict(models), models.find(ModelSpec("m", 1)), models.list_versions(ModelSpec("m"))):
+            code, text = await refusal(call)
+            assert code is Code.UNAVAILABLE
+            assert text.startswith(f"Triton at 127.0.0.1:{triton.port}: ")
+        await triton.start()
+        while True:
+            try:
+                await predict(models)
+                break
+            except ServingError as error:
+                assert error.code is Code.UNAVAILABLE  # noqa: PT017  until it is back
+                await asyncio.sleep(0.05)
+
+    forwarding(test)
+
+
+def test_many_models_do_not_fill_the_memory(monkeypatch):
+    async def test(triton: Triton, models: TritonModels) -> None:
+        monkeypatch.setattr(forward, "_MOST_KNOWN", 10)
+        for number in range(35):
+            await predict(models, ModelSpec(f"model{number}"))
+        assert len(models._known) <= 10
+
+    forwarding(test)
