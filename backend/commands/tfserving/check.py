@@ -19,6 +19,7 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import (
     DEFAULT_SIGNATURE,
     Array,
+    Call,
     Models,
     ModelSpec,
     Servable,
@@ -29,16 +30,16 @@ from commands.tfserving.models import (
 _ROWS_OF_ONE = (-1, 1)
 
 
-async def answer(
+def answer(
     models: Models,
     spec: ModelSpec,
     inputs: Mapping[str, Array],
-    output_filter: Sequence[str] = (),
-    seconds: float | None = None,
+    output_filter: Sequence[str],
+    call: Call,
 ) -> tuple[Servable, dict[str, Array]]:
-    """The model that a request is for, and its outputs: those in `output_filter`, all for none. `seconds` are
-    left for it. ServingError for a request that the model does not take, or what the model says."""
-    servable = await models.find(spec)
+    """The model that a request is for, and its outputs: those in `output_filter`, all for none. ServingError
+    for a request that the model does not take, or what the model says."""
+    servable = models.find(spec)
     signature = find_signature(servable, spec)
     check_inputs(signature, inputs.keys())
     check_outputs(signature, output_filter)
@@ -46,7 +47,7 @@ async def answer(
         name: fit(name, signature.inputs[name], array.dtype, array.shape, partial(_get, array))
         for name, array in inputs.items()
     }
-    return servable, await servable.predict(fitting, output_filter, seconds)
+    return servable, servable.predict(fitting, output_filter, call)
 
 
 def _get(array: Array, _: Sequence[int]) -> Array:

@@ -1,16 +1,15 @@
 """PredictionService, ModelService and the health check over gRPC: requests into ours, answers and errors into
-theirs. A call that its client gives up, or whose time is over, has its task cancelled, and so the request."""
+theirs. Each call has a thread."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving import wire
@@ -27,14 +26,36 @@ _MAP_URL = f"type.googleapis.com/{_SERVING}.SignatureDefMap"
 _MOST_DETAILS = 2000
 """Characters of an error: gRPC sends it as a header."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_NO_MODEL = messages.ModelSpec()
 _NOT_SERVED = {
     "PredictionService": ("Classify", "Regress", "MultiInference"),
     "ModelService": ("HandleReloadConfigRequest",),
 }
 
 Context: TypeAlias = Any
-"""grpc.aio.ServicerContext, which has no types."""
-Handler = Callable[[Any, Context], Awaitable[Message]]
+"""grpc.ServicerContext, which has no types."""
+Handler = Callable[[Any, Context], Message]
+
+
+class GrpcCall:
+    """A call over gRPC (see models.Call)."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def seconds_left(self) -> float | None:
+        """See Call."""
+        left: float | None = self._context.time_remaining()
+        return left
+
+    def is_wanted(self) -> bool:
+        """See Call."""
+        return bool(self._context.is_active())
+
+    def when_given_up(self, callback: Callable[[], None]) -> None:
+        """See Call."""
+        if not self._context.add_callback(callback):
+            callback()
 
 
 def make_handlers(
@@ -43,13 +64,13 @@ def make_handlers(
     """What a server answers. `as_content`: outputs as tensor_content instead of typed values."""
     service = _Service(models, as_content)
     prediction = {
-        "Predict": _method(_observed(service.predict, "Predict", observe), messages.PredictRequest),
+        "Predict": _method(service.predict, messages.PredictRequest, "Predict", observe),
         "GetModelMetadata": _method(
-            _observed(service.read_metadata, "GetModelMetadata", observe), messages.GetModelMetadataRequest
+            service.read_metadata, messages.GetModelMetadataRequest, "GetModelMetadata", observe
         ),
     }
-    status = {"GetModelStatus": _method(_plain(service.read_status), messages.GetModelStatusRequest)}
-    health = {"Check": _method(_make_health_check(is_serving), messages.HealthCheckRequest)}
+    status = {"GetModelStatus": _method(service.read_status, messages.GetModelStatusRequest, "", observe)}
+    health = {"Check": _method(_make_health_check(is_serving), messages.HealthCheckRequest, "", observe)}
     return [
         _serve(f"{_SERVING}.PredictionService", {**prediction, **_refuse_all("PredictionService")}),
         _serve(f"{_SERVING}.ModelService", {**status, **_refuse_all("ModelService")}),
@@ -62,10 +83,10 @@ class _Service:
         self._models = models
         self._as_content = as_content
 
-    async def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
+    def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
         """Predict."""
         spec = _read_spec(request)
-        servable = await self._models.find(spec)
+        servable = self._models.find(spec)
         signature = find_signature(servable, spec)
         given = request.inputs
         check_inputs(signature, given)
@@ -81,7 +102,7 @@ class _Service:
                 wire.read_shape(name, tensor),
                 partial(wire.read_values, name, tensor, dtype),
             )
-        outputs = await servable.predict(inputs, wanted, context.time_remaining())
+        outputs = servable.predict(inputs, wanted, GrpcCall(context))
         response = messages.PredictResponse()
         _write_spec(response.model_spec, servable)
         response.model_spec.signature_name = DEFAULT_SIGNATURE
@@ -89,7 +110,7 @@ class _Service:
             wire.write_tensor(response.outputs[name], array, as_content=self._as_content)
         return response
 
-    async def read_metadata(
+    def read_metadata(
         self, request: messages.GetModelMetadataRequest, _: Context
     ) -> messages.GetModelMetadataResponse:
         """GetModelMetadata."""
@@ -101,7 +122,7 @@ class _Service:
         for field in request.metadata_field:
             if field != _SIGNATURE_DEF:
                 raise ServingError(Code.INVALID_ARGUMENT, f"Metadata field {field} is not supported")
-        servable = await self._models.find(spec)
+        servable = self._models.find(spec)
         response = messages.GetModelMetadataResponse()
         _write_spec(response.model_spec, servable)
         packed = response.metadata[_SIGNATURE_DEF]
@@ -109,12 +130,12 @@ class _Service:
         packed.value = describe_signature(servable.signature).SerializeToString()
         return response
 
-    async def read_status(
+    def read_status(
         self, request: messages.GetModelStatusRequest, _: Context
     ) -> messages.GetModelStatusResponse:
         """GetModelStatus."""
         response = messages.GetModelStatusResponse()
-        for found in await self._models.list_versions(_read_spec(request)):
+        for found in self._models.list_versions(_read_spec(request)):
             response.model_version_status.add(
                 version=found.version,
                 state=found.state,
@@ -141,39 +162,46 @@ def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:
     spec.version.value = servable.version
 
 
-def _observed(call: Handler, api: str, observe: Observe) -> Handler:
-    """A call that is counted, with its errors and how long it took."""
+def _method(call: Handler, kind: type[Message], api: str, observe: Observe) -> grpc.RpcMethodHandler:
+    """A call that is counted, with its errors and how long it took; `api` is "" for one that is not."""
 
-    async def handle(request: Any, context: Context) -> Message:
+    def handle(data: bytes, context: Context) -> bytes:
         start = time.perf_counter()
-        code = Code.CANCELLED
+        code, model = Code.CANCELLED, ""
         try:
-            response = await call(request, context)
+            request = _parse(kind, data)
+            model = getattr(request, "model_spec", _NO_MODEL).name
+            response: bytes = (call(request, context)).SerializeToString()
             code = Code.OK
             return response
-        except asyncio.CancelledError:
-            raise
         except Exception as error:  # noqa: BLE001  whatever it is, the call gets its answer
             found = as_serving_error(error)
             code = found.code
-            await _abort(context, found)
+            _abort(context, found)
         finally:
-            observe(request.model_spec.name, api, "GRPC", code, time.perf_counter() - start)
+            if api:
+                observe(model, api, "GRPC", code, time.perf_counter() - start)
 
-    return handle
-
-
-def _plain(call: Handler) -> Handler:
-    return _observed(call, "GetModelStatus", lambda *_: None)
+    return grpc.unary_unary_rpc_method_handler(handle)
 
 
-async def _abort(context: Context, error: ServingError) -> NoReturn:
-    await context.abort(_CODES[error.code], escape(error, _MOST_DETAILS))
+def _parse(kind: type[Message], data: bytes) -> Any:
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"expected a {kind.DESCRIPTOR.name} of {_SERVING}, found {len(data)} other bytes",
+        ) from error
+
+
+def _abort(context: Context, error: ServingError) -> NoReturn:
+    context.abort(_CODES[error.code], escape(error, _MOST_DETAILS))
     raise AssertionError("abort raises")
 
 
 def _make_health_check(is_serving: Callable[[], bool]) -> Handler:
-    async def check(_: messages.HealthCheckRequest, __: Context) -> messages.HealthCheckResponse:
+    def check(_: messages.HealthCheckRequest, __: Context) -> messages.HealthCheckResponse:
         return messages.HealthCheckResponse(status=1 if is_serving() else 2)
 
     return check
@@ -185,23 +213,11 @@ def _refuse_all(service: str) -> Mapping[str, grpc.RpcMethodHandler]:
 
 
 def _refuse(name: str) -> grpc.RpcMethodHandler:
-    async def handle(_: bytes, context: Context) -> bytes:
-        await context.abort(
-            grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served by poplar-triton; Predict is"
-        )
+    def handle(_: bytes, context: Context) -> bytes:
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not served by poplar-triton; Predict is")
         raise AssertionError("abort raises")
 
     return grpc.unary_unary_rpc_method_handler(handle)
-
-
-def _method(handle: Handler, request: type[Message]) -> grpc.RpcMethodHandler:
-    return grpc.unary_unary_rpc_method_handler(
-        handle, request_deserializer=request.FromString, response_serializer=_serialise
-    )
-
-
-def _serialise(response: Message) -> bytes:
-    return response.SerializeToString()
 
 
 def _serve(name: str, methods: Mapping[str, grpc.RpcMethodHandler]) -> grpc.GenericRpcHandler:

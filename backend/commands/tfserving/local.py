@@ -1,14 +1,15 @@
 """The models that this process computes: their versions found in folders, loaded, watched and given up.
 
 Folders, files and parameters are the backend's own (triton_poplar), so a model is served here as on Triton.
-What takes time has threads of its own: loading, unloading, computing. A newer version is loaded before the
-older one is given up.
+Requests read tables that are replaced, never changed. A newer version is loaded before the older one is given
+up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,16 +26,17 @@ from triton_poplar.statistics import Statistics
 from commands.serving.server import MODEL_FILE
 from commands.tfserving.computing import Computer
 from commands.tfserving.errors import Code, ServingError
-from commands.tfserving.models import Array, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from commands.tfserving.models import Array, Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
 from commands.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
 
+LEAVE_SECONDS = 1.0
+"""Between the end of a version's service and its closing."""
 _BACKENDS = ("", "poplar")
-_LOOPS = (b"Loop", b"Scan")
 _log = logging.getLogger(__name__)
 
 
 class LocalServable:
-    """A version of a model, loaded. Made on the event loop, out of what `load` has made on another thread."""
+    """A version of a model, loaded."""
 
     def __init__(self, loaded: Loaded, name: str, version: int) -> None:
         self.name = name
@@ -42,16 +44,10 @@ class LocalServable:
         self.signature = loaded.signature
         self.statistics = loaded.instance.statistics
         self._loaded = loaded
-        self._computer = Computer(loaded.instance, joins=loaded.joins, may_be_quick=loaded.is_steady)
+        self._computer = Computer(loaded.instance, joins=loaded.joins)
 
-    async def predict(
-        self, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float | None
-    ) -> dict[str, Array]:
+    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
         """See Servable."""
-        if seconds is not None and seconds <= 0:
-            raise ServingError(
-                Code.DEADLINE_EXCEEDED, f"model {self.name!r}: no time was left for the request"
-            )
         loaded = self._loaded
         if loaded.max_batch_size:
             rows = max((len(array) for array in inputs.values()), default=0)
@@ -67,7 +63,7 @@ class LocalServable:
             else array
             for name, array in inputs.items()
         }
-        answer = await self._computer.compute(rows_of, outputs)
+        answer = self._computer.compute(rows_of, outputs, call)
         return {
             name: array.reshape((*array.shape[: loaded.num_rows_axes], *loaded.dims[name]))
             if name in loaded.dims
@@ -79,17 +75,16 @@ class LocalServable:
         """What its instance has counted so far."""
         return self._loaded.instance.read_statistics()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Give it up once all its requests are answered."""
-        await self._computer.close()
+        self._computer.close()
 
 
 @dataclass(frozen=True)
 class Loaded:
     """A version's instance and what its configuration says of requests. `reshaped` has the shapes of rows
     that the model takes where clients send others, `dims` those that clients get where the model gives
-    others; before both stand `num_rows_axes` axes of the batch. `is_steady`: a run takes the same time for
-    whatever values."""
+    others; before both stand `num_rows_axes` axes of the batch."""
 
     instance: ModelInstanceState
     signature: Signature
@@ -98,7 +93,6 @@ class Loaded:
     reshaped: Mapping[str, tuple[int, ...]]
     dims: Mapping[str, tuple[int, ...]]
     num_rows_axes: int
-    is_steady: bool
 
 
 def load(source: ModelSource, version: int, processes: int) -> Loaded:
@@ -136,12 +130,11 @@ def load(source: ModelSource, version: int, processes: int) -> Loaded:
         {entry["name"]: _reshape(entry) for entry in inputs if "reshape" in entry},
         {entry["name"]: _dims(entry) for entry in outputs if "reshape" in entry},
         len(batched),
-        state.parameters.sim_isolation != "process" and not _has_loops(instance),
     )
 
 
 class LocalModels:
-    """Models out of folders (see Models), used on one event loop."""
+    """Models out of folders (see Models). One thread calls `refresh`, any others all else."""
 
     def __init__(
         self, sources: Sequence[ModelSource], processes: int = 1, retries: Retries | None = None
@@ -149,9 +142,9 @@ class LocalModels:
         self._processes = processes
         self._retries = retries or Retries()
         self._models = {source.name: _Model(source) for source in sources}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: list[threading.Thread] = []
 
-    async def find(self, spec: ModelSpec) -> LocalServable:
+    def find(self, spec: ModelSpec) -> LocalServable:
         """See Models."""
         model = self._models.get(spec.name)
         if model is None:
@@ -162,31 +155,33 @@ class LocalModels:
             raise not_served(spec, version)
         return servable
 
-    async def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
         """See Models."""
         model = self._models.get(spec.name)
         if model is None:
             raise not_known(spec, spec.version)
         version = find_version(spec, model.source.labels)
         statuses = [
-            model.statuses[number]
-            for number in sorted(model.statuses, reverse=True)
+            status
+            for number, status in sorted(model.statuses.items(), reverse=True)
             if version in (None, number)
         ]
         if not statuses:
             raise not_known(spec, version)
         return statuses
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Bring what is served in line with the folders: load what is new, then give up what is not to be
-        served any more. Models one after the other, each on a thread."""
+        served any more."""
         for model in self._models.values():
-            await self._refresh(model)
+            self._refresh(model)
 
     def iter_statistics(self) -> Iterator[tuple[str, list[Statistics]]]:
         """What all versions of each model have counted in this process, also those given up."""
         for name, model in self._models.items():
-            yield name, [*model.earlier, *(each.read_statistics() for each in model.served.values())]
+            for servable in model.served.values():
+                servable.read_statistics()
+            yield name, list(model.statistics)
 
     @property
     def failures(self) -> list[tuple[str, VersionStatus]]:
@@ -210,16 +205,17 @@ class LocalModels:
                         "--allow_version_labels_for_unavailable_models",
                     )
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Give all models up, once their requests are answered."""
         for model in self._models.values():
-            for version in list(model.served):
-                self._give_up(model, version)
-        await asyncio.gather(*self._closing)
+            for version in model.served:
+                self._give_up(model, version, after_seconds=0)
+        for thread in self._closing:
+            thread.join()
 
-    async def _refresh(self, model: _Model) -> None:
+    def _refresh(self, model: _Model) -> None:
         try:
-            versions, policy = await asyncio.to_thread(_look_into, model.source)
+            versions, policy = _look_into(model.source)
         except (OSError, SimIpuError) as error:
             # A folder that cannot be read now is not one without models.
             model.complain(str(error))
@@ -227,39 +223,45 @@ class LocalModels:
         wanted = policy.choose(versions)
         for version in sorted(wanted - model.served.keys()):
             if self._retries.allow(model, version):
-                await self._load(model, version)
+                self._load(model, version)
         for version in model.served.keys() - wanted:
-            self._give_up(model, version)
+            self._give_up(model, version, LEAVE_SECONDS)
         for version in model.statuses.keys() - wanted - model.served.keys():
             if version not in versions:
                 model.forget(version)
+                self._retries.forget(model, version)
 
-    async def _load(self, model: _Model, version: int) -> None:
-        model.statuses[version] = VersionStatus(version, State.LOADING)
+    def _load(self, model: _Model, version: int) -> None:
+        model.note(VersionStatus(version, State.LOADING))
         try:
-            loaded = await asyncio.to_thread(load, model.source, version, self._processes)
-            model.served[version] = LocalServable(loaded, model.source.name, version)
+            servable = LocalServable(load(model.source, version, self._processes), model.source.name, version)
         except Exception as error:  # noqa: BLE001  whatever it is, the other models are served
             what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)
             model.complain(f"version {version} does not load: {what}")
-            model.statuses[version] = VersionStatus(version, State.END, Code.INVALID_ARGUMENT, what)
+            model.note(VersionStatus(version, State.END, Code.INVALID_ARGUMENT, what))
         else:
-            model.statuses[version] = VersionStatus(version, State.AVAILABLE)
+            self._retries.forget(model, version)
+            model.statistics.append(servable.statistics)
+            model.served = {**model.served, version: servable}
+            model.note(VersionStatus(version, State.AVAILABLE))
             _log.info("model %r version %d is served", model.source.name, version)
 
-    def _give_up(self, model: _Model, version: int) -> None:
-        servable = model.served.pop(version)
-        model.statuses[version] = VersionStatus(version, State.UNLOADING)
+    def _give_up(self, model: _Model, version: int, after_seconds: float) -> None:
+        """Serve a version no more, and close it when its requests are answered: those too that have found it
+        and not come to it yet."""
+        servable = model.served[version]
+        model.served = {number: each for number, each in model.served.items() if number != version}
+        model.note(VersionStatus(version, State.UNLOADING))
 
-        async def close() -> None:
-            await servable.close()
-            model.earlier.append(servable.statistics)
-            model.statuses[version] = VersionStatus(version, State.END)
+        def close() -> None:
+            time.sleep(after_seconds)
+            servable.close()
+            model.note(VersionStatus(version, State.END))
             _log.info("model %r version %d is given up", model.source.name, version)
 
-        task = asyncio.ensure_future(close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        thread = threading.Thread(target=close, name=f"close {model.source.name}", daemon=True)
+        self._closing = [*(each for each in self._closing if each.is_alive()), thread]
+        thread.start()
 
 
 @dataclass(slots=True)
@@ -273,27 +275,39 @@ class Retries:
     def allow(self, model: _Model, version: int) -> bool:
         """Whether to load a version now, which is counted."""
         key = model.source.name, version
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         count, next_time = self._failed.get(key, (0, float("-inf")))
         if count > self.most or now < next_time:
             return False
         self._failed[key] = count + 1, now + self.seconds
         return True
 
+    def forget(self, model: _Model, version: int) -> None:
+        """It has loaded, or is gone: what comes in its place counts anew."""
+        self._failed.pop((model.source.name, version), None)
+
 
 @dataclass(slots=True)
 class _Model:
-    """What is known of a model."""
+    """What is known of a model. Tables are replaced, never changed: other threads read them."""
 
     source: ModelSource
-    served: dict[int, LocalServable] = field(default_factory=dict)
-    statuses: dict[int, VersionStatus] = field(default_factory=dict)
-    earlier: list[Statistics] = field(default_factory=list)
+    served: Mapping[int, LocalServable] = field(default_factory=dict)
+    statuses: Mapping[int, VersionStatus] = field(default_factory=dict)
+    statistics: list[Statistics] = field(default_factory=list)
+    """Of all versions that were ever served."""
     _complaint: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def newest(self) -> LocalServable | None:
         """Of the versions that are served."""
-        return self.served[max(self.served)] if self.served else None
+        served = self.served
+        return served[max(served)] if served else None
+
+    def note(self, status: VersionStatus) -> None:
+        """How a version stands now."""
+        with self._lock:
+            self.statuses = {**self.statuses, status.version: status}
 
     def complain(self, text: str) -> None:
         """Tell the log, once for the same."""
@@ -303,7 +317,8 @@ class _Model:
 
     def forget(self, version: int) -> None:
         """A version whose folder is gone."""
-        del self.statuses[version]
+        with self._lock:
+            self.statuses = {number: each for number, each in self.statuses.items() if number != version}
 
 
 def _look_into(source: ModelSource) -> tuple[set[int], VersionPolicy]:
@@ -343,11 +358,3 @@ def _dims(entry: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _reshape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(size) for size in entry["reshape"].get("shape", ()))
-
-
-def _has_loops(instance: ModelInstanceState) -> bool:
-    """Whether some values may keep a run busy for longer than others do. The names of operators are looked
-    for in the graphs' bytes: found in vain they cost time, and no more."""
-    programs = instance.session.executable.programs
-    graphs = [each.graph for program in programs for each in (program, *program.branches)]
-    return any(name in graph for graph in graphs for name in _LOOPS)

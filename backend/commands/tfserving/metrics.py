@@ -7,6 +7,7 @@ page.
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.context import SpawnContext
 from typing import Any, TypeAlias
@@ -56,6 +57,7 @@ class Counters:
         self._places = {
             name: (index * len(self._models) + place) * _SLOTS for place, name in enumerate(self._models)
         }
+        self._lock = threading.Lock()
         self._earlier: dict[str, list[float]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -63,13 +65,14 @@ class Counters:
     def observe(self, model: str, api: str, entry_point: str, code: Code, seconds: float) -> None:
         """Count a request; its time where it was answered with results."""
         own, place = self._own, self._places.get(model, self._places[""])
-        own[place + code] += 1
-        if code is Code.OK:
-            kind = APIS.index(api) * len(ENTRY_POINTS) + ENTRY_POINTS.index(entry_point)
-            place += _LATENCIES + kind * _NUM_LATENCY
-            us = seconds * _MICROSECONDS
-            own[place + bisect.bisect_left(_BUCKETS, us)] += 1
-            own[place + _NUM_LATENCY - 1] += us
+        kind = APIS.index(api) * len(ENTRY_POINTS) + ENTRY_POINTS.index(entry_point)
+        latencies = place + _LATENCIES + kind * _NUM_LATENCY
+        us = seconds * _MICROSECONDS
+        with self._lock:
+            own[place + code] += 1
+            if code is Code.OK:
+                own[latencies + bisect.bisect_left(_BUCKETS, us)] += 1
+                own[latencies + _NUM_LATENCY - 1] += us
 
     def publish(self, model: str, statistics: Sequence[Statistics]) -> None:
         """Bring the backend's sums of a model up to date: those of all its versions that this process has

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
@@ -69,8 +69,22 @@ class VersionStatus:
     message: str = ""
 
 
+class Call(Protocol):
+    """A request as its client sees it: how long it waits, and whether it still does."""
+
+    def seconds_left(self) -> float | None:
+        """Until it waits no longer; None where it has not said."""
+
+    def is_wanted(self) -> bool:
+        """Whether it has not gone, and there is time left."""
+
+    def when_given_up(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called, on any thread, once the client has gone, its time is over, or it has its
+        answer; at once where that is so already."""
+
+
 class Servable(Protocol):
-    """A version of a model that is served."""
+    """A version of a model that is served. Threads may use it at the same time."""
 
     @property
     def name(self) -> str:
@@ -84,20 +98,18 @@ class Servable(Protocol):
     def signature(self) -> Signature:
         """What it takes and gives."""
 
-    async def predict(
-        self, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float | None
-    ) -> dict[str, Array]:
+    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
         """The outputs that are asked for, none: all of them, by friendly name. `inputs` agree with the
-        signature in name, dtype and shape. `seconds` are left for it (None: no deadline); who cancels the
-        task gives the request up. ServingError for what the model says."""
+        signature in name, dtype and shape. What nobody wants any more need not be computed. ServingError for
+        what the model says."""
 
 
 class Models(Protocol):
-    """All models that are served."""
+    """All models that are served. Threads may use it at the same time."""
 
-    async def find(self, spec: ModelSpec) -> Servable:
+    def find(self, spec: ModelSpec) -> Servable:
         """The version that a request is for; ServingError, NOT_FOUND, where there is none."""
 
-    async def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
         """How the versions of a model stand, the newest first; only the one that `spec` chooses, if it does.
         ServingError, NOT_FOUND, where there is none."""

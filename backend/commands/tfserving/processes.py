@@ -92,6 +92,8 @@ class Processes:
         self.drain()
         end = time.monotonic() + self._settings.drain_seconds + STOP_SECONDS + STOP_MARGIN_SECONDS
         for worker in self._workers:
+            if not worker.serves:
+                worker.process.kill()  # it loads models, and nobody waits for its answers
             worker.process.join(max(0.0, end - time.monotonic()))
             if worker.process.is_alive():
                 self._tell(f"process {worker.process.pid} does not end; it is killed")
