@@ -1,15 +1,17 @@
 """Requests into runs: one instance of a model computes for every thread that asks.
 
-The thread whose request comes first runs it, and with it what others have left in the queue meanwhile, where
-the configuration has Triton join requests (dynamic_batching); then the next in the queue takes over. So a lone
-request is computed where it is, and no thread is woken for it.
+The thread whose request comes first runs it, and with it what others have left in the queue meanwhile,
+where the configuration has Triton join requests (dynamic_batching); then the next in the queue takes over. So a
+lone request is computed where it is, and no thread is woken for it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
@@ -18,6 +20,8 @@ from triton_poplar.request import Array, Request
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import Call
 
+QUICK_SECONDS = 0.0005
+"""A run that takes longer does so without the interpreter, for the better part: other calls may be worked at."""
 _CODES = {"INVALID_ARG": Code.INVALID_ARGUMENT}
 """Of Triton's codes that are called otherwise."""
 
@@ -33,6 +37,8 @@ class Computer:
         self._waiting: deque[_Entry] = deque()
         self._is_running = False
         self._is_closed = False
+        self._is_quick = False
+        """Whether the last run was."""
 
     def compute(self, inputs: Mapping[str, Array], requested: Sequence[str], call: Call) -> dict[str, Array]:
         """The outputs by friendly name. ServingError for what the model says, for a request that nobody wants
@@ -45,8 +51,10 @@ class Computer:
             self._is_running = True
             if not leads:
                 self._waiting.append(entry)
-        if leads or entry.wait_for_turn():
-            self._lead(entry)
+        # What is quick is not worth another thread.
+        with nullcontext() if self._is_quick else call.waiting():
+            if leads or entry.wait_for_turn():
+                self._lead(entry)
         return entry.read_outputs()
 
     def close(self) -> None:
@@ -62,8 +70,10 @@ class Computer:
         error: Exception | None = None
         try:
             wanted = [entry.request for entry in entries if entry.is_wanted()]
+            start = time.perf_counter()
             if wanted:
                 self._instance.execute(wanted)
+            self._is_quick = time.perf_counter() - start < QUICK_SECONDS
         except Exception as caught:  # noqa: BLE001  a defect of ours: every request still gets its answer
             error = caught
         finally:

@@ -18,6 +18,7 @@ from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.metrics import Observe
 from commands.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
 from commands.tfserving.signatures import describe_signature
+from commands.tfserving.threads import Threads
 from popef.text import escape
 
 _SERVING = "tensorflow.serving"
@@ -40,8 +41,10 @@ Handler = Callable[[Any, Context], Message]
 class GrpcCall:
     """A call over gRPC (see models.Call)."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, threads: Threads) -> None:
         self._context = context
+        self.waiting = threads.waiting
+        """See Call."""
 
     def seconds_left(self) -> float | None:
         """See Call."""
@@ -59,10 +62,10 @@ class GrpcCall:
 
 
 def make_handlers(
-    models: Models, observe: Observe, is_serving: Callable[[], bool], *, as_content: bool
+    models: Models, observe: Observe, is_serving: Callable[[], bool], threads: Threads, *, as_content: bool
 ) -> list[grpc.GenericRpcHandler]:
-    """What a server answers. `as_content`: outputs as tensor_content instead of typed values."""
-    service = _Service(models, as_content)
+    """What a server answers whose calls are on `threads`. `as_content`: outputs as tensor_content instead of typed values."""
+    service = _Service(models, threads, as_content)
     prediction = {
         "Predict": _method(service.predict, messages.PredictRequest, "Predict", observe),
         "GetModelMetadata": _method(
@@ -79,8 +82,9 @@ def make_handlers(
 
 
 class _Service:
-    def __init__(self, models: Models, as_content: bool) -> None:
+    def __init__(self, models: Models, threads: Threads, as_content: bool) -> None:
         self._models = models
+        self._threads = threads
         self._as_content = as_content
 
     def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
@@ -102,7 +106,7 @@ class _Service:
                 wire.read_shape(name, tensor),
                 partial(wire.read_values, name, tensor, dtype),
             )
-        outputs = servable.predict(inputs, wanted, GrpcCall(context))
+        outputs = servable.predict(inputs, wanted, GrpcCall(context, self._threads))
         response = messages.PredictResponse()
         _write_spec(response.model_spec, servable)
         response.model_spec.signature_name = DEFAULT_SIGNATURE

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
@@ -81,6 +82,10 @@ class Call(Protocol):
     def when_given_up(self, callback: Callable[[], None]) -> None:
         """Have `callback` called, on any thread, once the client has gone, its time is over, or it has its
         answer; at once where that is so already."""
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """What its thread is in while it waits for what is none of its work: another call may be worked at
+        meanwhile."""
 
 
 class Servable(Protocol):

@@ -15,7 +15,6 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -30,13 +29,12 @@ from commands.tfserving.local import LocalModels, Retries
 from commands.tfserving.metrics import Counters, Memory
 from commands.tfserving.models import Models
 from commands.tfserving.settings import MOST_CALLS, Settings
+from commands.tfserving.threads import Threads
 
 STOP_SECONDS = 30
 """For the requests under way when a server stops: Triton's own --exit-timeout-secs."""
 HOUSEKEEPING_SECONDS = 1.0
 """How often the backend's sums go to the metrics."""
-MOST_THREADS = 128
-"""Calls over gRPC that are worked at; others wait."""
 _UNLIMITED = -1
 
 
@@ -140,10 +138,15 @@ class _Worker:
             **settings.channel_arguments,
             "grpc.so_reuseport": 1,
         }
+        threads = Threads("gRPC")
         server = grpc.server(
-            ThreadPoolExecutor(MOST_THREADS, "gRPC"),
+            threads,
             make_handlers(
-                models, self._counters.observe, lambda: self._is_serving, as_content=settings.as_content
+                models,
+                self._counters.observe,
+                lambda: self._is_serving,
+                threads,
+                as_content=settings.as_content,
             ),
             options=list(arguments.items()),
             maximum_concurrent_rpcs=MOST_CALLS,

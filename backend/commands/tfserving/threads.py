@@ -1,0 +1,104 @@
+"""Threads for calls, of which few are at work at a time.
+
+Threads of Python that all have something to do wait for each other, and wake each other in vain: with 128 of
+them a call takes some 70 % more of the processor than with 4. But those that wait for a run, or for a Triton,
+are no burden, and there have to be as many of them as requests are to share a run.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from typing import Any
+
+AT_WORK = 2
+MOST_THREADS = 256
+"""Those that wait included; further calls wait in the queue."""
+
+_Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class Threads(Executor):
+    """Runs calls on threads: AT_WORK of them, and one more for each that is `waiting`, up to MOST_THREADS.
+    None ends before `shutdown`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._parked = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._num_parked = 0
+        self._surplus = 0
+        """Threads that are to park once they have done what they do."""
+        self._threads = [self._start() for _ in range(AT_WORK)]
+
+    def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        """See concurrent.futures.Executor."""
+        future: Future[Any] = Future()
+        self._tasks.put((future, call, given, named))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See concurrent.futures.Executor; what waits is done."""
+        with self._lock:
+            threads = list(self._threads)
+        for _ in threads:
+            self._tasks.put(None)
+            self._parked.release()
+        for thread in threads if wait else ():
+            thread.join()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """What a call is in while it waits for something that takes no time of this process: another may be
+        at work meanwhile."""
+        self._replace()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._surplus += 1
+
+    def _replace(self) -> None:
+        """Have another thread work."""
+        with self._lock:
+            if self._surplus:
+                self._surplus -= 1
+            elif self._num_parked:
+                self._num_parked -= 1
+                self._parked.release()
+            elif len(self._threads) < MOST_THREADS:
+                self._threads.append(self._start())
+            else:
+                self._surplus -= 1  # one that comes back goes on
+
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self) -> None:
+        while True:
+            if self._surplus > 0:
+                self._park()
+            task = self._tasks.get()
+            if task is None:
+                return
+            future, call, given, named = task
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*given, **named))
+                except BaseException as error:  # noqa: BLE001  it is whoever waits for it who is to know
+                    future.set_exception(error)
+            del task, future, call, given, named  # nothing is kept of a request that is done
+
+    def _park(self) -> None:
+        with self._lock:
+            if self._surplus <= 0:
+                return
+            self._surplus -= 1
+            self._num_parked += 1
+        self._parked.acquire()
