@@ -7,12 +7,14 @@ newer one is ready, and the answer says which one it came from.
 
 from __future__ import annotations
 
-import asyncio
 import struct
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import numpy as np
@@ -22,7 +24,7 @@ from tritonclient.utils import deserialize_bytes_tensor, np_to_triton_dtype, ser
 from commands.serving.endpoint import UNKNOWN_MODEL
 from commands.tfserving.dtypes import BY_DTYPE
 from commands.tfserving.errors import Code, ServingError
-from commands.tfserving.models import Array, ModelSpec, Signature, State, TensorSpec, VersionStatus
+from commands.tfserving.models import Array, Call, ModelSpec, Signature, State, TensorSpec, VersionStatus
 from commands.tfserving.settings import TritonTls
 from commands.tfserving.sources import ModelSource, VersionPolicy, find_version, not_known, not_served
 from popef.text import find_name_fault
@@ -30,9 +32,7 @@ from popef.text import find_name_fault
 FRESH_SECONDS = 1.0
 """For so long what a model takes is not asked again."""
 ASK_SECONDS = 5.0
-"""For what Triton says of its models, which takes milliseconds."""
-INDEX_SECONDS = 60.0
-"""For the index of its repository: half a minute where a store is away."""
+"""For what Triton says of its models: milliseconds, but half a minute where a store is away."""
 _MOST_KNOWN = 4096
 _MOST_VERSION = 2**63 - 1
 _RESTRICTED = "This protocol is restricted"
@@ -57,6 +57,8 @@ _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 )
+_Key: TypeAlias = "tuple[str, int | None]"
+"""A model's name, and the version that is asked for."""
 _DATATYPES = {dtype: np_to_triton_dtype(dtype) for dtype in BY_DTYPE}
 _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 """Triton's types and ours: all that TensorFlow's clients may have. BF16 is not among them."""
@@ -64,7 +66,7 @@ _DTYPES = {datatype: dtype for dtype, datatype in _DATATYPES.items()}
 
 class TritonModels:
     """The models of the Triton at `target`, HOST:PORT of its gRPC: those of `sources`, whose folders do not
-    count, or all where there are none (see Models). Made on the event loop that it is used on.
+    count, or all where there are none (see Models). Threads may share it.
 
     A Triton that is away is UNAVAILABLE until it is back.
     """
@@ -74,32 +76,31 @@ class TritonModels:
     ) -> None:
         self._calls = _Calls(target, tls)
         self._sources = {source.name: source for source in sources}
-        self._known: dict[tuple[str, int | None], _Known] = {}
-        self._asked: dict[tuple[str, int | None], asyncio.Task[_Known]] = {}
+        self._known: dict[_Key, _Known] = {}
+        self._asked: dict[_Key, Future[_Known]] = {}
+        self._lock = threading.Lock()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the channel; what is under way is cancelled."""
-        for task in self._asked.values():
-            task.cancel()
-        await self._calls.close()
+        self._calls.close()
 
-    async def find(self, spec: ModelSpec) -> ForwardedServable:
+    def find(self, spec: ModelSpec) -> ForwardedServable:
         """See Models."""
         source, version = self._resolve(spec)
         key = spec.name, version
         known = self._known.get(key)
-        if known is None or asyncio.get_running_loop().time() >= known.stale_at:
+        if known is None or time.monotonic() >= known.stale_at:
             try:
-                known = await self._learn(spec, source, version)
+                known = self._learn(spec, source, version)
             except _NotServedError:
                 raise not_served(spec, version) from None
         return ForwardedServable(self, self._calls, key, known)
 
-    async def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
         """See Models."""
         try:
             source, version = self._resolve(spec)
-            found = await self._find_statuses(spec.name)
+            found = self._find_statuses(spec.name)
         except (_NotServedError, ServingError) as error:
             if isinstance(error, ServingError) and error.code is not Code.NOT_FOUND:
                 raise
@@ -112,7 +113,7 @@ class TritonModels:
             raise not_known(spec, version)
         return sorted(found, key=lambda status: status.version, reverse=True)
 
-    def forget(self, key: tuple[str, int | None]) -> None:
+    def forget(self, key: _Key) -> None:
         """Have what a model takes be asked before its next request."""
         self._known.pop(key, None)
 
@@ -130,40 +131,50 @@ class TritonModels:
             raise not_served(spec, version)
         return source, version
 
-    async def _learn(self, spec: ModelSpec, source: ModelSource | None, version: int | None) -> _Known:
-        """What a model takes, asked once for all that wait for it; who gives up does not stop it."""
+    def _learn(self, spec: ModelSpec, source: ModelSource | None, version: int | None) -> _Known:
+        """What a model takes, asked by one of those that need it at a time; the others wait for that one."""
         key = spec.name, version
-        task = self._asked.get(key)
-        if task is None:
-            task = self._asked[key] = asyncio.create_task(self._ask(key, source))
-            task.add_done_callback(lambda done: self._note(key, done))
-        return await asyncio.shield(task)
+        with self._lock:
+            asked = self._asked.get(key)
+            is_first = asked is None
+            if asked is None:
+                asked = self._asked[key] = Future()
+        if not is_first:
+            return asked.result()
+        try:
+            known = self._ask(key, source)
+        except BaseException as error:
+            self._note(key, None)
+            asked.set_exception(error)
+            raise
+        self._note(key, known)
+        asked.set_result(known)
+        return known
 
-    def _note(self, key: tuple[str, int | None], task: asyncio.Task[_Known]) -> None:
-        del self._asked[key]
-        self._known.pop(key, None)
-        if not task.cancelled() and task.exception() is None:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[key] = task.result()
+    def _note(self, key: _Key, known: _Known | None) -> None:
+        with self._lock:
+            del self._asked[key]
+            self._known.pop(key, None)
+            if known is not None:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = known
 
-    async def _ask(self, key: tuple[str, int | None], source: ModelSource | None) -> _Known:
+    def _ask(self, key: _Key, source: ModelSource | None) -> _Known:
         name, version = key
         wanted = version
         if source is not None:
-            wanted = await self._choose_version(source, version)
+            wanted = self._choose_version(source, version)
         text = "" if wanted is None else str(wanted)
-        metadata, config = await asyncio.gather(
-            self._calls.ask("ModelMetadata", ASK_SECONDS, name=name, version=text),
-            self._calls.ask("ModelConfig", ASK_SECONDS, name=name, version=text),
-        )
+        metadata = self._calls.ask("ModelMetadata", name=name, version=text)
+        config = self._calls.ask("ModelConfig", name=name, version=text)
         newest = max(map(int, metadata.versions), default=0)
-        stale_at = asyncio.get_running_loop().time() + FRESH_SECONDS
+        stale_at = time.monotonic() + FRESH_SECONDS
         return _Known(_read_signature(metadata, config.config), wanted or newest, text, stale_at)
 
-    async def _choose_version(self, source: ModelSource, version: int | None) -> int | None:
+    def _choose_version(self, source: ModelSource, version: int | None) -> int | None:
         """The version to ask Triton for, of those that it has and that are to be served."""
-        ready = await self._calls.ask("ModelMetadata", ASK_SECONDS, name=source.name)
+        ready = self._calls.ask("ModelMetadata", name=source.name)
         chosen = _choose(source, map(int, ready.versions))
         if not chosen or (version is not None and version not in chosen):
             raise _NotServedError
@@ -173,14 +184,14 @@ class TritonModels:
             return max(chosen)
         return version
 
-    async def _find_statuses(self, name: str) -> list[VersionStatus]:
+    def _find_statuses(self, name: str) -> list[VersionStatus]:
         try:
-            index = await self._calls.ask("RepositoryIndex", INDEX_SECONDS)
+            index = self._calls.ask("RepositoryIndex")
         except ServingError as error:
             if _RESTRICTED not in str(error):
                 raise
             # Who may not see the index is still told which versions are ready.
-            metadata = await self._calls.ask("ModelMetadata", ASK_SECONDS, name=name)
+            metadata = self._calls.ask("ModelMetadata", name=name)
             return [VersionStatus(int(each), State.AVAILABLE) for each in metadata.versions]
         return [
             _read_status(entry) for entry in index.models if entry.name == name and entry.version.isdecimal()
@@ -190,7 +201,7 @@ class TritonModels:
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What was learned of a version: `asked_as` is what Triton is to be asked for, "" for its newest, which
-    `version` was. `stale_at` by the event loop's clock."""
+    `version` was. `stale_at` by the monotonic clock."""
 
     signature: Signature
     version: int
@@ -202,9 +213,7 @@ class ForwardedServable:
     """A version of a model on Triton, for one request. Where none was asked for, its number is known to be
     that of the answer once there is one."""
 
-    def __init__(
-        self, models: TritonModels, calls: _Calls, key: tuple[str, int | None], known: _Known
-    ) -> None:
+    def __init__(self, models: TritonModels, calls: _Calls, key: _Key, known: _Known) -> None:
         self.name = key[0]
         self.version = known.version
         self.signature = known.signature
@@ -213,9 +222,7 @@ class ForwardedServable:
         self._key = key
         self._asked_as = known.asked_as
 
-    async def predict(
-        self, inputs: Mapping[str, Array], outputs: Sequence[str], seconds: float | None
-    ) -> dict[str, Array]:
+    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
         """See Servable."""
         request = service_pb2.ModelInferRequest(model_name=self.name, model_version=self._asked_as)
         for name, array in inputs.items():
@@ -225,7 +232,7 @@ class ForwardedServable:
         for name in outputs:
             request.outputs.add(name=name)
         try:
-            answer = await self._calls.send("ModelInfer", request, seconds)
+            answer = self._calls.forward(request, call)
         except _NotServedError:
             self._models.forget(self._key)
             raise not_served(ModelSpec(self.name), self._key[1]) from None
@@ -250,40 +257,47 @@ class _Calls:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._where = f"Triton at {target}"
 
-    async def ask(self, method: str, seconds: float, **fields: object) -> Any:
+    def ask(self, method: str, **fields: object) -> Any:
         """The answer to a question of ours."""
+        request = getattr(service_pb2, f"{method}Request")(**fields)
         try:
-            return await self.send(method, getattr(service_pb2, f"{method}Request")(**fields), seconds)
-        except ServingError as error:
-            if error.code is not Code.DEADLINE_EXCEEDED:
-                raise
-            raise ServingError(
-                Code.UNAVAILABLE, f"{self._where}: expected {method} to be answered in {seconds:g} s"
-            ) from None
+            return getattr(self._stub, method)(request, timeout=ASK_SECONDS)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise ServingError(
+                    Code.UNAVAILABLE,
+                    f"{self._where}: expected {method} to be answered in {ASK_SECONDS:g} s",
+                ) from error
+            raise self._read_error(error) from error
 
-    async def send(self, method: str, request: Any, seconds: float | None) -> Any:
-        """The answer to `request`; whoever is cancelled while waiting cancels the call."""
+    def forward(self, request: Any, call: Call) -> Any:
+        """The answer to an inference, which is cancelled when `call` is given up."""
+        future = self._stub.ModelInfer.future(request, timeout=call.seconds_left())
+        call.when_given_up(future.cancel)
         try:
-            return await getattr(self._stub, method)(request, timeout=seconds)
-        except grpc.aio.AioRpcError as error:
-            text = error.details() or ""
-            if UNKNOWN_MODEL in text:
-                raise _NotServedError from error
-            code = Code(error.code().value[0])
-            if code is Code.UNAVAILABLE:
-                text = f"{self._where}: {text}"
-            raise ServingError(code, text) from error
+            return future.result()
+        except grpc.FutureCancelledError as error:
+            raise ServingError(Code.CANCELLED, "the request was given up") from error
+        except grpc.RpcError as error:
+            raise self._read_error(error) from error
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close the channel."""
-        await self._channel.close()
+        self._channel.close()
+
+    def _read_error(self, error: grpc.RpcError) -> Exception:
+        text = error.details() or ""
+        if UNKNOWN_MODEL in text:
+            return _NotServedError()
+        code = Code(error.code().value[0])
+        return ServingError(code, f"{self._where}: {text}" if code is Code.UNAVAILABLE else text)
 
 
-def _connect(target: str, tls: TritonTls | None) -> grpc.aio.Channel:
+def _connect(target: str, tls: TritonTls | None) -> grpc.Channel:
     if tls is None:
-        return grpc.aio.insecure_channel(target, _CHANNEL_OPTIONS)
+        return grpc.insecure_channel(target, _CHANNEL_OPTIONS)
     credentials = grpc.ssl_channel_credentials(tls.root_certificates, tls.private_key, tls.certificate_chain)
-    return grpc.aio.secure_channel(target, credentials, _CHANNEL_OPTIONS)
+    return grpc.secure_channel(target, credentials, _CHANNEL_OPTIONS)
 
 
 def _choose(source: ModelSource, versions: Iterable[int]) -> set[int]:

@@ -27,6 +27,8 @@ _MAP_URL = f"type.googleapis.com/{_SERVING}.SignatureDefMap"
 _MOST_DETAILS = 2000
 """Characters of an error: gRPC sends it as a header."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+_NEVER_SECONDS = 1e9
+"""What is more is gRPC's way to say that there is no deadline; the longest that it sends is three years."""
 _NO_MODEL = messages.ModelSpec()
 _NOT_SERVED = {
     "PredictionService": ("Classify", "Regress", "MultiInference"),
@@ -49,7 +51,7 @@ class GrpcCall:
     def seconds_left(self) -> float | None:
         """See Call."""
         left: float | None = self._context.time_remaining()
-        return left
+        return None if left is None or left > _NEVER_SECONDS else left
 
     def is_wanted(self) -> bool:
         """See Call."""

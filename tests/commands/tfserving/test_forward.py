@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.forward import ForwardedServable, TritonModels
 from commands.tfserving.models import ModelSpec, State, TensorSpec, VersionStatus
 from commands.tfserving.sources import ModelSource, VersionPolicy
-from fault_clients import PATIENCE_SECONDS
+from fault_clients import PATIENCE_SECONDS, wait_until
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import np_to_triton_dtype
 
@@ -35,8 +38,9 @@ class Refused(Exception):
 
 
 class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Answers with its inputs, under their names; `asked` has the calls that came, `given_up` those whose
-    client did not wait. What `plan` has for a method is called for its answer instead."""
+    """Answers with its inputs, under their names. What `plan` has for a method is called for its answer
+    instead. `asked` has the calls that came, `ended` the methods of those that are over; those that `wait`
+    go on once it is `released`."""
 
     def __init__(self) -> None:
         self.versions = [1, 2]
@@ -44,13 +48,13 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.optional: set[str] = set()
         self.asked: list[tuple[str, Any]] = []
         self.seconds: list[float | None] = []
-        self.given_up = asyncio.Event()
+        self.ended: list[str] = []
+        self.released = threading.Event()
         self.plan: dict[str, Callable[[Any], Any]] = {}
         self.port = 0
         self._server: Any = None
 
-    async def start(self) -> None:
-        self._server = grpc.aio.server()
+    def start(self) -> None:
         handlers = {
             method: grpc.unary_unary_rpc_method_handler(
                 self._handle(method),
@@ -60,28 +64,30 @@ class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
             for method in METHODS
         }
         service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers)
-        self._server.add_generic_rpc_handlers([service])
+        self._server = grpc.server(ThreadPoolExecutor(32), handlers=[service])
         self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
-        await self._server.start()
+        self._server.start()
 
-    async def stop(self) -> None:
-        await self._server.stop(None)
+    def stop(self) -> None:
+        self.released.set()
+        self._server.stop(None).wait()
 
     def count(self, method: str) -> int:
         return sum(name == method for name, _ in self.asked)
 
-    def _handle(self, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def handle(request: Any, context: Any) -> Any:
+    def wait(self, _: Any) -> Any:
+        self.released.wait(PATIENCE_SECONDS)
+        raise Refused("INTERNAL", "released")
+
+    def _handle(self, method: str) -> Callable[[Any, Any], Any]:
+        def handle(request: Any, context: Any) -> Any:
             self.asked.append((method, request))
             self.seconds.append(context.time_remaining())
+            context.add_callback(lambda: self.ended.append(method))
             try:
-                answer = self.plan.get(method, getattr(self, f"answer_{method}"))(request)
-                return await answer if asyncio.iscoroutine(answer) else answer
+                return self.plan.get(method, getattr(self, f"answer_{method}"))(request)
             except Refused as error:
-                await context.abort(error.code, str(error))
-            except asyncio.CancelledError:
-                self.given_up.set()
-                raise
+                return context.abort(error.code, str(error))
 
         return handle
 
@@ -132,68 +138,80 @@ def refuse(code: str, text: str) -> Callable[[Any], Any]:
     return answer
 
 
-async def wait_forever(_: Any) -> None:
-    await asyncio.Event().wait()
+class Asker:
+    """A Call: so many seconds are left, and `give_up` gives it up."""
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self._seconds = seconds
+        self._callbacks: list[Callable[[], None]] = []
+
+    def seconds_left(self) -> float | None:
+        return self._seconds
+
+    def is_wanted(self) -> bool:
+        return True
+
+    def when_given_up(self, callback: Callable[[], None]) -> None:
+        self._callbacks.append(callback)
+
+    def give_up(self) -> None:
+        for callback in self._callbacks:
+            callback()
 
 
-def forwarding(
-    test: Callable[[Triton, TritonModels], Awaitable[None]], sources: tuple[ModelSource, ...] = ()
-) -> None:
-    """Run `test` against a server of its own."""
-
-    async def run() -> None:
-        triton = Triton()
-        await triton.start()
-        models = TritonModels(f"127.0.0.1:{triton.port}", sources)
-        try:
-            await asyncio.wait_for(test(triton, models), PATIENCE_SECONDS)
-        finally:
-            await models.close()
-            await triton.stop()
-
-    asyncio.run(run())
+Begin = Callable[..., tuple[Triton, TritonModels]]
 
 
-async def predict(
-    models: TritonModels, spec: ModelSpec = NEWEST, seconds: float | None = None
-) -> ForwardedServable:
-    servable = await models.find(spec)
-    answer = await servable.predict({"x": ROW}, [], seconds)
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Makes a server, and what forwards to it."""
+    with ExitStack() as stack:
+
+        def start(sources: Sequence[ModelSource] = ()) -> tuple[Triton, TritonModels]:
+            triton = Triton()
+            triton.start()
+            stack.callback(triton.stop)
+            models = TritonModels(f"127.0.0.1:{triton.port}", sources)
+            stack.callback(models.close)
+            return triton, models
+
+        yield start
+
+
+def predict(models: TritonModels, spec: ModelSpec = NEWEST, call: Asker | None = None) -> ForwardedServable:
+    servable = models.find(spec)
+    answer = servable.predict({"x": ROW}, [], call or Asker())
     np.testing.assert_array_equal(answer["x"], ROW)
     return servable
 
 
-async def refusal(answer: Awaitable[Any]) -> tuple[Code, str]:
+def refusal(call: Callable[..., Any], *arguments: Any) -> tuple[Code, str]:
     with pytest.raises(ServingError) as raised:
-        await answer
+        call(*arguments)
     return raised.value.code, str(raised.value)
 
 
-def test_a_signature_is_what_metadata_and_configuration_say():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        triton.tensors = [("x", "FP32", [-1, 2]), ("words", "BYTES", [-1]), ("half", "FP16", [3])]
-        triton.optional = {"words"}
-        signature = (await models.find(ModelSpec("m"))).signature
-        assert signature.inputs == signature.outputs
-        assert list(signature.inputs.items()) == [
-            ("x", TensorSpec(np.dtype(np.float32), (-1, 2))),
-            ("words", TensorSpec(np.dtype(object), (-1,))),
-            ("half", TensorSpec(np.dtype(np.float16), (3,))),
-        ]
-        assert signature.optional == {"words"}
-
-    forwarding(test)
+def test_a_signature_is_what_metadata_and_configuration_say(begin):
+    triton, models = begin()
+    triton.tensors = [("x", "FP32", [-1, 2]), ("words", "BYTES", [-1]), ("half", "FP16", [3])]
+    triton.optional = {"words"}
+    signature = models.find(NEWEST).signature
+    assert signature.inputs == signature.outputs
+    assert list(signature.inputs.items()) == [
+        ("x", TensorSpec(np.dtype(np.float32), (-1, 2))),
+        ("words", TensorSpec(np.dtype(object), (-1,))),
+        ("half", TensorSpec(np.dtype(np.float16), (3,))),
+    ]
+    assert signature.optional == {"words"}
 
 
-def test_a_type_without_a_way_to_send_it_is_refused_by_name():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        triton.tensors = [("brain", "BF16", [2])]
-        code, text = await refusal(models.find(ModelSpec("m")))
-        assert code is Code.UNIMPLEMENTED
-        assert "input 'brain'" in text
-        assert "found BF16" in text
-
-    forwarding(test)
+def test_a_type_without_a_way_to_send_it_is_refused_by_name(begin):
+    triton, models = begin()
+    triton.tensors = [("brain", "BF16", [2])]
+    code, text = refusal(models.find, ModelSpec("m"))
+    assert code is Code.UNIMPLEMENTED
+    assert "input 'brain'" in text
+    assert "found BF16" in text
 
 
 def make_values(dtype: np.dtype) -> np.ndarray:
@@ -204,142 +222,130 @@ def make_values(dtype: np.dtype) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", BY_DTYPE, ids=str)
-def test_values_of_every_type_come_back_bit_for_bit(dtype):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        triton.tensors = [("x", np_to_triton_dtype(dtype), [-1, -1])]
-        values = make_values(dtype)
-        servable = await models.find(ModelSpec("m"))
-        strided, repeated = values[::2, ::-1], np.broadcast_to(values[:1, :1], (4, 5))
-        for array in (values, values[:0], strided, repeated):
-            answer = (await servable.predict({"x": array}, [], None))["x"]
-            assert (answer.dtype, answer.shape) == (dtype, array.shape)
-            if dtype.hasobject:
-                assert answer.tolist() == array.tolist()
-            else:
-                assert answer.tobytes() == array.tobytes()
-
-    forwarding(test)
+def test_values_of_every_type_come_back_bit_for_bit(dtype, begin):
+    triton, models = begin()
+    triton.tensors = [("x", np_to_triton_dtype(dtype), [-1, -1])]
+    values = make_values(dtype)
+    servable = models.find(ModelSpec("m"))
+    strided, repeated = values[::2, ::-1], np.broadcast_to(values[:1, :1], (4, 5))
+    for array in (values, values[:0], strided, repeated):
+        answer = (servable.predict({"x": array}, [], Asker()))["x"]
+        assert (answer.dtype, answer.shape) == (dtype, array.shape)
+        if dtype.hasobject:
+            assert answer.tolist() == array.tolist()
+        else:
+            assert answer.tobytes() == array.tobytes()
 
 
-def test_only_the_outputs_that_are_asked_for_are_asked_for():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        servable = await models.find(ModelSpec("m", 1))
-        await servable.predict({"x": ROW}, ["x", "y"], None)
-        request = triton.asked[-1][1]
-        assert [output.name for output in request.outputs] == ["x", "y"]
-        assert (request.model_name, request.model_version) == ("m", "1")
-
-    forwarding(test)
+def test_only_the_outputs_that_are_asked_for_are_asked_for(begin):
+    triton, models = begin()
+    servable = models.find(ModelSpec("m", 1))
+    servable.predict({"x": ROW}, ["x", "y"], Asker())
+    request = triton.asked[-1][1]
+    assert [output.name for output in request.outputs] == ["x", "y"]
+    assert (request.model_name, request.model_version) == ("m", "1")
 
 
-def test_what_a_model_takes_is_asked_once_a_while_and_after_a_refusal(monkeypatch):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        monkeypatch.setattr(forward, "FRESH_SECONDS", PATIENCE_SECONDS)
-        for _ in range(5):
-            await predict(models)
-        assert triton.count("ModelMetadata") == 1
-        for code in ("INVALID_ARGUMENT", "NOT_FOUND"):
-            before = triton.count("ModelMetadata")
-            triton.plan["ModelInfer"] = refuse(code, "not so")
-            assert await refusal(predict(models)) == (Code[code], "not so")
-            del triton.plan["ModelInfer"]
-            await predict(models)
-            assert triton.count("ModelMetadata") == before + 1
-
-    forwarding(test)
+def test_what_a_model_takes_is_asked_once_a_while_and_after_a_refusal(monkeypatch, begin):
+    triton, models = begin()
+    monkeypatch.setattr(forward, "FRESH_SECONDS", PATIENCE_SECONDS)
+    for _ in range(5):
+        predict(models)
+    assert triton.count("ModelMetadata") == 1
+    for code in ("INVALID_ARGUMENT", "NOT_FOUND"):
+        before = triton.count("ModelMetadata")
+        triton.plan["ModelInfer"] = refuse(code, "not so")
+        assert refusal(predict, models) == (Code[code], "not so")
+        del triton.plan["ModelInfer"]
+        predict(models)
+        assert triton.count("ModelMetadata") == before + 1
 
 
-def test_a_model_that_was_loaded_anew_is_seen(monkeypatch):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        monkeypatch.setattr(forward, "FRESH_SECONDS", 0)
-        await predict(models)
-        triton.tensors = [("new", "INT32", [1])]
-        assert (await models.find(ModelSpec("m"))).signature.inputs.keys() == {"new"}
-
-    forwarding(test)
+def test_a_model_that_was_loaded_anew_is_seen(monkeypatch, begin):
+    triton, models = begin()
+    monkeypatch.setattr(forward, "FRESH_SECONDS", 0)
+    predict(models)
+    triton.tensors = [("new", "INT32", [1])]
+    assert models.find(NEWEST).signature.inputs.keys() == {"new"}
 
 
-def test_many_that_wait_ask_once_and_one_who_gives_up_stops_nobody():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        told = asyncio.Event()
+def test_many_that_wait_ask_once(begin):
+    triton, models = begin()
 
-        async def late(request: Any) -> Any:
-            await told.wait()
-            return triton.answer_ModelMetadata(request)
+    def late(request: Any) -> Any:
+        triton.released.wait(PATIENCE_SECONDS)
+        return triton.answer_ModelMetadata(request)
 
-        triton.plan["ModelMetadata"] = late
-        waiting = [asyncio.ensure_future(models.find(ModelSpec("m"))) for _ in range(16)]
-        while not triton.count("ModelMetadata"):
-            await asyncio.sleep(0.01)
-        waiting[0].cancel()
-        await asyncio.sleep(0.01)
-        told.set()
-        found = await asyncio.gather(*waiting, return_exceptions=True)
-        assert isinstance(found[0], asyncio.CancelledError)
-        assert {servable.version for servable in found[1:]} == {2}
-        assert triton.count("ModelMetadata") == 1
+    triton.plan["ModelMetadata"] = late
+    with ThreadPoolExecutor(16) as pool:
+        waiting = [pool.submit(models.find, NEWEST) for _ in range(16)]
+        wait_until(lambda: models._asked[("m", None)]._condition._waiters, "somebody waits for the first")
+        triton.released.set()
+        assert {each.result(PATIENCE_SECONDS).version for each in waiting} == {2}
+    assert triton.count("ModelMetadata") == 1
 
-    forwarding(test)
+
+def test_an_error_is_told_to_all_that_wait(begin):
+    triton, models = begin()
+    triton.plan["ModelMetadata"] = triton.wait
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(models.find, NEWEST) for _ in range(4)]
+        wait_until(lambda: triton.count("ModelMetadata"), "it is asked")
+        triton.released.set()
+        for each in waiting:
+            with pytest.raises(ServingError, match="released"):
+                each.result(PATIENCE_SECONDS)
+    assert not models._asked
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
-def test_codes_and_messages_are_passed_on(code):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        triton.plan["ModelInfer"] = refuse(code.name, "not é\n so")
-        found, text = await refusal(predict(models))
-        assert found is code
-        where = f"Triton at 127.0.0.1:{triton.port}: " if code is Code.UNAVAILABLE else ""
-        assert text == f"{where}not é\n so"
-
-    forwarding(test)
+def test_codes_and_messages_are_passed_on(code, begin):
+    triton, models = begin()
+    triton.plan["ModelInfer"] = refuse(code.name, "not é\n so")
+    found, text = refusal(predict, models)
+    assert found is code
+    where = f"Triton at 127.0.0.1:{triton.port}: " if code is Code.UNAVAILABLE else ""
+    assert text == f"{where}not é\n so"
 
 
 @pytest.mark.parametrize("code", ["NOT_FOUND", "UNAVAILABLE", "INTERNAL"])
 @pytest.mark.parametrize("method", METHODS[:3])
-def test_a_model_that_triton_does_not_have_is_not_found(code, method):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        triton.plan[method] = refuse(code, UNKNOWN)
-        latest = await refusal(predict(models))
-        assert latest == (Code.NOT_FOUND, "Servable not found for request: Latest(m)")
-        specific = await refusal(predict(models, ModelSpec("m", 1)))
-        assert specific == (Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)")
-
-    forwarding(test)
+def test_a_model_that_triton_does_not_have_is_not_found(code, method, begin):
+    triton, models = begin()
+    triton.plan[method] = refuse(code, UNKNOWN)
+    latest = refusal(predict, models)
+    assert latest == (Code.NOT_FOUND, "Servable not found for request: Latest(m)")
+    specific = refusal(predict, models, ModelSpec("m", 1))
+    assert specific == (Code.NOT_FOUND, "Servable not found for request: Specific(m, 1)")
 
 
 @pytest.mark.parametrize("version", [-1, -(2**63), 2**63, 7, 10**30])
-def test_versions_that_there_are_not_are_not_found(version):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        expected = Code.NOT_FOUND, f"Servable not found for request: Specific(m, {version})"
-        assert await refusal(models.find(ModelSpec("m", version))) == expected
-        expected = Code.NOT_FOUND, f"Could not find version {version} of model m"
-        assert await refusal(models.list_versions(ModelSpec("m", version))) == expected
-
-    forwarding(test)
+def test_versions_that_there_are_not_are_not_found(version, begin):
+    _, models = begin()
+    expected = Code.NOT_FOUND, f"Servable not found for request: Specific(m, {version})"
+    assert refusal(models.find, ModelSpec("m", version)) == expected
+    expected = Code.NOT_FOUND, f"Could not find version {version} of model m"
+    assert refusal(models.list_versions, ModelSpec("m", version)) == expected
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b", "\x1b[2J", "n" * 1_000_000])
-def test_names_that_no_model_has_do_not_reach_triton(name):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        for call in (models.find, models.list_versions):
-            assert (await refusal(call(ModelSpec(name))))[0] is Code.NOT_FOUND
-        assert triton.asked == []
-        empty = await refusal(models.find(ModelSpec("")))
-        assert empty == (Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
-
-    forwarding(test)
+def test_names_that_no_model_has_do_not_reach_triton(name, begin):
+    triton, models = begin()
+    for call in (models.find, models.list_versions):
+        assert refusal(call, ModelSpec(name))[0] is Code.NOT_FOUND
+    assert triton.asked == []
+    empty = refusal(models.find, ModelSpec(""))
+    assert empty == (Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
 
 
-def test_the_newest_version_is_tritons_to_choose():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        servable = await models.find(ModelSpec("m"))
-        assert servable.version == 2
-        triton.versions = [2, 3]
-        await servable.predict({"x": ROW}, [], None)
-        assert servable.version == 3
-        assert (await predict(models, ModelSpec("m", 2))).version == 2
-
-    forwarding(test)
+def test_the_newest_version_is_tritons_to_choose(begin):
+    triton, models = begin()
+    servable = models.find(ModelSpec("m"))
+    assert servable.version == 2
+    triton.versions = [2, 3]
+    servable.predict({"x": ROW}, [], Asker())
+    assert servable.version == 3
+    assert (predict(models, ModelSpec("m", 2))).version == 2
 
 
 SOURCES = (
@@ -360,11 +366,9 @@ SOURCES = (
         (ModelSpec("all", 1), 1),
     ],
 )
-def test_labels_and_policies_choose_among_tritons_versions(spec, version):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        assert (await predict(models, spec)).version == version
-
-    forwarding(test, SOURCES)
+def test_labels_and_policies_choose_among_tritons_versions(spec, version, begin):
+    _, models = begin(SOURCES)
+    assert predict(models, spec).version == version
 
 
 @pytest.mark.parametrize(
@@ -382,11 +386,9 @@ def test_labels_and_policies_choose_among_tritons_versions(spec, version):
         (ModelSpec("other"), Code.NOT_FOUND, "Servable not found for request: Latest(other)"),
     ],
 )
-def test_what_is_not_configured_is_not_served(spec, code, said):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        assert await refusal(models.find(spec)) == (code, said)
-
-    forwarding(test, SOURCES)
+def test_what_is_not_configured_is_not_served(spec, code, said, begin):
+    _, models = begin(SOURCES)
+    assert refusal(models.find, spec) == (code, said)
 
 
 ALL = [
@@ -400,80 +402,69 @@ ALL = [
 ]
 
 
-def test_versions_stand_as_the_index_of_the_repository_says():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        assert await models.list_versions(ModelSpec("m")) == ALL
-        assert await models.list_versions(ModelSpec("m", 10)) == ALL[:1]
-        for name in ("never_loaded", "none"):
-            expected = Code.NOT_FOUND, f"Could not find any versions of model {name}"
-            assert await refusal(models.list_versions(ModelSpec(name))) == expected
-        triton.plan["RepositoryIndex"] = refuse("INTERNAL", "the store is away")
-        assert await refusal(models.list_versions(ModelSpec("m"))) == (Code.INTERNAL, "the store is away")
-
-    forwarding(test)
+def test_versions_stand_as_the_index_of_the_repository_says(begin):
+    triton, models = begin()
+    assert models.list_versions(ModelSpec("m")) == ALL
+    assert models.list_versions(ModelSpec("m", 10)) == ALL[:1]
+    for name in ("never_loaded", "none"):
+        expected = Code.NOT_FOUND, f"Could not find any versions of model {name}"
+        assert refusal(models.list_versions, ModelSpec(name)) == expected
+    triton.plan["RepositoryIndex"] = refuse("INTERNAL", "the store is away")
+    assert refusal(models.list_versions, ModelSpec("m")) == (Code.INTERNAL, "the store is away")
 
 
-def test_versions_that_a_policy_leaves_out_are_not_available():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        assert await models.list_versions(ModelSpec("m")) == ALL[:-1]
-        expected = Code.NOT_FOUND, "Could not find version 1 of model m"
-        assert await refusal(models.list_versions(ModelSpec("m", label="stable"))) == expected
-
-    forwarding(test, SOURCES)
+def test_versions_that_a_policy_leaves_out_are_not_available(begin):
+    _, models = begin(SOURCES)
+    assert models.list_versions(ModelSpec("m")) == ALL[:-1]
+    expected = Code.NOT_FOUND, "Could not find version 1 of model m"
+    assert refusal(models.list_versions, ModelSpec("m", label="stable")) == expected
 
 
 @pytest.mark.parametrize(("sources", "versions"), [((), [2, 1]), (SOURCES, [2])])
-def test_who_may_not_see_the_index_is_told_what_is_ready(sources, versions):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
-        triton.plan["RepositoryIndex"] = refuse("UNAVAILABLE", text)
-        expected = [VersionStatus(version, State.AVAILABLE) for version in versions]
-        assert await models.list_versions(ModelSpec("m")) == expected
-        assert await models.list_versions(ModelSpec("m", 2)) == expected[:1]
-        assert (await refusal(models.list_versions(ModelSpec("m", 7))))[0] is Code.NOT_FOUND
-        triton.plan["ModelMetadata"] = refuse("NOT_FOUND", UNKNOWN)
-        assert (await refusal(models.list_versions(ModelSpec("m"))))[0] is Code.NOT_FOUND
-
-    forwarding(test, sources)
+def test_who_may_not_see_the_index_is_told_what_is_ready(sources, versions, begin):
+    triton, models = begin(sources)
+    text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
+    triton.plan["RepositoryIndex"] = refuse("UNAVAILABLE", text)
+    expected = [VersionStatus(version, State.AVAILABLE) for version in versions]
+    assert models.list_versions(ModelSpec("m")) == expected
+    assert models.list_versions(ModelSpec("m", 2)) == expected[:1]
+    assert refusal(models.list_versions, ModelSpec("m", 7))[0] is Code.NOT_FOUND
+    triton.plan["ModelMetadata"] = refuse("NOT_FOUND", UNKNOWN)
+    assert refusal(models.list_versions, ModelSpec("m"))[0] is Code.NOT_FOUND
 
 
-def test_a_deadline_goes_with_the_request():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        await predict(models, seconds=PATIENCE_SECONDS)
-        assert 0 < triton.seconds[-1] <= PATIENCE_SECONDS + 1  # gRPC rounds up
-        await predict(models)
-        assert triton.seconds[-1] is None
-        triton.plan["ModelInfer"] = wait_forever
-        for seconds in (0.2, 0.0, -1.0):
-            assert (await refusal(predict(models, seconds=seconds)))[0] is Code.DEADLINE_EXCEEDED
-        await triton.given_up.wait()
-
-    forwarding(test)
+def test_a_deadline_goes_with_the_request(begin):
+    triton, models = begin()
+    predict(models, NEWEST, Asker(PATIENCE_SECONDS))
+    assert 0 < triton.seconds[-1] <= PATIENCE_SECONDS + 1  # gRPC rounds up
+    predict(models)
+    assert triton.seconds[-1] > 1e9
+    triton.plan["ModelInfer"] = triton.wait
+    for seconds in (0.2, 0.0, -1.0):
+        assert refusal(predict, models, NEWEST, Asker(seconds))[0] is Code.DEADLINE_EXCEEDED
 
 
-def test_who_gives_up_has_triton_give_up():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        triton.plan["ModelInfer"] = wait_forever
-        task = asyncio.ensure_future(predict(models))
-        while not triton.count("ModelInfer"):
-            await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await triton.given_up.wait()
+def test_who_gives_up_has_triton_give_up(begin):
+    triton, models = begin()
+    triton.plan["ModelInfer"] = triton.wait
+    asker = Asker()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(predict, models, NEWEST, asker)
+        wait_until(lambda: triton.count("ModelInfer"), "it is asked")
+        asker.give_up()
+        with pytest.raises(ServingError, match="given up") as raised:
+            waiting.result(PATIENCE_SECONDS)
+    assert raised.value.code is Code.CANCELLED
+    wait_until(lambda: "ModelInfer" in triton.ended, "Triton hears of it")
 
-    forwarding(test)
 
-
-def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        monkeypatch.setattr(forward, "ASK_SECONDS", 0.2)
-        triton.plan["ModelConfig"] = wait_forever
-        code, text = await refusal(models.find(ModelSpec("m")))
-        assert code is Code.UNAVAILABLE
-        assert text == f"Triton at 127.0.0.1:{triton.port}: expected ModelConfig to be answered in 0.2 s"
-
-    forwarding(test)
+def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch, begin):
+    triton, models = begin()
+    monkeypatch.setattr(forward, "ASK_SECONDS", 0.2)
+    triton.plan["ModelConfig"] = triton.wait
+    code, text = refusal(models.find, ModelSpec("m"))
+    assert code is Code.UNAVAILABLE
+    assert text == f"Triton at 127.0.0.1:{triton.port}: expected ModelConfig to be answered in 0.2 s"
 
 
 @pytest.mark.parametrize(
@@ -489,50 +480,45 @@ def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch):
     ],
     ids=str,
 )
-def test_answers_that_are_none_are_an_error(change):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        def answer(_: Any) -> Any:
-            output = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
-            contents = change.get("contents", ROW.tobytes())
-            return service_pb2.ModelInferResponse(
-                model_version=change.get("version", "2"),
-                outputs=[{key: change.get(key, value) for key, value in output.items()}],
-                raw_output_contents=[] if contents is None else [contents],
-            )
+def test_answers_that_are_none_are_an_error(change, begin):
+    triton, models = begin()
 
-        triton.plan["ModelInfer"] = answer
-        code, text = await refusal(predict(models))
-        assert code is Code.INTERNAL
-        assert "model 'm': expected outputs of its types and shapes from Triton" in text
+    def answer(_: Any) -> Any:
+        output = {"name": "x", "datatype": "FP32", "shape": [1, 2]}
+        contents = change.get("contents", ROW.tobytes())
+        return service_pb2.ModelInferResponse(
+            model_version=change.get("version", "2"),
+            outputs=[{key: change.get(key, value) for key, value in output.items()}],
+            raw_output_contents=[] if contents is None else [contents],
+        )
 
-    forwarding(test)
-
-
-def test_a_triton_that_was_away_is_asked_again():
-    async def test(triton: Triton, models: TritonModels) -> None:
-        await predict(models)
-        await triton.stop()
-        for call in (predict(models), models.find(ModelSpec("m", 1)), models.list_versions(ModelSpec("m"))):
-            code, text = await refusal(call)
-            assert code is Code.UNAVAILABLE
-            assert text.startswith(f"Triton at 127.0.0.1:{triton.port}: ")
-        await triton.start()
-        while True:
-            try:
-                await predict(models)
-                break
-            except ServingError as error:
-                assert error.code is Code.UNAVAILABLE  # noqa: PT017  until it is back
-                await asyncio.sleep(0.05)
-
-    forwarding(test)
+    triton.plan["ModelInfer"] = answer
+    code, text = refusal(predict, models)
+    assert code is Code.INTERNAL
+    assert "model 'm': expected outputs of its types and shapes from Triton" in text
 
 
-def test_many_models_do_not_fill_the_memory(monkeypatch):
-    async def test(triton: Triton, models: TritonModels) -> None:
-        monkeypatch.setattr(forward, "_MOST_KNOWN", 10)
-        for number in range(35):
-            await predict(models, ModelSpec(f"model{number}"))
-        assert len(models._known) <= 10
+def test_a_triton_that_was_away_is_asked_again(begin):
+    triton, models = begin()
+    predict(models)
+    triton.stop()
+    for call in (models.find, models.list_versions, lambda spec: predict(models, spec)):
+        code, text = refusal(call, ModelSpec("m", 1))
+        assert code is Code.UNAVAILABLE
+        assert text.startswith(f"Triton at 127.0.0.1:{triton.port}: ")
+    triton.start()
+    while True:
+        try:
+            predict(models)
+            break
+        except ServingError as error:
+            assert error.code is Code.UNAVAILABLE  # noqa: PT017  until it is back
+            time.sleep(0.05)
 
-    forwarding(test)
+
+def test_many_models_do_not_fill_the_memory(monkeypatch, begin):
+    _, models = begin()
+    monkeypatch.setattr(forward, "_MOST_KNOWN", 10)
+    for number in range(35):
+        predict(models, ModelSpec(f"model{number}"))
+    assert len(models._known) <= 10
