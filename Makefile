@@ -167,6 +167,8 @@ proto: .venv/python
 .venv/tensorflow: .venv/dev
 	@$(PYTHON) -m venv $@
 	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,dev,tensorflow]'
+	@# Without its dependencies: it would bring tensorflow beside tensorflow-cpu.
+	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 
 clean:
 	rm -rf .venv .cache build dist backend/*.egg-info popef/build popef/*.egg-info model_repository/*/1/*.popef
