@@ -1,0 +1,333 @@
+"""REST: the paths, errors and headers of TensorFlow Serving's HTTP server (model_servers/http_server.cc and
+http_rest_api_handler.cc), as an aiohttp application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from commands.tfserving.check import answer
+from commands.tfserving.dtypes import BY_NUMBER
+from commands.tfserving.errors import Code, ServingError, as_serving_error
+from commands.tfserving.json_answers import write_predictions
+from commands.tfserving.json_tensors import parse_predict
+from commands.tfserving.metrics import Counters
+from commands.tfserving.models import Models, ModelSpec, Signature, VersionStatus
+from commands.tfserving.rest_bodies import BodyError, BodyReader
+from commands.tfserving.rest_calls import RestCall, Threads
+from commands.tfserving.settings import MOST_CALLS, Settings
+from commands.tfserving.signatures import describe_signature
+from popef.text import escape
+
+_T = TypeVar("_T")
+_KEEP_ALIVE_SECONDS = 120
+"""For a connection without a request, or one whose headers do not come to an end."""
+_MOST_ERROR = 2000
+"""Characters of an error."""
+_MOST_VERSION = (1 << 63) - 1
+_SERVED = re.compile(r"/v1/.*", re.IGNORECASE | re.ASCII)
+_WHICH = r"(?:/versions/(?P<version>\d+)|/labels/(?P<label>[^/:]+))?"
+_METHOD = re.compile(
+    rf"/v1/models/(?P<name>[^/:]+){_WHICH}:(?P<method>classify|regress|predict)", re.IGNORECASE | re.ASCII
+)
+_RESOURCE = re.compile(
+    rf"/v1/models(?:/(?P<name>[^/:]+))?{_WHICH}(?:/(?P<metadata>metadata))?", re.IGNORECASE | re.ASCII
+)
+_ORIGIN = re.compile(r"https?://")
+_STATUS = {
+    Code.OK: 200,
+    Code.CANCELLED: 499,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 429,
+    Code.FAILED_PRECONDITION: 400,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.UNAVAILABLE: 503,
+    Code.UNAUTHENTICATED: 401,
+}
+"""All others: 500."""
+_JSON = {"Content-Type": "application/json"}
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "POST, GET",
+    "Access-Control-Allow-Headers": "Content-Type",
+}
+_NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><h1>Not Found</h1></body></html>"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What requests may take: bytes of a body, gzip undone, and of all that are held; seconds for a body to
+    come; requests under way."""
+
+    body_bytes: int = 64 << 20
+    all_bodies_bytes: int = 1 << 30
+    body_seconds: float = 60.0
+    calls: int = MOST_CALLS
+
+
+_LIMITS = Limits()
+
+
+def make_application(
+    models: Models, settings: Settings, counters: Counters, limits: Limits = _LIMITS
+) -> web.Application:
+    """The application that serves `models`, and the metrics."""
+    service = _Service(models, settings, counters, limits)
+
+    # No router: paths are told apart before they are decoded, as there, where %2F is no part of the path.
+    @web.middleware
+    async def serve(request: web.Request, handler: Handler) -> web.StreamResponse:  # noqa: ARG001
+        if settings.metrics_path and request.raw_path.split("?")[0] == settings.metrics_path:
+            return _write_metrics(request.raw_path, settings.metrics_path, counters)
+        if not _SERVED.fullmatch(request.raw_path):
+            return web.Response(status=404, body=_NOT_FOUND, content_type="text/html")
+        response = _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
+        if settings.cors:
+            response.headers.update(_CORS)
+        return response
+
+    application = web.Application(middlewares=[serve])
+    application.on_cleanup.append(service.close)
+    return application
+
+
+def make_runner(application: web.Application, stop_seconds: float = 30.0) -> web.AppRunner:
+    """What runs the application; `stop_seconds` are for the requests under way when it is cleaned up. A
+    client that goes away has its request cancelled; bodies come as they were sent, because `rest_bodies`
+    decompresses them within bounds."""
+    return web.AppRunner(
+        application,
+        access_log=None,
+        auto_decompress=False,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEP_ALIVE_SECONDS,
+        shutdown_timeout=stop_seconds,
+    )
+
+
+def _write_metrics(path: str, expected: str, counters: Counters) -> web.Response:
+    if path != expected:
+        return web.Response(
+            status=400, text=f"Unexpected path: {escape(path, _MOST_ERROR)}. Should be {expected}"
+        )
+    return web.Response(body=counters.write_page(), content_type="text/plain")
+
+
+def _preflight(request: web.Request) -> web.Response:
+    """What a browser asks before a page may send a request to another origin."""
+    if _ORIGIN.search(request.headers.get("Origin", "")):
+        return web.Response()
+    return _write_error(Code.FAILED_PRECONDITION, "Origin header is missing in CORS preflight")
+
+
+def _write_error(code: Code, message: str, status: int | None = None) -> web.Response:
+    text = json.dumps({"error": escape(message, _MOST_ERROR)}, ensure_ascii=False, indent=4)
+    return web.Response(
+        status=_STATUS.get(code, 500) if status is None else status,
+        body=text.encode("utf-8", "backslashreplace"),
+        headers=_JSON,
+    )
+
+
+class _Service:
+    def __init__(self, models: Models, settings: Settings, counters: Counters, limits: Limits) -> None:
+        self._models = models
+        self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
+        self._threads = Threads(self._seconds)
+        self._parsing = threading.Lock()
+        self._observe = counters.observe
+        self._most_calls = limits.calls
+        self._calls = 0
+        self._bodies = BodyReader(limits.body_bytes, limits.all_bodies_bytes, limits.body_seconds)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """The answer to a request below /v1/, an error too."""
+        self._calls += 1
+        try:
+            return await self._dispatch(request)
+        except BodyError as error:
+            return _write_error(error.code, str(error), error.status)
+        except Exception as error:  # noqa: BLE001  whatever it is, the request gets its answer
+            found = as_serving_error(error)
+            return _write_error(found.code, str(found))
+        finally:
+            self._calls -= 1
+
+    async def _dispatch(self, request: web.Request) -> web.Response:
+        if self._calls > self._most_calls:
+            raise ServingError(
+                Code.RESOURCE_EXHAUSTED, f"{self._most_calls} requests are under way; try again later"
+            )
+        match = _match(request)
+        if match is None:
+            raise _malformed(request)
+        spec = _read_spec(match)
+        if request.method == "POST":
+            return await self._post(request, match["method"], spec)
+        return await self._get(match["metadata"], spec)
+
+    async def _post(self, request: web.Request, method: str, spec: ModelSpec) -> web.Response:
+        # The paths do not mind case, the methods do.
+        if method == "predict":
+            return await self._observed("Predict", spec.name, self._predict(request, spec))
+        if method in ("classify", "regress"):
+            raise ServingError(
+                Code.UNIMPLEMENTED, f"{method.capitalize()} is not served by poplar-triton; predict is"
+            )
+        raise _malformed(request)
+
+    async def _get(self, metadata: str | None, spec: ModelSpec) -> web.Response:
+        if not spec.name:
+            raise ServingError(Code.INVALID_ARGUMENT, "Missing model name in request.")
+        if metadata == "metadata":
+            return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
+        return _write_json(_describe_versions(await self._run(lambda _: self._models.list_versions(spec))))
+
+    async def _observed(self, api: str, model: str, work: Awaitable[web.Response]) -> web.Response:
+        """Do the work of a request, and count it."""
+        start = time.perf_counter()
+        code = Code.CANCELLED
+        try:
+            response = await work
+            code = Code.OK
+            return response
+        except Exception as error:
+            code = error.code if isinstance(error, BodyError) else as_serving_error(error).code
+            raise
+        finally:
+            self._observe(model, api, "REST", code, time.perf_counter() - start)
+
+    async def _predict(self, request: web.Request, spec: ModelSpec) -> web.Response:
+        async with self._bodies.read(request) as body:
+            return web.Response(body=await self._run(partial(self._compute, body, spec)), headers=_JSON)
+
+    def _compute(self, body: bytearray, spec: ModelSpec, call: RestCall) -> bytes:
+        if not call.is_wanted():
+            raise ServingError(Code.CANCELLED, "nobody waits for the answer")
+        servable = self._models.find(spec)
+        # One at a time: Python reads no two at once, and what they become is many times their size.
+        with self._parsing:
+            format, signature, inputs = parse_predict(body, servable.signature)
+        _, outputs = answer(self._models, replace(spec, signature=signature), inputs, (), call)
+        return write_predictions(outputs, format)
+
+    async def _read_metadata(self, spec: ModelSpec) -> web.Response:
+        servable = await self._run(lambda _: self._models.find(spec))
+        return _write_json(
+            {
+                "model_spec": {
+                    "name": servable.name,
+                    "signature_name": "",
+                    "version": str(servable.version),
+                },
+                "metadata": {"signature_def": {"signature_def": _describe_signatures(servable.signature)}},
+            }
+        )
+
+    async def _run(self, work: Callable[[RestCall], _T]) -> _T:
+        try:
+            return await self._threads.run(work)
+        except asyncio.TimeoutError:
+            raise ServingError(
+                Code.DEADLINE_EXCEEDED,
+                f"no answer within the {self._seconds:g} s of --rest_api_timeout_in_ms; ask for fewer rows",
+            ) from None
+
+    async def close(self, _: web.Application) -> None:
+        """End the threads."""
+        self._threads.close()
+
+
+def _match(request: web.Request) -> re.Match[str] | None:
+    pattern = {"POST": _METHOD, "GET": _RESOURCE}.get(request.method)
+    return None if pattern is None else pattern.fullmatch(request.raw_path)
+
+
+def _malformed(request: web.Request) -> ServingError:
+    return ServingError(Code.INVALID_ARGUMENT, f"Malformed request: {request.method} {request.raw_path}")
+
+
+def _read_spec(match: re.Match[str]) -> ModelSpec:
+    version, label = match["version"], match["label"]
+    return ModelSpec(
+        _unquote(match["name"] or "", "model name"),
+        None if version is None else _read_version(version),
+        None if label is None else _unquote(label, "model version label"),
+    )
+
+
+def _unquote(text: str, what: str) -> str:
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        raise ServingError(Code.INVALID_ARGUMENT, f"Failed to decode {what}:{text}") from None
+
+
+def _read_version(digits: str) -> int:
+    # Python itself refuses to read thousands of digits.
+    if len(digits.lstrip("0")) > len(str(_MOST_VERSION)) or int(digits) > _MOST_VERSION:
+        raise ServingError(Code.INVALID_ARGUMENT, f"Failed to convert version: {digits} to numeric.")
+    return int(digits)
+
+
+def _write_json(document: object) -> web.Response:
+    text = json.dumps(document, ensure_ascii=False, indent=1)
+    return web.Response(body=text.encode("utf-8", "backslashreplace"), headers=_JSON)
+
+
+def _describe_versions(versions: Sequence[VersionStatus]) -> dict[str, Any]:
+    return {
+        "model_version_status": [
+            {
+                "version": str(each.version),
+                "state": each.state.name,
+                "status": {"error_code": each.code.name, "error_message": each.message},
+            }
+            for each in versions
+        ]
+    }
+
+
+def _describe_signatures(signature: Signature) -> dict[str, Any]:
+    """protobuf's JSON of a SignatureDefMap, under the real messages' names of fields."""
+    return {
+        name: {
+            "inputs": _describe_tensors(each.inputs),
+            "outputs": _describe_tensors(each.outputs),
+            "method_name": each.method_name,
+            "defaults": {},
+        }
+        for name, each in describe_signature(signature).signature_def.items()
+    }
+
+
+def _describe_tensors(infos: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {
+            "dtype": BY_NUMBER[info.dtype].name,
+            "tensor_shape": {
+                "dim": [{"size": str(dim.size), "name": dim.name} for dim in info.tensor_shape.dim],
+                "unknown_rank": info.tensor_shape.unknown_rank,
+            },
+            "name": info.name,
+        }
+        for name, info in infos.items()
+    }

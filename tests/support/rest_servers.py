@@ -1,0 +1,184 @@
+"""The REST application on a port of its own, in front of models that say what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import json
+import multiprocessing
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+from commands.tfserving.errors import Code, ServingError
+from commands.tfserving.metrics import Counters, make_memory
+from commands.tfserving.models import (
+    Array,
+    Call,
+    ModelSpec,
+    Servable,
+    Signature,
+    State,
+    TensorSpec,
+    VersionStatus,
+)
+from commands.tfserving.rest import Limits, make_application, make_runner
+from commands.tfserving.settings import Settings
+
+FLOATS = Signature(
+    {"x": TensorSpec(np.dtype(np.float32), (-1,))}, {"y": TensorSpec(np.dtype(np.float32), (-1,))}
+)
+NAMES = "a", "b"
+SEVERAL = Signature(
+    {name: TensorSpec(np.dtype(np.int32), (-1, 2)) for name in NAMES},
+    {name: TensorSpec(np.dtype(np.int32), (-1, 2)) for name in NAMES},
+)
+SECONDS = 30
+
+
+@dataclass
+class FakeServable:
+    """A model that gives its inputs back, y for x: half of it and two more."""
+
+    name: str
+    version: int
+    signature: Signature
+    error: Exception | None = None
+    is_stuck: bool = False
+    started: threading.Event = field(default_factory=threading.Event)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    seconds: float | None = None
+
+    def predict(self, inputs: Mapping[str, Array], outputs: Sequence[str], call: Call) -> dict[str, Array]:
+        self.seconds = call.seconds_left()
+        self.started.set()
+        if self.error is not None:
+            raise self.error
+        if self.is_stuck:
+            call.when_given_up(self.cancelled.set)
+            assert self.cancelled.wait(SECONDS)
+            raise ServingError(Code.CANCELLED, "given up")
+        if "x" in inputs:
+            return {"y": inputs["x"] / 2 + 2}
+        return dict(inputs)
+
+
+@dataclass
+class FakeModels:
+    """Models by name, each with versions, the newest first; `labels` are those of all."""
+
+    versions: dict[str, list[FakeServable]]
+    labels: dict[str, int] = field(default_factory=dict)
+
+    def find(self, spec: ModelSpec) -> Servable:
+        return self._find(spec)
+
+    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+        if spec.name not in self.versions:
+            raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {spec.name}")
+        is_chosen = spec.version is not None or spec.label is not None
+        found = [self._find(spec)] if is_chosen else self.versions[spec.name]
+        return [VersionStatus(each.version, State.AVAILABLE) for each in found]
+
+    def _find(self, spec: ModelSpec) -> FakeServable:
+        if spec.label is not None and spec.label not in self.labels:
+            raise ServingError(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.label}")
+        version = spec.version if spec.label is None else self.labels[spec.label]
+        for servable in self.versions.get(spec.name, ()):
+            if version in (None, servable.version):
+                return servable
+        raise ServingError(Code.NOT_FOUND, f"Servable not found for request: {spec.name}")
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        (text,) = self.document.values()
+        assert list(self.document) == ["error"]
+        return str(text)
+
+
+@dataclass
+class RestServer:
+    """A running application."""
+
+    port: int
+    counters: Counters
+
+    def ask(
+        self, method: str, path: str, body: bytes | str | None = None, headers: Mapping[str, str] = {}
+    ) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=SECONDS)
+        try:
+            connection.request(method, path, body.encode() if isinstance(body, str) else body, dict(headers))
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.headers), response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Answer:
+        return self.ask("GET", path)
+
+    def post(self, path: str, document: object) -> Answer:
+        return self.ask("POST", path, json.dumps(document))
+
+    def post_gzip(self, path: str, body: bytes) -> Answer:
+        return self.ask("POST", path, gzip.compress(body), {"Content-Encoding": "gzip"})
+
+    def count(self, line: str) -> float:
+        """A series of the metrics."""
+        for found in self.counters.write_page().decode().splitlines():
+            name, _, value = found.rpartition(" ")
+            if name == line:
+                return float(value)
+        return 0
+
+
+@contextmanager
+def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> Iterator[RestServer]:
+    """A server of `models`; `settings` are fields of Settings."""
+    ready, ports = threading.Event(), []
+    names = list(models.versions)
+    counters = Counters(make_memory(multiprocessing.get_context("spawn"), names, 1), names, 1)
+    stop: list[Any] = []
+
+    async def run() -> None:
+        application = make_application(
+            models, Settings(sources=(), **settings), counters, *([] if limits is None else [limits])
+        )
+        runner = make_runner(application)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        ports.append(runner.addresses[0][1])
+        end = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        stop.append(lambda: loop.call_soon_threadsafe(end.set))
+        ready.set()
+        await end.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=asyncio.run, args=(run(),), daemon=True)
+    thread.start()
+    assert ready.wait(SECONDS)
+    try:
+        yield RestServer(ports[0], counters)
+    finally:
+        stop[0]()
+        thread.join(SECONDS)
+        assert not thread.is_alive()
