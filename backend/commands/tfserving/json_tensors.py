@@ -12,6 +12,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain
@@ -36,6 +37,9 @@ BASE64 = "b64"
 _BASE64_GROUP = 4
 _INFINITY, _MINUS_INFINITY = float("inf"), float("-inf")
 _CONSTANTS = {"NaN": float("nan"), "Infinity": _INFINITY, "-Infinity": _MINUS_INFINITY}
+_SHORT_CONSTANT = re.compile(r"-?Inf(?!inity)|-NaN")
+_STRING_OR_CONSTANT = re.compile(r'"[^"]*"?|-?Inf(?!inity)|-NaN')
+_LONG_NAMES = {"Inf": "Infinity", "-Inf": "-Infinity", "-NaN": "NaN"}
 _TOO_BIG = "JSON Parse error: Number too big to be stored in double."
 _ACCEPTED: dict[str, frozenset[type]] = {
     "f": frozenset((int, float)),
@@ -182,6 +186,8 @@ def _decode(text: str, start: int) -> Any:
     try:
         return _DECODER.raw_decode(text, start)[0]
     except json.JSONDecodeError as error:
+        if _SHORT_CONSTANT.match(text, error.pos):
+            return _decode(_spell_out(text), start)
         reason = next((ours for theirs, ours in _PARSE_ERRORS if error.msg.startswith(theirs)), error.msg)
         raise _parse_error(reason, len(text[: error.pos].encode())) from None
     except RecursionError:
@@ -190,6 +196,19 @@ def _decode(text: str, start: int) -> Any:
         ) from None
     except ValueError:  # thousands of digits, which Python does not read
         raise refuse(_TOO_BIG) from None
+
+
+def _spell_out(text: str) -> str:
+    """RapidJSON reads Inf, -Inf and -NaN too, Python's json the long names only."""
+    # As long as `text`, and no quote in a string any more.
+    masked = re.sub(r"\\.", "__", text, flags=re.DOTALL)
+    parts = []
+    end = 0
+    for found in _STRING_OR_CONSTANT.finditer(masked):
+        if found[0] in _LONG_NAMES:
+            parts += [text[end : found.start()], _LONG_NAMES[found[0]]]
+            end = found.end()
+    return "".join((*parts, text[end:]))
 
 
 def _refuse_half_pairs(document: object) -> None:
