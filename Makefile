@@ -146,17 +146,17 @@ proto: .venv/python
 # nvidia-pytriton pins numpy<2, which has no wheels for Python 3.13: there it goes in without its dependencies.
 .venv/server: .venv/python pyproject.toml setup.py popef/pyproject.toml popef/VERSION $(wildcard backend/simipu/kernels/*.[ch]) backend/simipu/kernels/build.py
 	@echo "installing the project and the embedded Triton server"
-	@$(PIP) --editable ./popef --editable '.[server]'
+	@$(PIP) --editable ./popef --editable '.[server,tfserving]'
 	@$(BIN)/python -c 'import importlib.util as u; raise SystemExit(u.find_spec("pytriton") is None)' || $(PIP) --no-deps nvidia-pytriton==0.7.0
 	@touch $@
 
 .venv/dev: .venv/server
 	@echo "installing the tools of the tests"
-	@$(PIP) --editable ./popef --editable '.[server,dev]'
+	@$(PIP) --editable ./popef --editable '.[server,tfserving,dev]'
 	@touch $@
 
 .venv/deploy: .venv/dev
-	@$(PIP) --editable ./popef --editable '.[server,dev,deploy]'
+	@$(PIP) --editable ./popef --editable '.[server,tfserving,dev,deploy]'
 	@touch $@
 
 # An environment of its own, as for the audit: what packs is not what is packed.
@@ -166,7 +166,7 @@ proto: .venv/python
 
 .venv/tensorflow: .venv/dev
 	@$(PYTHON) -m venv $@
-	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,dev,tensorflow]'
+	@$@/bin/pip install --quiet --disable-pip-version-check --editable ./popef --editable '.[server,tfserving,dev,tensorflow]'
 	@# Without its dependencies: it would bring tensorflow beside tensorflow-cpu.
 	@$@/bin/pip install --quiet --disable-pip-version-check --no-deps tensorflow-serving-api==2.21.0
 

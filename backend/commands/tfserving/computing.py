@@ -1,8 +1,8 @@
 """Requests into runs: one instance of a model computes for every thread that asks.
 
-The thread whose request comes first runs it, and with it what others have left in the queue meanwhile,
-where the configuration has Triton join requests (dynamic_batching); then the next in the queue takes over. So a
-lone request is computed where it is, and no thread is woken for it.
+The thread whose request comes first runs it, and with it what others have left in the queue meanwhile, where
+the configuration has Triton join requests (dynamic_batching); then the next in the queue takes over. A lone
+request is computed where it is: no other thread is woken for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import Call
 
 QUICK_SECONDS = 0.0005
-"""A run that takes longer does so without the interpreter, for the better part: other calls may be worked at."""
+"""A longer run is, for the better part, none of the interpreter's time: others may work at their calls."""
 _CODES = {"INVALID_ARG": Code.INVALID_ARGUMENT}
 """Of Triton's codes that are called otherwise."""
 

@@ -66,7 +66,8 @@ class GrpcCall:
 def make_handlers(
     models: Models, observe: Observe, is_serving: Callable[[], bool], threads: Threads, *, as_content: bool
 ) -> list[grpc.GenericRpcHandler]:
-    """What a server answers whose calls are on `threads`. `as_content`: outputs as tensor_content instead of typed values."""
+    """What a server answers whose calls are on `threads`. `as_content`: outputs as tensor_content instead of
+    typed values."""
     service = _Service(models, threads, as_content)
     prediction = {
         "Predict": _method(service.predict, messages.PredictRequest, "Predict", observe),

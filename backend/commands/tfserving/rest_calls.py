@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -40,6 +41,10 @@ class RestCall:
                 self._callbacks.append(callback)
                 return
         callback()
+
+    def waiting(self) -> AbstractContextManager[None]:
+        """See Call."""
+        return nullcontext()
 
     def give_up(self) -> None:
         """Nobody waits any longer."""

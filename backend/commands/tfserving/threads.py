@@ -11,7 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 AT_WORK = 2
@@ -42,7 +42,12 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See concurrent.futures.Executor; what waits is done."""
+        """See concurrent.futures.Executor."""
+        with suppress(queue.Empty):
+            while cancel_futures:
+                task = self._tasks.get_nowait()
+                if task is not None:
+                    task[0].cancel()
         with self._lock:
             threads = list(self._threads)
         for _ in threads:
