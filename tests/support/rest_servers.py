@@ -75,10 +75,10 @@ class FakeModels:
     versions: dict[str, list[FakeServable]]
     labels: dict[str, int] = field(default_factory=dict)
 
-    def find(self, spec: ModelSpec) -> Servable:
+    def find(self, spec: ModelSpec, _: Call) -> Servable:
         return self._find(spec)
 
-    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec, _: Call) -> list[VersionStatus]:
         if spec.name not in self.versions:
             raise ServingError(Code.NOT_FOUND, f"Could not find any versions of model {spec.name}")
         is_chosen = spec.version is not None or spec.label is not None

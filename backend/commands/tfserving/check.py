@@ -39,7 +39,7 @@ def answer(
 ) -> tuple[Servable, dict[str, Array]]:
     """The model that a request is for, and its outputs: those in `output_filter`, all for none. ServingError
     for a request that the model does not take, or what the model says."""
-    servable = models.find(spec)
+    servable = models.find(spec, call)
     signature = find_signature(servable, spec)
     check_inputs(signature, inputs.keys())
     check_outputs(signature, output_filter)

@@ -84,7 +84,7 @@ class TritonModels:
         """Close the channel; what is under way is cancelled."""
         self._calls.close()
 
-    def find(self, spec: ModelSpec) -> ForwardedServable:
+    def find(self, spec: ModelSpec, call: Call) -> ForwardedServable:
         """See Models."""
         source, version = self._resolve(spec)
         key = spec.name, version
@@ -96,7 +96,7 @@ class TritonModels:
                 raise not_served(spec, version) from None
         return ForwardedServable(self, self._calls, key, known)
 
-    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec, call: Call) -> list[VersionStatus]:
         """See Models."""
         try:
             source, version = self._resolve(spec)

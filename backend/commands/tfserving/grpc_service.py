@@ -93,7 +93,8 @@ class _Service:
     def predict(self, request: messages.PredictRequest, context: Context) -> messages.PredictResponse:
         """Predict."""
         spec = _read_spec(request)
-        servable = self._models.find(spec)
+        call = GrpcCall(context, self._threads)
+        servable = self._models.find(spec, call)
         signature = find_signature(servable, spec)
         given = request.inputs
         check_inputs(signature, given)
@@ -109,7 +110,7 @@ class _Service:
                 wire.read_shape(name, tensor),
                 partial(wire.read_values, name, tensor, dtype),
             )
-        outputs = servable.predict(inputs, wanted, GrpcCall(context, self._threads))
+        outputs = servable.predict(inputs, wanted, call)
         response = messages.PredictResponse()
         _write_spec(response.model_spec, servable)
         response.model_spec.signature_name = DEFAULT_SIGNATURE
@@ -118,7 +119,7 @@ class _Service:
         return response
 
     def read_metadata(
-        self, request: messages.GetModelMetadataRequest, _: Context
+        self, request: messages.GetModelMetadataRequest, context: Context
     ) -> messages.GetModelMetadataResponse:
         """GetModelMetadata."""
         spec = _read_spec(request)
@@ -129,7 +130,7 @@ class _Service:
         for field in request.metadata_field:
             if field != _SIGNATURE_DEF:
                 raise ServingError(Code.INVALID_ARGUMENT, f"Metadata field {field} is not supported")
-        servable = self._models.find(spec)
+        servable = self._models.find(spec, GrpcCall(context, self._threads))
         response = messages.GetModelMetadataResponse()
         _write_spec(response.model_spec, servable)
         packed = response.metadata[_SIGNATURE_DEF]
@@ -138,11 +139,12 @@ class _Service:
         return response
 
     def read_status(
-        self, request: messages.GetModelStatusRequest, _: Context
+        self, request: messages.GetModelStatusRequest, context: Context
     ) -> messages.GetModelStatusResponse:
         """GetModelStatus."""
         response = messages.GetModelStatusResponse()
-        for found in self._models.list_versions(_read_spec(request)):
+        call = GrpcCall(context, self._threads)
+        for found in self._models.list_versions(_read_spec(request), call):
             response.model_version_status.add(
                 version=found.version,
                 state=found.state,

@@ -144,7 +144,7 @@ class LocalModels:
         self._models = {source.name: _Model(source) for source in sources}
         self._closing: list[threading.Thread] = []
 
-    def find(self, spec: ModelSpec) -> LocalServable:
+    def find(self, spec: ModelSpec, _: Call) -> LocalServable:
         """See Models."""
         model = self._models.get(spec.name)
         if model is None:
@@ -155,7 +155,7 @@ class LocalModels:
             raise not_served(spec, version)
         return servable
 
-    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec, _: Call) -> list[VersionStatus]:
         """See Models."""
         model = self._models.get(spec.name)
         if model is None:

@@ -112,9 +112,9 @@ class Servable(Protocol):
 class Models(Protocol):
     """All models that are served. Threads may use it at the same time."""
 
-    def find(self, spec: ModelSpec) -> Servable:
+    def find(self, spec: ModelSpec, call: Call, /) -> Servable:
         """The version that a request is for; ServingError, NOT_FOUND, where there is none."""
 
-    def list_versions(self, spec: ModelSpec) -> list[VersionStatus]:
+    def list_versions(self, spec: ModelSpec, call: Call, /) -> list[VersionStatus]:
         """How the versions of a model stand, the newest first; only the one that `spec` chooses, if it does.
         ServingError, NOT_FOUND, where there is none."""

@@ -199,7 +199,9 @@ class _Service:
             raise ServingError(Code.INVALID_ARGUMENT, "Missing model name in request.")
         if metadata == "metadata":
             return await self._observed("GetModelMetadata", spec.name, self._read_metadata(spec))
-        return _write_json(_describe_versions(await self._run(lambda _: self._models.list_versions(spec))))
+        return _write_json(
+            _describe_versions(await self._run(lambda call: self._models.list_versions(spec, call)))
+        )
 
     async def _observed(self, api: str, model: str, work: Awaitable[web.Response]) -> web.Response:
         """Do the work of a request, and count it."""
@@ -222,7 +224,7 @@ class _Service:
     def _compute(self, body: bytearray, spec: ModelSpec, call: RestCall) -> bytes:
         if not call.is_wanted():
             raise ServingError(Code.CANCELLED, "nobody waits for the answer")
-        servable = self._models.find(spec)
+        servable = self._models.find(spec, call)
         # One at a time: Python reads no two at once, and what they become is many times their size.
         with self._parsing:
             format, signature, inputs = parse_predict(body, servable.signature)
@@ -230,7 +232,7 @@ class _Service:
         return write_predictions(outputs, format)
 
     async def _read_metadata(self, spec: ModelSpec) -> web.Response:
-        servable = await self._run(lambda _: self._models.find(spec))
+        servable = await self._run(lambda call: self._models.find(spec, call))
         return _write_json(
             {
                 "model_spec": {
