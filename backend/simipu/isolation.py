@@ -254,7 +254,7 @@ def serve(descriptor: int) -> None:
     handler.setFormatter(LineFormatter("simipu"))
     logging.basicConfig(handlers=[handler])
     connection: Connection[Any, Any] = Connection(descriptor)
-    threading.Thread(target=_follow_parent, args=[descriptor], daemon=True).start()
+    threading.Thread(target=follow_parent, args=[descriptor], daemon=True).start()
     graph: ComputedGraph | None = None
     memory_bytes = 0
     with suppress(*_LOST):
@@ -290,7 +290,7 @@ def _open_here(
         return ReferenceGraph(lower_program(source, weights, options, numerics, KernelUse.NONE))
 
 
-def _follow_parent(descriptor: int) -> None:
+def follow_parent(descriptor: int) -> None:
     """End the child when its parent does, even in the middle of a run."""
     pipe = select.poll()
     pipe.register(descriptor, select.POLLRDHUP)

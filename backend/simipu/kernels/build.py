@@ -54,14 +54,15 @@ def compile_units(folder: Path, names: Iterable[str] = UNITS, extra: tuple[str, 
         return list(pool.map(compile_unit, names))
 
 
-def find_compiler() -> list[str]:
-    """The command in CC, or the system's compiler. Not the one that Python was made with, nor its flags."""
-    found = (
-        shlex.split(os.environ.get("CC", ""))
-        or [name for name in ("cc", "gcc", "clang") if shutil.which(name)][:1]
-    )
+def find_compiler(
+    language: str = "C", variable: str = "CC", names: tuple[str, ...] = ("cc", "gcc", "clang")
+) -> list[str]:
+    """The command in CC, or the system's compiler, or that of another language. Not the one that Python was
+    made with, nor its flags."""
+    found = shlex.split(os.environ.get(variable, "")) or [name for name in names if shutil.which(name)][:1]
     if not found:
-        raise CompilerError("no C compiler (cc, gcc or clang): install one, or name it in CC")
+        known = f"{', '.join(names[:-1])} or {names[-1]}"
+        raise CompilerError(f"no {language} compiler ({known}): install one, or name it in {variable}")
     return found
 
 
