@@ -54,7 +54,8 @@ soak: deploy-tools
 check: .venv/dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/clang-format --dry-run --Werror backend/simipu/kernels/*.[ch] tests/simipu/kernels/*.[ch]
+	$(BIN)/clang-format --dry-run --Werror backend/simipu/kernels/*.[ch] tests/simipu/kernels/*.[ch] \
+	    backend/poplar_serving/operators/*.h backend/poplar_serving/operators/*.cc tests/poplar_serving/*.cc
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

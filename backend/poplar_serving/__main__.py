@@ -1,0 +1,82 @@
+"""`python -m poplar_serving`: builds the operators, exports a PopEF file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from model_runtime.errors import ModelRuntimeError
+from simipu import SimIpuError
+
+from popef.arguments import Parser, find_version, positive
+from popef.console import print_line, run
+from poplar_serving.errors import ServingError
+from poplar_serving.exporting import export
+from poplar_serving.library import SOURCES, build
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 0 fine, 1 bad input or a missing part, 2 usage."""
+    return run(_parser(), arguments, (ServingError, ModelRuntimeError, SimIpuError))
+
+
+def _build(options: argparse.Namespace) -> int:
+    print_line(f"wrote {build(options.output, options.python)}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    names = options.output_names.split(",") if options.output_names else None
+    export(
+        options.popef,
+        options.export_dir,
+        output_names=names,
+        purge_export_dir=options.purge_export_dir,
+        timeout=options.timeout,
+    )
+    print_line(f"wrote {options.export_dir}")
+    return 0
+
+
+def _sources(_: argparse.Namespace) -> int:
+    print_line(SOURCES)
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="python -m poplar_serving",
+        description="PopEF inside TensorFlow SavedModels.",
+        version=f"poplar_serving {find_version()}",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    text = "compile the operators against the TensorFlow that is installed"
+    make = _add(commands, "build", text)
+    make.set_defaults(run=_build)
+    make.add_path("--output", type=Path, metavar="FILE", help="default: where poplar_serving.load looks")
+    make.add_path(
+        "--python", metavar="FILE", help="the interpreter that runs models (default: the one that runs this)"
+    )
+    put = _add(commands, "export", "write a SavedModel that runs a PopEF file")
+    put.set_defaults(run=_export)
+    put.add_path("popef", nargs="+", type=Path, metavar="POPEF", help="the files of one model")
+    put.add_path("export_dir", folder=True, type=Path, metavar="EXPORT_DIR", help="such as my_model/1")
+    put.add_argument("--output_names", metavar="NAME,NAME", help="default: output_0,output_1 and so on")
+    put.add_argument("--purge_export_dir", action="store_true", help="remove what is in EXPORT_DIR")
+    put.add_argument(
+        "--timeout", type=positive, metavar="US", help="how long a batch waits for others of its step (5000)"
+    )
+    text = "print the folder of the operators' sources, for those who link them into a server"
+    _add(commands, "sources", text).set_defaults(run=_sources)
+    return parser
+
+
+def _add(commands: argparse._SubParsersAction[Parser], name: str, text: str) -> Parser:
+    described = text[0].upper() + text[1:] + "."
+    return commands.add_parser(name, help=text, description=described)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""What the operators know of a model: the tensors of one call, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from types import MappingProxyType
+
+from model_runtime import DataDesc, LaunchPolicy, Session, SessionConfig
+from model_runtime.descriptions import describe_anchor
+
+import popef
+from poplar_serving.errors import ExportError
+
+Path = str | PathLike[str]
+
+TYPE_NUMBERS: Mapping[str, int] = MappingProxyType(
+    {"float32": 1, "int32": 3, "uint8": 4, "int8": 6, "float16": 19}
+)
+"""The types that Graphcore's operators take, by TensorFlow's numbers (types.proto)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """The tensors that every call brings and gets, each of one compiled batch."""
+
+    inputs: tuple[DataDesc, ...]
+    outputs: tuple[DataDesc, ...]
+
+
+def read_description(paths: Path | Sequence[Path]) -> ModelDescription:
+    """That of the model in some PopEF files, with no device taken and nothing computed.
+
+    Raises ExportError for what the operators cannot run, and what a Session raises for files that are none.
+    """
+    return describe_session(Session(paths, SessionConfig(policy=LaunchPolicy.Deferred)))
+
+
+def describe_session(session: Session) -> ModelDescription:
+    """The same of a model that is open."""
+    metadata = session.model().metadata
+    fused = popef.fused_models(metadata)
+    if fused:
+        raise ExportError(
+            f"expected one model, found {len(fused)} fused ones, of which a call would ask only one; export "
+            "each by itself"
+        )
+    described = ModelDescription(
+        tuple(describe_anchor(metadata, anchor) for anchor in session.getUserInputAnchors()),
+        tuple(describe_anchor(metadata, anchor) for anchor in session.getUserOutputAnchors()),
+    )
+    for kind, tensors in (("input", described.inputs), ("output", described.outputs)):
+        for tensor in tensors:
+            type_number(kind, tensor)
+    return described
+
+
+def type_number(kind: str, tensor: DataDesc) -> int:
+    """TensorFlow's number of a tensor's type; ExportError for types that the operators do not take."""
+    name = tensor.numpy_data_type().name
+    if name not in TYPE_NUMBERS:
+        raise ExportError(
+            f"{kind} {tensor.name!r}: expected {', '.join(TYPE_NUMBERS)}, found {name}; compile the model "
+            "with one of them, poprt makes int32 of int64"
+        )
+    return TYPE_NUMBERS[name]

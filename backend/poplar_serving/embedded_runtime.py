@@ -1,0 +1,136 @@
+"""The operators in Python, under the names of Graphcore's `tensorflow.python.ipu.embedded_runtime`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from model_runtime import DataDesc
+
+from poplar_serving.description import ModelDescription, read_description
+from poplar_serving.errors import ExportError
+from poplar_serving.library import import_tensorflow, load_library
+
+TIMEOUT_US = 5000
+
+
+class RuntimeContext:
+    """An engine that was started; made by `embedded_runtime_start`."""
+
+    def __init__(
+        self, name: str, executable_file: Any, signature: ModelDescription, start_output: Any
+    ) -> None:
+        self._name = name
+        self._executable_file = executable_file
+        self._signature = signature
+        self._start_output = start_output
+
+    def start_output(self) -> Any:
+        """The anchor: an int32 scalar tensor."""
+        return self._start_output
+
+    def name(self) -> str:
+        """The engine's name."""
+        return self._name
+
+    def signature(self) -> ModelDescription:
+        """What a call brings and gets (the real one: a protobuf message of Graphcore's TensorFlow)."""
+        return self._signature
+
+    def output_types(self) -> list[Any]:
+        """TensorFlow's types of the outputs."""
+        tensorflow = import_tensorflow()
+        return [tensorflow.as_dtype(tensor.numpy_data_type()) for tensor in self._signature.outputs]
+
+
+def embedded_runtime_start(
+    executable_file: Any,
+    inputs: Sequence[Any],
+    name: str,
+    timeout: int | None = None,
+    signature: ModelDescription | None = None,
+) -> RuntimeContext:
+    """Start the engine `name` of a PopEF file, in a process of its own that all calls of that name share.
+
+    `executable_file`: the path, as a string or a tensor whose value is known here. `inputs`: none; the
+    weights are in the file. `timeout`: how many microseconds a batch waits for the others of a step that
+    computes several, then it is computed without them; by default 5000. `signature` (ours): the file's, where
+    it is known already, so that the tensor's value need not be. Raises ExportError.
+    """
+    if len(inputs):
+        raise ExportError(
+            f"engine {name!r}: expected no inputs, found {len(inputs)}; the weights of a model are in its "
+            "PopEF file"
+        )
+    tensorflow = import_tensorflow()
+    file = tensorflow.convert_to_tensor(executable_file, dtype=tensorflow.string)
+    if signature is None:
+        signature = read_description(_find_path(tensorflow, file, name))
+    anchor = load_library().application_runtime(
+        inputs=[], filename=file, engine_name=name, timeout_us=timeout or TIMEOUT_US
+    )
+    return RuntimeContext(name, executable_file, signature, anchor)
+
+
+def embedded_runtime_call(inputs: Sequence[Any], context: RuntimeContext) -> list[Any]:
+    """Run one batch: the output tensors, in the order of the file.
+
+    `inputs` has a tensor of the compiled shape and type for each input of the file, in its order. Raises
+    ExportError for others, as far as they are known here; the operator refuses the rest when it runs.
+    """
+    tensorflow = import_tensorflow()
+    tensors = [tensorflow.convert_to_tensor(each) for each in inputs]
+    check_tensors(f"engine {context.name()!r}: input", tensors, context.signature().inputs)
+    outputs = load_library().application_call(
+        infeeds=tensors,
+        anchor=context.start_output(),
+        outfeed_types=context.output_types(),
+        engine_name=context.name(),
+    )
+    return [
+        tensorflow.ensure_shape(tensor, described.shape)
+        for tensor, described in zip(outputs, context.signature().outputs, strict=True)
+    ]
+
+
+def embedded_runtime_start_and_call(
+    executable_file: Any, startup_inputs: Sequence[Any], call_inputs: Sequence[Any], name: str
+) -> tuple[list[Any], RuntimeContext]:
+    """Both: the outputs, and the engine."""
+    context = embedded_runtime_start(executable_file, startup_inputs, name)
+    return embedded_runtime_call(call_inputs, context), context
+
+
+def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:
+    """Not in the real one either: an engine ends with the graphs that use it."""
+    raise NotImplementedError(
+        f"engine {context.name()!r}: engines are not stopped; it ends with the graphs that use it"
+    )
+
+
+def check_tensors(place: str, tensors: Sequence[Any], expected: Sequence[DataDesc]) -> None:
+    """Raise ExportError where tensors, or TensorSpecs, are not those of a model; `place` says what they
+    are. Dimensions that are not known yet pass."""
+    tensorflow = import_tensorflow()
+    if len(tensors) != len(expected):
+        names = ", ".join(tensor.name for tensor in expected)
+        raise ExportError(f"{place}s: expected {len(expected)} ({names}), found {len(tensors)}")
+    for number, (found, wanted) in enumerate(zip(tensors, expected, strict=True)):
+        dtype = tensorflow.as_dtype(wanted.numpy_data_type())
+        if found.dtype != dtype or not found.shape.is_compatible_with(wanted.shape):
+            raise ExportError(
+                f"{place} {number} ({wanted.name!r}): expected {dtype.name} of shape {wanted.shape}, found "
+                f"{found.dtype.name} of shape {found.shape}; cast or reshape it, for instance in a "
+                "preprocessing_step"
+            )
+
+
+def _find_path(tensorflow: Any, file: Any, name: str) -> str:
+    value = tensorflow.get_static_value(file)
+    if value is None:
+        raise ExportError(
+            f"engine {name!r}: executable_file: expected a path that is known when the graph is made, found "
+            f"{file}; give the path as a string"
+        )
+    return os.fsdecode(value.item() if hasattr(value, "item") else value)

@@ -1,0 +1,130 @@
+"""The operators' library: compiled against the TensorFlow that is installed, and found again by what it was
+made of."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from functools import cache
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from simipu.kernels.build import CompilerError, find_compiler, run
+
+from poplar_serving.errors import BuildError, LibraryError
+
+SOURCES = Path(__file__).parent / "operators"
+UNITS = ("frames.cc", "child.cc", "engine.cc", "application_runtime.cc")
+"""All that is compiled; the last one alone knows TensorFlow."""
+FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-fvisibility=hidden", "-pthread")
+LIBRARY_VARIABLE = "POPLAR_SERVING_LIBRARY"
+"""Environment: the library to load, where it is not that of this Python."""
+_COMMAND = "python -m poplar_serving build"
+
+
+def find_cxx() -> list[str]:
+    """The command in CXX, or the system's C++ compiler. Raises CompilerError where there is none."""
+    return find_compiler("C++", "CXX", ("c++", "g++", "clang++"))
+
+
+def import_tensorflow() -> Any:
+    """The module. Raises LibraryError that says what to install."""
+    try:
+        import tensorflow
+    except ImportError as error:
+        raise LibraryError(
+            f"the package tensorflow cannot be imported ({error}): pip install 'poplar-triton[tensorflow]'"
+        ) from error
+    return tensorflow
+
+
+def find_library() -> Path:
+    """Where the library is, or belongs: POPLAR_SERVING_LIBRARY, or a place of this Python's for these sources
+    and this TensorFlow."""
+    given = os.environ.get(LIBRARY_VARIABLE)
+    return Path(given) if given else _own_place()
+
+
+def build(
+    output: str | PathLike[str] | None = None, python: str | None = None, extra: tuple[str, ...] = ()
+) -> Path:
+    """Compile the operators against the TensorFlow that is installed, and return the library.
+
+    `output` is the file to write, by default where `load` looks; `python` the interpreter that its engines
+    run on unless POPLAR_SERVING_PYTHON names another, by default this one. Raises BuildError.
+    """
+    try:
+        tensorflow = import_tensorflow()
+        place = Path(output) if output is not None else find_library()
+        flags = [_as_system(flag) for flag in tensorflow.sysconfig.get_compile_flags()]
+        interpreter = f'-DPOPLAR_SERVING_PYTHON="{python or sys.executable}"'
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # Renamed when it is whole: a server may have the old one mapped.
+        with tempfile.TemporaryDirectory(dir=place.parent) as folder:
+            made = Path(folder) / place.name
+            sources = [str(SOURCES / unit) for unit in UNITS]
+            linked = tensorflow.sysconfig.get_link_flags()
+            command = [*find_cxx(), *FLAGS, *flags, *extra, interpreter, "-shared", *sources, *linked]
+            run([*command, "-o", str(made)])
+            made.replace(place)
+    except CompilerError as error:
+        raise BuildError(f"the operators cannot be compiled: {error}") from error
+    except LibraryError as error:
+        raise BuildError(str(error)) from error
+    except OSError as error:
+        raise BuildError(
+            f"{error.filename}: {error.strerror}; name another file with --output, and the same in the "
+            f"environment variable {LIBRARY_VARIABLE}"
+        ) from error
+    return place
+
+
+@cache
+def load_library() -> Any:
+    """Make the operators known to TensorFlow: the module of their Python functions.
+
+    Raises LibraryError where they are not built, or for another TensorFlow.
+    """
+    tensorflow = import_tensorflow()
+    library = find_library()
+    if not library.is_file():
+        raise LibraryError(
+            f"the operators ApplicationRuntime and ApplicationCall: expected {library}, which is not there: "
+            f"build them for TensorFlow {tensorflow.__version__} with `{_COMMAND}`"
+        )
+    try:
+        return tensorflow.load_op_library(str(library))
+    except tensorflow.errors.OpError as error:
+        raise LibraryError(
+            f"{library}: TensorFlow {tensorflow.__version__} cannot load it: {error.message}; build it again "
+            f"with `{_COMMAND}`"
+        ) from error
+
+
+def load(export_dir: str | PathLike[str], tags: Any = None, options: Any = None) -> Any:
+    """`tf.saved_model.load` of a folder that `export` has made, with the operators that it needs.
+
+    Raises LibraryError where these are not built, and what TensorFlow raises.
+    """
+    load_library()
+    return import_tensorflow().saved_model.load(os.fspath(export_dir), tags, options)
+
+
+def _own_place() -> Path:
+    return Path(sys.prefix) / "lib" / "poplar_serving" / f"application_runtime-{_digest()}.so"
+
+
+def _digest() -> str:
+    """Of the sources and the TensorFlow that they are compiled against."""
+    made_of = hashlib.sha256(import_tensorflow().__version__.encode())
+    for source in sorted(SOURCES.iterdir()):
+        made_of.update(source.read_bytes())
+    return f"{import_tensorflow().__version__}-{made_of.hexdigest()[:12]}"
+
+
+def _as_system(flag: str) -> str:
+    """Headers of TensorFlow's are not ours to be warned of."""
+    return f"-isystem{flag[2:]}" if flag.startswith("-I") else flag
