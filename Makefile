@@ -86,7 +86,7 @@ models-check: .venv/dev
 	$(BIN)/python benchmarks/models_check.py --throughput $(MODELS_OPTIONS)
 
 # TensorFlow and tf2onnx, 2 GB, in an environment of its own; not a part of CI.
-test-tensorflow: .venv/tensorflow
+test-tensorflow: .venv/tensorflow models
 	.venv/tensorflow/bin/python -m pytest -m tensorflow
 
 # Writes what it finds into the document, the plot, and what profiles say of their error.

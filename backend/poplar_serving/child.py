@@ -73,15 +73,16 @@ def main(descriptor: int) -> None:
     handler.setFormatter(LineFormatter("poplar_serving"))
     logging.basicConfig(handlers=[handler])
     threading.Thread(target=follow_parent, args=[descriptor], daemon=True).start()
+    # Open to the end: the other side that sees it closed may end this process before it has logged why.
+    connection = socket(fileno=descriptor)
+    status = 0
     try:
-        serve(socket(fileno=descriptor))
+        serve(connection)
     except FrameError as error:
         _log.error("the connection to the operators: %s", error)
         status = 1
     except (EOFError, OSError):
-        status = 0
-    else:
-        status = 0
+        pass
     # The other side is gone, or not to be understood: nobody waits for a run.
     os._exit(status)
 

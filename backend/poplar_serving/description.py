@@ -34,7 +34,9 @@ def read_description(paths: Path | Sequence[Path]) -> ModelDescription:
 
     Raises ExportError for what the operators cannot run, and what a Session raises for files that are none.
     """
-    return describe_session(Session(paths, SessionConfig(policy=LaunchPolicy.Deferred)))
+    session = Session(paths, SessionConfig(policy=LaunchPolicy.Deferred))
+    _check_weights(session)
+    return describe_session(session)
 
 
 def describe_session(session: Session) -> ModelDescription:
@@ -65,3 +67,16 @@ def type_number(kind: str, tensor: DataDesc) -> int:
             "with one of them, poprt makes int32 of int64"
         )
     return TYPE_NUMBERS[name]
+
+
+def _check_weights(session: Session) -> None:
+    model = session.model()
+    held = {tensor.info.name() for tensor in model.tensors}
+    programs = [session.executable.program(index) for index in model.metadata.programFlow().load()]
+    missing = sorted({stream.tensor for program in programs for stream in program.streams} - held)
+    if missing:
+        raise ExportError(
+            f"the model loads {len(missing)} weights that no file given holds, the first being "
+            f"{missing[0]!r}; "
+            "give the file with the weights too, such as weights.popef"
+        )

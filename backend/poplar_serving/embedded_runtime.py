@@ -13,6 +13,7 @@ from poplar_serving.errors import ExportError
 from poplar_serving.library import import_tensorflow, load_library
 
 TIMEOUT_US = 5000
+CONVERT = "cast or reshape it, for instance in a preprocessing_step"
 
 
 class RuntimeContext:
@@ -109,9 +110,11 @@ def embedded_runtime_stop(context: RuntimeContext) -> NoReturn:
     )
 
 
-def check_tensors(place: str, tensors: Sequence[Any], expected: Sequence[DataDesc]) -> None:
+def check_tensors(
+    place: str, tensors: Sequence[Any], expected: Sequence[DataDesc], remedy: str = CONVERT
+) -> None:
     """Raise ExportError where tensors, or TensorSpecs, are not those of a model; `place` says what they
-    are. Dimensions that are not known yet pass."""
+    are, `remedy` what to do. Dimensions that are not known yet pass."""
     tensorflow = import_tensorflow()
     if len(tensors) != len(expected):
         names = ", ".join(tensor.name for tensor in expected)
@@ -121,8 +124,7 @@ def check_tensors(place: str, tensors: Sequence[Any], expected: Sequence[DataDes
         if found.dtype != dtype or not found.shape.is_compatible_with(wanted.shape):
             raise ExportError(
                 f"{place} {number} ({wanted.name!r}): expected {dtype.name} of shape {wanted.shape}, found "
-                f"{found.dtype.name} of shape {found.shape}; cast or reshape it, for instance in a "
-                "preprocessing_step"
+                f"{found.dtype.name} of shape {found.shape}; {remedy}"
             )
 
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from model_runtime import DataDesc
-
 from poplar_serving.description import ModelDescription, read_description
 from poplar_serving.embedded_runtime import check_tensors, embedded_runtime_call, embedded_runtime_start
 from poplar_serving.errors import ExportError
@@ -124,7 +122,7 @@ def _make_model(
             self.filename = tensorflow.saved_model.Asset(str(file))
             self.engine_name = f"engine_{unique_name}"
             self.predict = tensorflow.function(
-                self._predict, input_signature=before.signature if before else own
+                self._predict, input_signature=before.signature if before else own, autograph=False
             )
 
         def _predict(self, *args: Any) -> Any:
@@ -154,6 +152,9 @@ def _read_names(names: str | list[str] | None) -> list[str] | None:
     given = [names] if isinstance(names, str) else names
     if not isinstance(given, list):
         raise TypeError(f"output_names: expected a str or a list, found {type(names).__name__}")
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"output_names: expected names, found {type(name).__name__}")
     twice = [name for name in given if given.count(name) > 1]
     if twice:
         raise ExportError(f"output_names: expected names that differ, found {twice[0]!r} {len(twice)} times")
@@ -263,8 +264,12 @@ def _check_steps(described: ModelDescription, before: _Step | None, after: _Step
     if before is not None:
         check_tensors("preprocessing_step: what it gives as input", before.results, described.inputs)
     if after is not None:
-        outputs: Sequence[DataDesc] = described.outputs
-        check_tensors("postprocessing_step_signature: output", after.signature, outputs)
+        check_tensors(
+            "postprocessing_step_signature: output",
+            after.signature,
+            described.outputs,
+            "postprocessing_step gets the outputs as they are",
+        )
 
 
 def _check_folder(folder: Path, purge: bool) -> None:

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from poplar_serving import FrameError, child, frames
 from poplar_serving.description import read_description
 from poplar_serving.frames import Code, Kind, read_into
 from sample_models import gather_model, make_model, write_handmade
+from saved_models import is_alive, wait_until
 
 HEADER = struct.Struct("<IIQQ")
 SECONDS = 60
@@ -281,18 +281,7 @@ def test_it_ends_when_its_parent_is_killed(linear, compile_popef, tmp_path):
     pid = int(parent.stdout.readline())
     parent.kill()
     parent.communicate()
-    deadline = time.monotonic() + SECONDS
-    while is_alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    wait_until(lambda: not is_alive(pid))
 
 
 def test_a_header_of_another_kind_is_refused():

@@ -50,8 +50,10 @@ REGISTER_OP("ApplicationCall")
     .Attr("engine_name: string")
     .SetShapeFn(tensorflow::shape_inference::UnknownShape);
 
+// TensorFlow takes what is unavailable for a fault of the network between its own parts, and rewrites it.
 absl::Status ToStatus(const Fault &fault) {
-    return absl::Status(static_cast<absl::StatusCode>(fault.code), fault.text);
+    const uint32_t code = fault.code == kUnavailable ? kInternal : fault.code;
+    return absl::Status(static_cast<absl::StatusCode>(code), fault.text);
 }
 
 std::string Describe(const Tensor &tensor) {

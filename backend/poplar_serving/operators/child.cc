@@ -179,7 +179,10 @@ void Child::Cancel(uint64_t id) {
 
 bool Child::ended() {
     std::lock_guard<std::mutex> lock(mutex_);
-    return state_ == State::kEnded;
+    if (state_ == State::kEnded || hung_up_ || closing_) return true;
+    // Asked for, as the thread may not have run since the process died: the next call would go to it in vain.
+    pollfd end{socket_, POLLRDHUP, 0};
+    return poll(&end, 1, 0) > 0;
 }
 
 void Child::Close() {
@@ -275,7 +278,7 @@ Fault Child::Write() {
         if (written < 0) {
             if (errno == EAGAIN || errno == EINTR) return {};
             // The child is gone; what it has said, and how it ended, is read next.
-            hung_up_ = true;
+            HangUp();
             return {};
         }
         Progress();
@@ -295,7 +298,7 @@ bool Child::Receive(char *data, size_t size, size_t *received, Fault *fault) {
             Progress();
             *received += static_cast<size_t>(count);
         } else if (count == 0 || (errno != EAGAIN && errno != EINTR)) {
-            hung_up_ = true;
+            HangUp();
             *fault = {kUnavailable, label_ + ": its process died"};
             return false;
         } else if (errno == EAGAIN) {
@@ -385,6 +388,12 @@ void Child::Progress() {
     if (state_ == State::kReady) progress_ = Clock::now();
 }
 
+// Known before it is buried: until then calls would come to it in vain.
+void Child::HangUp() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    hung_up_ = true;
+}
+
 void Child::Push(uint32_t kind, uint64_t id, std::vector<Bytes> body) {
     Header header{kind, 0, id, 0};
     for (const Bytes &piece : body) header.body_bytes += piece.size;
@@ -402,8 +411,9 @@ void Child::Wake() {
 
 // Ends the process, and everything that waits for it with `fault`.
 void Child::Finish(Fault fault) {
-    const std::string status = Bury(hung_up_);
-    if (hung_up_ && fault.code == kUnavailable) {
+    const bool died = hung_up_;
+    const std::string status = Bury(died);
+    if (died && fault.code == kUnavailable) {
         fault.text += status.empty() ? "" : " (" + status + ")";
         fault.text += "; the log has what it said last. The next call starts another";
         if (description_ == nullptr) {
@@ -427,7 +437,11 @@ void Child::Finish(Fault fault) {
 
 // How the process ended, "" where nobody can say. One that hung up has a moment to end by itself.
 std::string Child::Bury(bool by_itself) {
-    if (socket_ >= 0) close(std::exchange(socket_, -1));
+    {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (socket_ >= 0) close(std::exchange(socket_, -1));
+        hung_up_ = true;
+    }
     if (pid_ < 0) return "";
     int status = 0;
     pid_t found = 0;

@@ -62,6 +62,7 @@ class Child : public std::enable_shared_from_this<Child> {
     // The call, if it has not ended, ends with kCancelled; what the child makes of it is dropped.
     void Cancel(uint64_t id);
 
+    // Whether it takes no more calls, for which another has to be started.
     bool ended();
     pid_t pid() const { return pid_; }
     // Ends the process without waiting for it.
@@ -86,6 +87,7 @@ class Child : public std::enable_shared_from_this<Child> {
     Fault TakeFrame();
     Fault NoFrame(const std::string &found) const;
     void Progress();
+    void HangUp();
     void Push(uint32_t kind, uint64_t id, std::vector<Bytes> body);
     void Wake();
     void Finish(Fault fault);
@@ -104,13 +106,12 @@ class Child : public std::enable_shared_from_this<Child> {
     std::deque<Message> outgoing_;
     Clock::time_point progress_;
     uint64_t next_id_ = 1;
-    bool closing_ = false;
+    bool closing_ = false, hung_up_ = false;
     int wake_ = -1;
+    int socket_ = -1; // used by the thread, and closed by it under the mutex
 
     // The thread's own from here on.
     pid_t pid_ = -1;
-    int socket_ = -1;
-    bool hung_up_ = false;
     size_t sent_ = 0; // bytes of the first piece of the first message
     Header header_{};
     size_t header_received_ = 0;

@@ -1,0 +1,69 @@
+"""SavedModels with PopEF inside: asked, in this process and in fresh ones, and their processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TENSORFLOW = bool(importlib.util.find_spec("tensorflow"))
+X = np.random.default_rng(3).normal(size=(4, 4)).astype("float32")
+"""The input of sample_models.linear_model in batches of 4."""
+_PATIENCE_SECONDS = 60
+
+
+def ask(loaded: Any, **inputs: Any) -> dict[str, npt.NDArray[Any]]:
+    """What a SavedModel answers by its signature."""
+    answer = loaded.signatures["serving_default"](**inputs)
+    return {name: value.numpy() for name, value in answer.items()}
+
+
+def run_fresh(code: str, *arguments: object, status: int = 0, **environment: str) -> str:
+    """What another Python prints that runs `code`; on stderr, where it is to fail."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    return done.stderr if status else done.stdout
+
+
+def list_children(pid: int | str = "self") -> list[int]:
+    """The processes of engines that a process has."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text(encoding="ascii").split():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                if b"poplar_serving.child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there, and more than its status."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for what comes some time."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
