@@ -29,7 +29,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 COPY --from=wheels /wheels /opt/poplar-triton
-RUN python3 -m pip install --no-cache-dir /opt/poplar-triton/*.whl \
+RUN python3 -m pip install --no-cache-dir \
+        /opt/poplar-triton/popef-*.whl "$(echo /opt/poplar-triton/poplar_triton-*.whl)[tfserving]" \
     && python3 -c 'from simipu.kernels import find_kernels; assert find_kernels().are_there' \
     && poplar-triton install /opt/tritonserver/backends
 
