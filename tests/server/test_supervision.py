@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import signal
-import subprocess
 import time
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
+from certificates import make_certificate
 from commands.serving.installation import find_triton
 from fault_clients import wait_until
 from fleet.models import Model
@@ -107,12 +107,7 @@ def test_models_are_healed_again_and_again_and_nobody_else_can_load_one(start):
 def certificate(tmp_path_factory):
     """A key and a certificate of this machine's own."""
     folder = tmp_path_factory.mktemp("certificate")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key", "-out", folder / "certificate"],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
+    make_certificate(folder)
     return folder
 
 

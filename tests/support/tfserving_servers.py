@@ -1,0 +1,71 @@
+"""A `poplar-triton tfserving` in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from commands.serving.server import choose_port
+from fault_clients import PATIENCE_SECONDS
+
+START_SECONDS = 300
+"""For models to load, on a machine with other things to do."""
+_READY = "Ctrl-C stops the server."
+
+
+class TfServing:
+    """Serves what `arguments` say on free ports of 127.0.0.1, as a context manager: ready on entry, gone on
+    exit. `rest` False: gRPC alone. `log` gets what it writes."""
+
+    def __init__(self, *arguments: str | Path, log: Path, rest: bool = True) -> None:
+        self.log = log
+        self.grpc_port = choose_port(0, "gRPC")
+        self.rest_port = choose_port(0, "REST") if rest else 0
+        self._arguments: Sequence[str] = [
+            *(sys.executable, "-u", "-m", "commands.cli", "tfserving", *map(str, arguments)),
+            *("--port", str(self.grpc_port), "--rest_api_port", str(self.rest_port)),
+        ]
+
+    @property
+    def grpc_url(self) -> str:
+        """host:port of its gRPC."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def rest_url(self) -> str:
+        """Where its models are over REST."""
+        return f"http://127.0.0.1:{self.rest_port}/v1/models"
+
+    @property
+    def pid(self) -> int:
+        """The process that has started those that serve."""
+        return self._process.pid
+
+    def __enter__(self) -> TfServing:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._arguments, stdout=subprocess.PIPE, stderr=log)
+        # Reading ends when the process does: one that takes too long is ended.
+        timer = threading.Timer(START_SECONDS, self._process.kill)
+        timer.start()
+        assert self._process.stdout is not None
+        lines = iter(self._process.stdout.readline, b"")
+        is_ready = any(line.decode().strip() == _READY for line in lines)
+        timer.cancel()
+        if not is_ready:
+            self._process.wait()
+            raise AssertionError(f"tfserving did not start: {self.log.read_text()}")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            self._process.kill()
+            self._process.wait()
