@@ -3,13 +3,15 @@ field numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
 import grpc
 import numpy as np
 import numpy.typing as npt
+import pytest
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving import wire
 from commands.tfserving.dtypes import BY_DTYPE
@@ -79,6 +81,16 @@ class Client:
         return self.channel.unary_unary(
             method, lambda request: request.SerializeToString(), _ANSWERS[method].FromString
         )
+
+
+@contextmanager
+def refused(code: str, *words: str) -> Iterator[None]:
+    """A block that a grpc.RpcError of this code, with these words in its text, must end."""
+    with pytest.raises(grpc.RpcError) as raised:
+        yield
+    text = raised.value.details()
+    assert raised.value.code() is grpc.StatusCode[code], text
+    assert [word for word in words if word not in text] == [], text
 
 
 def make_spec(model: str, version: int | None = None, version_label: str | None = None) -> messages.ModelSpec:

@@ -275,7 +275,8 @@ class _Calls:
         future = self._stub.ModelInfer.future(request, timeout=call.seconds_left())
         call.when_given_up(future.cancel)
         try:
-            return future.result()
+            with call.waiting():
+                return future.result()
         except grpc.FutureCancelledError as error:
             raise ServingError(Code.CANCELLED, "the request was given up") from error
         except grpc.RpcError as error:

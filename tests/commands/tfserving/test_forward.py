@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,9 @@ class Asker:
 
     def when_given_up(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
+
+    def waiting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def give_up(self) -> None:
         for callback in self._callbacks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -21,7 +20,7 @@ from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_version import publish_version
 from sample_models import gather_model, make_model
-from tfserving_clients import Client
+from tfserving_clients import Client, refused
 from tfserving_servers import TfServing
 from triton_clients import infer, read_metric
 from tritonclient.utils import InferenceServerException
@@ -93,14 +92,6 @@ def client(front) -> Iterator[Client]:
 def triton(server) -> Iterator[grpcclient.InferenceServerClient]:
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         yield client
-
-
-@contextmanager
-def refused(code: str, text: str) -> Iterator[None]:
-    with pytest.raises(grpc.RpcError) as raised:
-        yield
-    assert raised.value.code() is grpc.StatusCode[code]
-    assert text in raised.value.details()
 
 
 def answers_by(client: Client, factor: float, model: str = "versions", **choice) -> bool:
