@@ -61,7 +61,8 @@ class FakeServable:
             raise self.error
         if self.is_stuck:
             call.when_given_up(self.cancelled.set)
-            assert self.cancelled.wait(SECONDS)
+            with call.waiting():
+                assert self.cancelled.wait(SECONDS)
             raise ServingError(Code.CANCELLED, "given up")
         if "x" in inputs:
             return {"y": inputs["x"] / 2 + 2}

@@ -26,7 +26,7 @@ from commands.tfserving.json_tensors import parse_predict
 from commands.tfserving.metrics import Counters
 from commands.tfserving.models import Models, ModelSpec, Signature, VersionStatus
 from commands.tfserving.rest_bodies import BodyError, BodyReader
-from commands.tfserving.rest_calls import RestCall, Threads
+from commands.tfserving.rest_calls import Calls, RestCall
 from commands.tfserving.settings import MOST_CALLS, Settings
 from commands.tfserving.signatures import describe_signature
 from popef.text import escape
@@ -78,7 +78,7 @@ class Limits:
     come; requests under way."""
 
     body_bytes: int = 64 << 20
-    all_bodies_bytes: int = 1 << 30
+    all_bodies_bytes: int = 256 << 20
     body_seconds: float = 60.0
     calls: int = MOST_CALLS
 
@@ -151,7 +151,7 @@ class _Service:
     def __init__(self, models: Models, settings: Settings, counters: Counters, limits: Limits) -> None:
         self._models = models
         self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
-        self._threads = Threads(self._seconds)
+        self._computed = Calls(self._seconds)
         self._parsing = threading.Lock()
         self._observe = counters.observe
         self._most_calls = limits.calls
@@ -246,7 +246,7 @@ class _Service:
 
     async def _run(self, work: Callable[[RestCall], _T]) -> _T:
         try:
-            return await self._threads.run(work)
+            return await self._computed.run(work)
         except asyncio.TimeoutError:
             raise ServingError(
                 Code.DEADLINE_EXCEEDED,
@@ -255,7 +255,7 @@ class _Service:
 
     async def close(self, _: web.Application) -> None:
         """End the threads."""
-        self._threads.close()
+        self._computed.close()
 
 
 def _match(request: web.Request) -> re.Match[str] | None:

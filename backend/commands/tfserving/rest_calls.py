@@ -1,5 +1,5 @@
-"""Requests of REST on threads: sockets are read and written on the event loop, what takes time is done by a
-pool, and is told when nobody waits for it any more.
+"""Requests of REST on threads: sockets are read and written on the event loop, what takes time is done on
+threads, and is told when nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
+from commands.tfserving.threads import Threads
+
 _T = TypeVar("_T")
-THREADS = 64
-"""Of a process: requests that are computed at a time. More wait their turn."""
 
 
 class RestCall:
     """A call over REST, of so many `seconds` from now on (see models.Call)."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, threads: Threads) -> None:
+        self.waiting = threads.waiting
+        """See Call."""
         self._end = None if seconds is None else time.monotonic() + seconds
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
@@ -42,10 +42,6 @@ class RestCall:
                 return
         callback()
 
-    def waiting(self) -> AbstractContextManager[None]:
-        """See Call."""
-        return nullcontext()
-
     def give_up(self) -> None:
         """Nobody waits any longer."""
         with self._lock:
@@ -55,26 +51,26 @@ class RestCall:
             callback()
 
 
-class Threads:
-    """The threads that compute. `seconds` are what each call has; None: as long as its client waits."""
+class Calls:
+    """The calls of a server. `seconds` are what each has; None: as long as its client waits."""
 
-    def __init__(self, seconds: float | None, count: int = THREADS) -> None:
+    def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
-        self._pool = ThreadPoolExecutor(count, "rest")
+        self._threads = Threads("REST")
 
     async def run(self, work: Callable[[RestCall], _T]) -> _T:
         """What `work` returns or raises. asyncio.TimeoutError when its time is over; who cancels this, gives
         the call up."""
-        call = RestCall(self._seconds)
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work, call)
+        call = RestCall(self._seconds, self._threads)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work, call)
         try:
             return await within(future, self._seconds)
         finally:
             call.give_up()
 
     def close(self) -> None:
-        """Start nothing any more; what was given up ends by itself."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        """Take no more; what was given up ends by itself."""
+        self._threads.shutdown(wait=False)
 
 
 async def within(work: Awaitable[_T], seconds: float | None) -> _T:
