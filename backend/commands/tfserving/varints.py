@@ -19,7 +19,7 @@ def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
     """The numbers, negative ones as their two's complement in 64 bits. ValueError where the bytes are not
     whole numbers of at most ten bytes each."""
     octets = np.frombuffer(packed, np.uint8)
-    if not octets.size or octets.max() < _MORE:
+    if packed.isascii():  # all below 128: each is a number
         return octets.astype(np.uint64)
     last = np.flatnonzero(octets < _MORE)
     if not last.size or last[-1] != octets.size - 1:

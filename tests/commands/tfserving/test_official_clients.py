@@ -1,5 +1,5 @@
-"""TensorFlow Serving's own clients (`make test-tensorflow`) beside Triton's on all example models, computed in
-the server's own process and forwarded to Triton."""
+"""TensorFlow Serving's own clients (`make test-tensorflow`) beside Triton's on all example models, computed
+in the server's own process and forwarded to Triton."""
 
 from __future__ import annotations
 
