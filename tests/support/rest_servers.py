@@ -119,8 +119,17 @@ class Answer:
 class RestServer:
     """A running application."""
 
-    port: int
+    runner: web.AppRunner
     counters: Counters
+
+    @property
+    def port(self) -> int:
+        return int(self.runner.addresses[0][1])
+
+    @property
+    def num_connections(self) -> int:
+        assert self.runner.server is not None
+        return len(self.runner.server.connections)
 
     def ask(
         self, method: str, path: str, body: bytes | str | None = None, headers: Mapping[str, str] = {}
@@ -154,7 +163,8 @@ class RestServer:
 @contextmanager
 def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> Iterator[RestServer]:
     """A server of `models`; `settings` are fields of Settings."""
-    ready, ports = threading.Event(), []
+    ready = threading.Event()
+    runners: list[web.AppRunner] = []
     names = list(models.versions)
     counters = Counters(make_memory(multiprocessing.get_context("spawn"), names, 1), names, 1)
     stop: list[Any] = []
@@ -166,7 +176,7 @@ def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> 
         runner = make_runner(application)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        ports.append(runner.addresses[0][1])
+        runners.append(runner)
         end = asyncio.Event()
         loop = asyncio.get_running_loop()
         stop.append(lambda: loop.call_soon_threadsafe(end.set))
@@ -178,7 +188,7 @@ def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> 
     thread.start()
     assert ready.wait(SECONDS)
     try:
-        yield RestServer(ports[0], counters)
+        yield RestServer(runners[0], counters)
     finally:
         stop[0]()
         thread.join(SECONDS)

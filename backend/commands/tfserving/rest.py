@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -75,7 +76,7 @@ _NOT_FOUND = b"<html><head><title>404 Not Found</title></head><body><h1>Not Foun
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What requests may take: bytes of a body, gzip undone, and of all that are held; seconds for a body to
-    come; requests under way."""
+    come, and for a client to go on reading its answer; requests under way."""
 
     body_bytes: int = 64 << 20
     all_bodies_bytes: int = 256 << 20
@@ -99,6 +100,7 @@ def make_application(
             return _write_metrics(request.raw_path, settings.metrics_path, counters)
         if not _SERVED.fullmatch(request.raw_path):
             return web.Response(status=404, body=_NOT_FOUND, content_type="text/html")
+        _drop_stalled(request, limits.body_seconds)
         response = _preflight(request) if request.method == "OPTIONS" else await service.handle(request)
         if settings.cors:
             response.headers.update(_CORS)
@@ -121,6 +123,13 @@ def make_runner(application: web.Application, stop_seconds: float = 30.0) -> web
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
         shutdown_timeout=stop_seconds,
     )
+
+
+def _drop_stalled(request: web.Request, seconds: float) -> None:
+    """Have the system end the connection of a client that does not read: its answer is held until then."""
+    if request.transport is not None:
+        connection = request.transport.get_extra_info("socket")
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
 
 def _write_metrics(path: str, expected: str, counters: Counters) -> web.Response:

@@ -6,8 +6,10 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from commands.tfserving import rest
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.rest import Limits
 from rest_servers import FLOATS, SECONDS, SEVERAL, FakeModels, FakeServable, RestServer, serve
@@ -461,6 +463,43 @@ def test_requests_in_a_row_are_answered_in_their_order(server):
         text = read_until(connection, b"51.5\n")
     answers = [json.loads(part[part.index(b"{") :]) for part in text.split(b"HTTP/1.1 200 OK")[1:]]
     assert answers == [{"predictions": [row / 2 + 2]} for row in range(100)]
+
+
+def test_a_body_may_be_announced(server):
+    with open_connection(server) as connection:
+        connection.sendall(POST + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(ROW))
+        assert read_status(connection) == 100
+        connection.sendall(ROW)
+        assert b"2.5" in read_until(connection, b"}")
+
+
+def test_headers_that_do_not_end_are_not_waited_for(monkeypatch):
+    monkeypatch.setattr(rest, "_KEEP_ALIVE_SECONDS", 0.5)
+    with serve(make_models()) as server, open_connection(server) as connection:
+        connection.sendall(POST)
+        assert connection.recv(1) == b""
+
+
+def test_bodies_that_break_off_leave_nothing_behind():
+    with serve(make_models(), LIMITS) as server:
+        for _ in range(5):
+            with open_connection(server) as connection:
+                connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n2000\r\n" + bytes(8000))
+        assert wait_for(lambda: server.ask("POST", PREDICT, ROW.ljust(9000)).status == 200)
+
+
+def test_a_client_that_does_not_read_is_dropped():
+    rows = json.dumps({"instances": [0.1] * 1_000_000}).encode()
+    with serve(make_models(), replace(LIMITS, body_bytes=10**8, all_bodies_bytes=10**8)) as server:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(SECONDS)
+        connection.connect(("127.0.0.1", server.port))
+        with connection:
+            connection.sendall(write_request(rows))
+            assert read_status(connection) == 200
+            assert wait_for(lambda: server.num_connections == 0)
+        assert server.get("/v1/models/half").status == 200
 
 
 def write_request(body: bytes, length: int | None = None) -> bytes:
