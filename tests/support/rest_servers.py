@@ -7,8 +7,10 @@ import gzip
 import http.client
 import json
 import multiprocessing
+import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,10 @@ SEVERAL = Signature(
     {name: TensorSpec(np.dtype(np.int32), (-1, 2)) for name in NAMES},
 )
 SECONDS = 30
+LIMITS = Limits(body_bytes=10_000, all_bodies_bytes=15_000, body_seconds=0.5, calls=3)
+PREDICT = "/v1/models/half:predict"
+POST = f"POST {PREDICT} HTTP/1.1\r\nHost: x\r\n".encode()
+ROW = b'{"instances": [1.0]}'
 
 
 @dataclass
@@ -94,6 +100,18 @@ class FakeModels:
             if version in (None, servable.version):
                 return servable
         raise ServingError(Code.NOT_FOUND, f"Servable not found for request: {spec.name}")
+
+
+def make_models() -> FakeModels:
+    """Two versions of one, one with several inputs, and one with an odd name."""
+    return FakeModels(
+        {
+            "half": [FakeServable("half", 7, FLOATS), FakeServable("half", 3, FLOATS)],
+            "several": [FakeServable("several", 1, SEVERAL)],
+            "name!#$%&'()*+,/:;=?@[]": [FakeServable("odd", 1, FLOATS)],
+        },
+        {"stable": 3, "label!#$%&'()*+,/:;=?@[]": 7},
+    )
 
 
 @dataclass
@@ -193,3 +211,35 @@ def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> 
         stop[0]()
         thread.join(SECONDS)
         assert not thread.is_alive()
+
+
+def write_request(body: bytes, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    return POST + b"Content-Length: %d\r\n\r\n%s" % (size, body)
+
+
+def open_connection(server: RestServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS)
+
+
+def read_status(connection: socket.socket) -> int:
+    return int(read_until(connection, b"\r\n").split()[1])
+
+
+def read_until(connection: socket.socket, end: bytes) -> bytes:
+    text = b""
+    while end not in text:
+        part = connection.recv(1 << 16)
+        assert part, f"closed after {text[-200:]!r}"
+        text += part
+    return text
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true."""
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
