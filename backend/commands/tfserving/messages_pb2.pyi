@@ -52,6 +52,26 @@ class Tensor(_message.Message):
     uint64_val: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, dtype: _Optional[int] = ..., tensor_shape: _Optional[_Union[TensorShape, _Mapping]] = ..., version_number: _Optional[int] = ..., tensor_content: _Optional[bytes] = ..., float_val: _Optional[_Iterable[bytes]] = ..., double_val: _Optional[_Iterable[bytes]] = ..., int_val: _Optional[_Iterable[bytes]] = ..., string_val: _Optional[_Iterable[bytes]] = ..., int64_val: _Optional[_Iterable[bytes]] = ..., bool_val: _Optional[_Iterable[bytes]] = ..., half_val: _Optional[_Iterable[bytes]] = ..., uint32_val: _Optional[_Iterable[bytes]] = ..., uint64_val: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class Lists(_message.Message):
+    __slots__ = ("float_val", "double_val", "int_val", "int64_val", "bool_val", "half_val", "uint32_val", "uint64_val")
+    FLOAT_VAL_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VAL_FIELD_NUMBER: _ClassVar[int]
+    INT_VAL_FIELD_NUMBER: _ClassVar[int]
+    INT64_VAL_FIELD_NUMBER: _ClassVar[int]
+    BOOL_VAL_FIELD_NUMBER: _ClassVar[int]
+    HALF_VAL_FIELD_NUMBER: _ClassVar[int]
+    UINT32_VAL_FIELD_NUMBER: _ClassVar[int]
+    UINT64_VAL_FIELD_NUMBER: _ClassVar[int]
+    float_val: _containers.RepeatedScalarFieldContainer[float]
+    double_val: _containers.RepeatedScalarFieldContainer[float]
+    int_val: _containers.RepeatedScalarFieldContainer[int]
+    int64_val: _containers.RepeatedScalarFieldContainer[int]
+    bool_val: _containers.RepeatedScalarFieldContainer[bool]
+    half_val: _containers.RepeatedScalarFieldContainer[int]
+    uint32_val: _containers.RepeatedScalarFieldContainer[int]
+    uint64_val: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, float_val: _Optional[_Iterable[float]] = ..., double_val: _Optional[_Iterable[float]] = ..., int_val: _Optional[_Iterable[int]] = ..., int64_val: _Optional[_Iterable[int]] = ..., bool_val: _Optional[_Iterable[bool]] = ..., half_val: _Optional[_Iterable[int]] = ..., uint32_val: _Optional[_Iterable[int]] = ..., uint64_val: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class ModelSpec(_message.Message):
     __slots__ = ("name", "version", "version_label", "signature_name")
     NAME_FIELD_NUMBER: _ClassVar[int]

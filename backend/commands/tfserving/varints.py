@@ -13,6 +13,8 @@ _PART = np.uint8(_MORE - 1)
 _BITS = 7
 _MOST_BYTES = 10
 """Of a number of 64 bits."""
+_AT_ONCE = 1 << 16
+"""Numbers: what is kept of each on the way is many times as long as it."""
 
 
 def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
@@ -24,8 +26,19 @@ def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
     last = np.flatnonzero(octets < _MORE)
     if not last.size or last[-1] != octets.size - 1:
         raise ValueError("the last number is not whole")
-    first = np.concatenate(([0], last[:-1] + 1))
-    lengths = last - first + 1
+    numbers = np.empty(last.size, np.uint64)
+    start = 0
+    for place in range(0, last.size, _AT_ONCE):
+        ends = last[place : place + _AT_ONCE] + 1
+        numbers[place : place + _AT_ONCE] = _read_some(octets[start : ends[-1]], ends - start)
+        start = ends[-1]
+    return numbers
+
+
+def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
+    """The numbers that end there."""
+    first = np.concatenate(([0], ends[:-1]))
+    lengths = ends - first
     longest = int(lengths.max())
     if longest > _MOST_BYTES:
         raise ValueError("a number is longer than ten bytes")

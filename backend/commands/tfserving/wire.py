@@ -3,7 +3,7 @@
 A tensor's values come as `tensor_content`, the memory of the array, or as a typed list, whose last value
 counts for all places that the list does not reach; an empty list is zeros. The typed lists are packed on the
 wire, and messages.proto takes each as the bytes that it is: floats are read where they lie, numbers of
-variable length by numpy. Writers that do not pack are read too, a value at a time.
+variable length by numpy. Writers that do not pack are read too, as protobuf reads them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from google.protobuf import unknown_fields
+from google.protobuf.message import DecodeError
 
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving.dtypes import BY_DTYPE, BY_NUMBER, TYPES
@@ -23,9 +23,10 @@ from commands.tfserving.varints import read_varints, write_varints
 
 MOST_REPEATED_BYTES = 64 << 20
 """Of a tensor whose list of values is shorter than it: a request of some bytes must not fill the memory."""
-MOST_AXES = 254
-"""TensorFlow's own limit; numpy has a lower one, which `read_shape` keeps."""
-_NUMPY_AXES = 32
+MOST_AXES = 32
+"""Numpy's own limit; TensorFlow's is 254."""
+MOST_PLACES = 1 << 48
+"""Of a shape, axes of size 0 aside: numpy refuses what has no place in 63 bits, empty or not."""
 _LISTS = {
     "DT_FLOAT": "float_val",
     "DT_DOUBLE": "double_val",
@@ -43,7 +44,6 @@ _LISTS = {
 """Where a type's values are."""
 _FIELD_OF_DTYPE = {each.dtype: _LISTS[each.name] for each in TYPES if each.name in _LISTS}
 _FIXED = ("float_val", "double_val")
-_FIELDS = messages.Tensor.DESCRIPTOR.fields_by_name
 
 
 def read_dtype(name: str, tensor: messages.Tensor) -> np.dtype[Any]:
@@ -60,11 +60,13 @@ def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
     shape = tensor.tensor_shape
     if shape.unknown_rank:
         raise _refuse(name, "expected a shape, found unknown_rank")
-    if len(shape.dim) > _NUMPY_AXES:
-        raise _refuse(name, f"expected at most {_NUMPY_AXES} axes, found {len(shape.dim)}")
+    if len(shape.dim) > MOST_AXES:
+        raise _refuse(name, f"expected at most {MOST_AXES} axes, found {len(shape.dim)}")
     sizes = tuple(dim.size for dim in shape.dim)
     if min(sizes, default=0) < 0:
         raise _refuse(name, f"expected sizes of 0 or more in its shape, found {list(sizes)}")
+    if math.prod(size or 1 for size in sizes) > MOST_PLACES:
+        raise _refuse(name, f"expected a shape of at most 2**48 places, found {list(sizes)}")
     return sizes
 
 
@@ -74,7 +76,7 @@ def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape:
     count = math.prod(shape)
     if tensor.tensor_content:
         return _read_content(name, tensor.tensor_content, dtype, count).reshape(shape)
-    values = _read_strings(tensor) if dtype.hasobject else _read_list(name, tensor, dtype)
+    values = _read_strings(tensor) if dtype.hasobject else _read_list(name, tensor, dtype, count)
     if values.size > count:
         raise _refuse(
             name,
@@ -145,7 +147,7 @@ def _read_strings(tensor: messages.Tensor) -> Array:
     return strings
 
 
-def _read_list(name: str, tensor: messages.Tensor, dtype: np.dtype[Any]) -> Array:
+def _read_list(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], count: int) -> Array:
     field = _FIELD_OF_DTYPE[dtype]
     chunks = getattr(tensor, field)
     packed = chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -154,26 +156,19 @@ def _read_list(name: str, tensor: messages.Tensor, dtype: np.dtype[Any]) -> Arra
             values: Array = np.frombuffer(packed, dtype)
         else:
             values = _narrow(read_varints(packed), dtype)
-    except ValueError as error:
+        return values if values.size >= count else _read_unpacked(tensor, field, dtype)
+    except (ValueError, DecodeError) as error:
         raise _refuse(
             name, f"expected packed values in {field}, found {len(packed)} other bytes: {error}"
         ) from None
-    single = _read_unpacked(tensor, field, dtype)
-    return np.concatenate((values, single)) if single.size else values
 
 
 def _read_unpacked(tensor: messages.Tensor, field: str, dtype: np.dtype[Any]) -> Array:
-    """Values that are not packed, which our message does not know."""
-    strangers = unknown_fields.UnknownFieldSet(tensor)
-    if not len(strangers):
-        return np.empty(0, dtype)
-    number = _FIELDS[field].number
-    fields = [strangers[place] for place in range(len(strangers))]
-    found = [each.data for each in fields if each.field_number == number and isinstance(each.data, int)]
+    """All values of a list, those too that are not packed, which Tensor does not know."""
+    values = getattr(messages.Lists.FromString(tensor.SerializeToString()), field)
     if field in _FIXED:
-        bits = np.uint32 if dtype == np.float32 else np.uint64
-        return np.array(found, bits).view(dtype)
-    return _narrow(np.array(found, np.uint64), dtype)
+        return np.array(values, dtype)
+    return _narrow(np.array(values, np.uint64 if dtype == np.uint64 else np.int64), dtype)
 
 
 def _narrow(numbers: Array, dtype: np.dtype[Any]) -> Array:
