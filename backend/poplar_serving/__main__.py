@@ -66,7 +66,10 @@ def _parser() -> Parser:
     put.add_argument("--output_names", metavar="NAME,NAME", help="default: output_0,output_1 and so on")
     put.add_argument("--purge_export_dir", action="store_true", help="remove what is in EXPORT_DIR")
     put.add_argument(
-        "--timeout", type=positive, metavar="US", help="how long a batch waits for others of its step (5000)"
+        "--timeout",
+        type=positive,
+        metavar="US",
+        help="how long a batch waits for those of other replicas (5000)",
     )
     text = "print the folder of the operators' sources, for those who link them into a server"
     _add(commands, "sources", text).set_defaults(run=_sources)

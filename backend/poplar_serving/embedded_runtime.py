@@ -55,9 +55,9 @@ def embedded_runtime_start(
     """Start the engine `name` of a PopEF file, in a process of its own that all calls of that name share.
 
     `executable_file`: the path, as a string or a tensor whose value is known here. `inputs`: none; the
-    weights are in the file. `timeout`: how many microseconds a batch waits for the others of a step that
-    computes several, then it is computed without them; by default 5000. `signature` (ours): the file's, where
-    it is known already, so that the tensor's value need not be. Raises ExportError.
+    weights are in the file. `timeout`: how many microseconds a batch waits for those of the other
+    replicas, where the model has several, before it is computed without them; by default 5000. `signature`
+    (ours): the file's, where it is known already, so that the tensor's value need not be. Raises ExportError.
     """
     if len(inputs):
         raise ExportError(

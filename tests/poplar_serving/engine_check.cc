@@ -9,6 +9,7 @@
 //                               "different" where they are not equal
 //     cancel NUMBER HEX         a call that is cancelled at once
 //     pid NUMBER                of the process
+//     fork NUMBER               a call by a fork of this process
 //     drop NUMBER               nobody uses the engine any more
 #include <condition_variable>
 #include <iostream>
@@ -19,6 +20,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine.h"
 
@@ -100,6 +104,26 @@ std::string Pid(std::istream &words) {
     return "pid " + std::to_string(child->pid());
 }
 
+std::string Fork(std::istream &words) {
+    int32_t number;
+    words >> number;
+    int ends[2];
+    if (pipe(ends) != 0) return "no pipe";
+    const pid_t pid = fork();
+    if (pid == 0) {
+        std::shared_ptr<Child> child;
+        std::shared_ptr<const Description> description;
+        const std::string text = Text(engines.at(number)->Ready(&child, &description));
+        _exit(write(ends[1], text.data(), text.size()) < 0);
+    }
+    close(ends[1]);
+    char text[1000];
+    const ssize_t size = read(ends[0], text, sizeof(text));
+    close(ends[0]);
+    waitpid(pid, nullptr, 0);
+    return size < 0 ? "nothing" : std::string(text, static_cast<size_t>(size));
+}
+
 std::string Do(const std::string &line) {
     std::istringstream words(line);
     std::string verb;
@@ -108,6 +132,7 @@ std::string Do(const std::string &line) {
     if (verb == "call") return Call(words, false);
     if (verb == "cancel") return Call(words, true);
     if (verb == "pid") return Pid(words);
+    if (verb == "fork") return Fork(words);
     if (verb == "python") return std::getline(words >> std::ws, program.python), "";
     if (verb == "limits") {
         int64_t start_ms, grace_ms;

@@ -18,6 +18,7 @@ from poplar_serving.description import read_description
 from poplar_serving.frames import Code, Kind, read_into
 from sample_models import gather_model, make_model, write_handmade
 from saved_models import is_alive, wait_until
+from sdk_files import replicate
 
 HEADER = struct.Struct("<IIQQ")
 SECONDS = 60
@@ -88,6 +89,28 @@ def test_calls_are_answered_each_by_its_number(asked, linear, compile_popef):
     for _ in range(50):
         _, _, call, body = asked.receive()
         assert np.array_equal(np.frombuffer(body, "float32")[-16:], np.full(16, 2 * call, "float32"))
+
+
+@pytest.mark.parametrize("timeout_us", [0, 1, 3_600_000_000])
+def test_a_batch_waits_for_those_of_other_replicas_as_long_as_it_is_told(timeout_us, linear, compile_popef):
+    file = compile_popef(linear)
+    replicate(file, 2, 1)
+    asked = Asked()
+    try:
+        asked.start(file, timeout_us)
+        # In an hour's wait only the second one has the first one answered.
+        calls = [1, 2] if timeout_us > 1 else [1]
+        for call in calls:
+            asked.send(frames.encode_call(call, [np.full((4, 4), call, "float32")]))
+        assert [asked.receive()[:3] for _ in calls] == [(Kind.RESULT, Code.NONE, call) for call in calls]
+        if len(calls) > 1:
+            asked.send(frames.encode_call(3, [np.zeros((4, 4), "float32")]))
+            asked.connection.settimeout(1)
+            with pytest.raises(TimeoutError):
+                asked.receive()
+    finally:
+        asked.process.kill()
+        asked.end()
 
 
 def test_it_ends_with_its_connection_even_in_the_middle_of_calls(asked, linear, compile_popef):

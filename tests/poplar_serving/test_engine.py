@@ -343,6 +343,14 @@ def test_answers_come_in_any_order_and_in_pieces(check, double, tmp_path):
     assert check.end() == ""
 
 
+def test_a_fork_of_the_server_is_told_and_does_not_wait(check, double):
+    engine = check.open("a", double)
+    answer = check("fork", engine)
+    assert answer.startswith("fault 9 engine 'a': it was started by process "), answer
+    assert check("call", engine, 1, row(1, 2)) == f"result {row(2, 4)}"
+    assert check.end() == ""
+
+
 def test_its_processes_end_when_it_is_killed(check, double):
     check.open("a", double)
     (pid,) = check.children()
