@@ -36,8 +36,8 @@ MODULES = {
     "prediction_service": "prediction_service_pb2_grpc",
     "model_service": "model_service_pb2_grpc",
 }
-LISTS = {"f": "float_val", "i": "int_val"}
-"""Where a typed value is, by numpy's kind, of the types that the examples take."""
+LISTS = {"float32": "float_val", "float16": "half_val", "int32": "int_val"}
+"""Where typed values are, of the types that the examples take; of a half its bits."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -114,9 +114,10 @@ def as_typed(api, array: np.ndarray) -> Any:
     """A tensor with a list of values, which make_tensor_proto makes of few values only."""
     proto = api.tf.make_tensor_proto(array)
     proto.ClearField("tensor_content")
-    values = getattr(proto, LISTS[array.dtype.kind])
+    values = getattr(proto, LISTS[array.dtype.name])
     del values[:]
-    values.extend(array.ravel().tolist())
+    bits = array.view(np.uint16) if array.dtype == np.float16 else array
+    values.extend(bits.ravel().tolist())
     return proto
 
 
@@ -147,14 +148,15 @@ def test_contents_and_typed_values_say_the_same(api, prediction, model, given, e
 
 
 def test_the_last_value_counts_for_the_rest(api, prediction, triton, model, given):
-    """Of integers all are 1, which every example takes; of floats a quarter."""
-    fill = {"f": 0.25, "i": 1}
-    whole = {name: np.full_like(array, fill[array.dtype.kind]) for name, array in given.items()}
+    """Of a list that ends with the first row."""
+    whole = {name: np.full_like(array, array.flat[array[0].size - 1]) for name, array in given.items()}
+    for name, array in given.items():
+        whole[name][0] = array[0]
     with grpcclient.InferenceServerClient(triton.grpc_url) as client:
         expected = infer(client, model, whole)
     tensors = {name: as_typed(api, array) for name, array in whole.items()}
     for name, array in whole.items():
-        del getattr(tensors[name], LISTS[array.dtype.kind])[1:]
+        del getattr(tensors[name], LISTS[array.dtype.name])[array[0].size :]
     answer = prediction.Predict(make_request(api, model, tensors), PATIENCE_SECONDS)
     check_answer(api, answer, expected)
 
@@ -182,7 +184,7 @@ def test_a_filter_chooses_the_outputs(api, prediction, model, given, expected):
 def test_wrong_requests_are_refused_by_name(api, prediction, model, given):
     protos = as_protos(api, given)
     name = next(iter(given))
-    strings = {**protos, name: api.tf.make_tensor_proto([[b"text"]])}
+    strings = {**protos, name: api.tf.make_tensor_proto(np.full(given[name].shape, b"text", object))}
     for tensors, words in (
         ({}, [name]),
         ({**protos, "other": protos[name]}, ["other"]),
@@ -257,7 +259,10 @@ def test_deadlines_and_cancellation_leave_the_server_well(api, prediction, model
     future = prediction.Predict.future(request, PATIENCE_SECONDS)
     future.cancel()
     assert future.cancelled()
-    check_answer(api, prediction.Predict(request, PATIENCE_SECONDS), expected)
+    answer = prediction.Predict(request, PATIENCE_SECONDS)
+    for name, right in expected.items():
+        # Not bit for bit: it may share a run with those that were given up, and another batch rounds otherwise.
+        np.testing.assert_allclose(api.tf.make_ndarray(answer.outputs[name]), right, rtol=1e-2, atol=1e-3)
 
 
 def ask_rest(server: TfServing, path: str, body: Any = None) -> Any:
