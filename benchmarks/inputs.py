@@ -57,6 +57,12 @@ def write_inputs(folder: Path, config: ModelConfig, rows: Sequence[Row]) -> Path
     return file
 
 
+def whole_shapes(config: ModelConfig) -> dict[str, list[int]]:
+    """The shapes of a request of one row, the batch included where the model has one."""
+    batch = [1] if config.max_batch_size else []
+    return {tensor.name: [*batch, *tensor.dims] for tensor in config.input}
+
+
 def check_answers(url: str, row: Row, configs: Sequence[ModelConfig]) -> None:
     """Ask every model the same row; SystemExit when one answers otherwise than the first: then nothing is
     comparable."""

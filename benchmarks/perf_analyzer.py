@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,12 +44,14 @@ LARGEST_WINDOW_SECONDS = 20
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What perf_analyzer saw at one concurrency: requests a second, and what they took; `parts_us` is the
-    mean time of a request by where it went."""
+    mean time of a request by where it went, as far as the protocol tells. `cpu_us`, time of processors that a
+    request took in the server, is for others to measure."""
 
     per_second: float
     p50_us: float
     p99_us: float
     parts_us: dict[str, float]
+    cpu_us: float = math.nan
 
 
 def prepare() -> Path:
@@ -78,13 +82,22 @@ def _unpack(program: Path) -> None:
 
 
 def measure(
-    url: str, model: str, concurrency: int, input_data: Path, seconds: float, rows: int = 1
+    url: str,
+    model: str,
+    concurrency: int,
+    input_data: Path,
+    seconds: float,
+    rows: int = 1,
+    shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Measurement:
     """Load `model` over gRPC with the rows in `input_data`, so many a request, for NUM_WINDOWS windows of
     `seconds`, longer ones for a model that answers nothing in so short a time. RuntimeError, with the
-    program's words, when a request fails."""
+    program's words, when a request fails.
+
+    With `shapes`, those of whole inputs, the batch included, the server is one of TensorFlow Serving's
+    protocol."""
     while True:
-        done, result = _run(url, model, concurrency, input_data, seconds, rows)
+        done, result = _run(url, model, concurrency, input_data, seconds, rows, shapes)
         if result is not None:
             return result
         words = done.stdout + done.stderr
@@ -94,7 +107,13 @@ def measure(
 
 
 def _run(
-    url: str, model: str, concurrency: int, input_data: Path, seconds: float, rows: int
+    url: str,
+    model: str,
+    concurrency: int,
+    input_data: Path,
+    seconds: float,
+    rows: int,
+    shapes: Mapping[str, Sequence[int]] | None,
 ) -> tuple[subprocess.CompletedProcess[str], Measurement | None]:
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.csv")
@@ -122,6 +141,7 @@ def _run(
                 "999",
             ),
             *("-b", str(rows), "-f", str(result)),
+            *([] if shapes is None else _as_tensorflow_serving(shapes)),
         ]
         environment = {**os.environ, "LD_LIBRARY_PATH": str(CACHE)}
         done = subprocess.run(
@@ -130,12 +150,19 @@ def _run(
         return done, _read(result, rows) if done.returncode == 0 and result.exists() else None
 
 
+def _as_tensorflow_serving(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    words = ["--service-kind", "tfserving"]
+    for name, shape in shapes.items():
+        words += ["--shape", f"{name}:{','.join(map(str, shape))}"]
+    return words
+
+
 def _read(result: Path, rows_per_request: int) -> Measurement | None:
     with result.open() as file:
         rows = list(csv.DictReader(file))
     if not rows:
         return None
     (row,) = rows
-    parts = {name: float(row[column]) for column, name in PARTS.items()}
+    parts = {name: float(row[column]) for column, name in PARTS.items() if column in row}
     per_second = float(row["Inferences/Second"]) / rows_per_request
     return Measurement(per_second, float(row["p50 latency"]), float(row["p99 latency"]), parts)

@@ -91,7 +91,8 @@ class TritonModels:
         known = self._known.get(key)
         if known is None or time.monotonic() >= known.stale_at:
             try:
-                known = self._learn(spec, source, version)
+                with call.waiting():
+                    known = self._learn(spec, source, version)
             except _NotServedError:
                 raise not_served(spec, version) from None
         return ForwardedServable(self, self._calls, key, known)
@@ -100,7 +101,8 @@ class TritonModels:
         """See Models."""
         try:
             source, version = self._resolve(spec)
-            found = self._find_statuses(spec.name)
+            with call.waiting():
+                found = self._find_statuses(spec.name)
         except (_NotServedError, ServingError) as error:
             if isinstance(error, ServingError) and error.code is not Code.NOT_FOUND:
                 raise

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +139,13 @@ def refuse(code: str, text: str) -> Callable[[Any], Any]:
 
 
 class Asker:
-    """A Call: so many seconds are left, and `give_up` gives it up."""
+    """A Call: so many seconds are left, and `give_up` gives it up. `waits` has an entry for each time that its
+    thread waits, which says whether it still does."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds
         self._callbacks: list[Callable[[], None]] = []
+        self.waits: list[bool] = []
 
     def seconds_left(self) -> float | None:
         return self._seconds
@@ -154,8 +156,11 @@ class Asker:
     def when_given_up(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 
-    def waiting(self) -> AbstractContextManager[None]:
-        return nullcontext()
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        self.waits.append(True)
+        yield
+        self.waits[-1] = False
 
     def give_up(self) -> None:
         for callback in self._callbacks:
@@ -182,8 +187,9 @@ def begin() -> Iterator[Begin]:
 
 
 def predict(models: TritonModels, spec: ModelSpec = NEWEST, call: Asker | None = None) -> ForwardedServable:
-    servable = models.find(spec)
-    answer = servable.predict({"x": ROW}, [], call or Asker())
+    call = call or Asker()
+    servable = models.find(spec, call)
+    answer = servable.predict({"x": ROW}, [], call)
     np.testing.assert_array_equal(answer["x"], ROW)
     return servable
 
@@ -198,7 +204,7 @@ def test_a_signature_is_what_metadata_and_configuration_say(begin):
     triton, models = begin()
     triton.tensors = [("x", "FP32", [-1, 2]), ("words", "BYTES", [-1]), ("half", "FP16", [3])]
     triton.optional = {"words"}
-    signature = models.find(NEWEST).signature
+    signature = models.find(NEWEST, Asker()).signature
     assert signature.inputs == signature.outputs
     assert list(signature.inputs.items()) == [
         ("x", TensorSpec(np.dtype(np.float32), (-1, 2))),
@@ -211,7 +217,7 @@ def test_a_signature_is_what_metadata_and_configuration_say(begin):
 def test_a_type_without_a_way_to_send_it_is_refused_by_name(begin):
     triton, models = begin()
     triton.tensors = [("brain", "BF16", [2])]
-    code, text = refusal(models.find, ModelSpec("m"))
+    code, text = refusal(models.find, ModelSpec("m"), Asker())
     assert code is Code.UNIMPLEMENTED
     assert "input 'brain'" in text
     assert "found BF16" in text
@@ -229,7 +235,7 @@ def test_values_of_every_type_come_back_bit_for_bit(dtype, begin):
     triton, models = begin()
     triton.tensors = [("x", np_to_triton_dtype(dtype), [-1, -1])]
     values = make_values(dtype)
-    servable = models.find(ModelSpec("m"))
+    servable = models.find(ModelSpec("m"), Asker())
     strided, repeated = values[::2, ::-1], np.broadcast_to(values[:1, :1], (4, 5))
     for array in (values, values[:0], strided, repeated):
         answer = (servable.predict({"x": array}, [], Asker()))["x"]
@@ -242,7 +248,7 @@ def test_values_of_every_type_come_back_bit_for_bit(dtype, begin):
 
 def test_only_the_outputs_that_are_asked_for_are_asked_for(begin):
     triton, models = begin()
-    servable = models.find(ModelSpec("m", 1))
+    servable = models.find(ModelSpec("m", 1), Asker())
     servable.predict({"x": ROW}, ["x", "y"], Asker())
     request = triton.asked[-1][1]
     assert [output.name for output in request.outputs] == ["x", "y"]
@@ -269,7 +275,7 @@ def test_a_model_that_was_loaded_anew_is_seen(monkeypatch, begin):
     monkeypatch.setattr(forward, "FRESH_SECONDS", 0)
     predict(models)
     triton.tensors = [("new", "INT32", [1])]
-    assert models.find(NEWEST).signature.inputs.keys() == {"new"}
+    assert models.find(NEWEST, Asker()).signature.inputs.keys() == {"new"}
 
 
 def test_many_that_wait_ask_once(begin):
@@ -281,7 +287,7 @@ def test_many_that_wait_ask_once(begin):
 
     triton.plan["ModelMetadata"] = late
     with ThreadPoolExecutor(16) as pool:
-        waiting = [pool.submit(models.find, NEWEST) for _ in range(16)]
+        waiting = [pool.submit(models.find, NEWEST, Asker()) for _ in range(16)]
         wait_until(lambda: models._asked[("m", None)]._condition._waiters, "somebody waits for the first")
         triton.released.set()
         assert {each.result(PATIENCE_SECONDS).version for each in waiting} == {2}
@@ -292,7 +298,7 @@ def test_an_error_is_told_to_all_that_wait(begin):
     triton, models = begin()
     triton.plan["ModelMetadata"] = triton.wait
     with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(models.find, NEWEST) for _ in range(4)]
+        waiting = [pool.submit(models.find, NEWEST, Asker()) for _ in range(4)]
         wait_until(lambda: triton.count("ModelMetadata"), "it is asked")
         triton.released.set()
         for each in waiting:
@@ -326,24 +332,24 @@ def test_a_model_that_triton_does_not_have_is_not_found(code, method, begin):
 def test_versions_that_there_are_not_are_not_found(version, begin):
     _, models = begin()
     expected = Code.NOT_FOUND, f"Servable not found for request: Specific(m, {version})"
-    assert refusal(models.find, ModelSpec("m", version)) == expected
+    assert refusal(models.find, ModelSpec("m", version), Asker()) == expected
     expected = Code.NOT_FOUND, f"Could not find version {version} of model m"
-    assert refusal(models.list_versions, ModelSpec("m", version)) == expected
+    assert refusal(models.list_versions, ModelSpec("m", version), Asker()) == expected
 
 
 @pytest.mark.parametrize("name", ["\ud800", "a\0b", "\x1b[2J", "n" * 1_000_000])
 def test_names_that_no_model_has_do_not_reach_triton(name, begin):
     triton, models = begin()
     for call in (models.find, models.list_versions):
-        assert refusal(call, ModelSpec(name))[0] is Code.NOT_FOUND
+        assert refusal(call, ModelSpec(name), Asker())[0] is Code.NOT_FOUND
     assert triton.asked == []
-    empty = refusal(models.find, ModelSpec(""))
+    empty = refusal(models.find, ModelSpec(""), Asker())
     assert empty == (Code.INVALID_ARGUMENT, "ModelSpec has no name specified.")
 
 
 def test_the_newest_version_is_tritons_to_choose(begin):
     triton, models = begin()
-    servable = models.find(ModelSpec("m"))
+    servable = models.find(ModelSpec("m"), Asker())
     assert servable.version == 2
     triton.versions = [2, 3]
     servable.predict({"x": ROW}, [], Asker())
@@ -391,7 +397,7 @@ def test_labels_and_policies_choose_among_tritons_versions(spec, version, begin)
 )
 def test_what_is_not_configured_is_not_served(spec, code, said, begin):
     _, models = begin(SOURCES)
-    assert refusal(models.find, spec) == (code, said)
+    assert refusal(models.find, spec, Asker()) == (code, said)
 
 
 ALL = [
@@ -407,20 +413,20 @@ ALL = [
 
 def test_versions_stand_as_the_index_of_the_repository_says(begin):
     triton, models = begin()
-    assert models.list_versions(ModelSpec("m")) == ALL
-    assert models.list_versions(ModelSpec("m", 10)) == ALL[:1]
+    assert models.list_versions(ModelSpec("m"), Asker()) == ALL
+    assert models.list_versions(ModelSpec("m", 10), Asker()) == ALL[:1]
     for name in ("never_loaded", "none"):
         expected = Code.NOT_FOUND, f"Could not find any versions of model {name}"
-        assert refusal(models.list_versions, ModelSpec(name)) == expected
+        assert refusal(models.list_versions, ModelSpec(name), Asker()) == expected
     triton.plan["RepositoryIndex"] = refuse("INTERNAL", "the store is away")
-    assert refusal(models.list_versions, ModelSpec("m")) == (Code.INTERNAL, "the store is away")
+    assert refusal(models.list_versions, ModelSpec("m"), Asker()) == (Code.INTERNAL, "the store is away")
 
 
 def test_versions_that_a_policy_leaves_out_are_not_available(begin):
     _, models = begin(SOURCES)
-    assert models.list_versions(ModelSpec("m")) == ALL[:-1]
+    assert models.list_versions(ModelSpec("m"), Asker()) == ALL[:-1]
     expected = Code.NOT_FOUND, "Could not find version 1 of model m"
-    assert refusal(models.list_versions, ModelSpec("m", label="stable")) == expected
+    assert refusal(models.list_versions, ModelSpec("m", label="stable"), Asker()) == expected
 
 
 @pytest.mark.parametrize(("sources", "versions"), [((), [2, 1]), (SOURCES, [2])])
@@ -429,11 +435,11 @@ def test_who_may_not_see_the_index_is_told_what_is_ready(sources, versions, begi
     text = "This protocol is restricted, expecting header 'triton-grpc-protocol-key'"
     triton.plan["RepositoryIndex"] = refuse("UNAVAILABLE", text)
     expected = [VersionStatus(version, State.AVAILABLE) for version in versions]
-    assert models.list_versions(ModelSpec("m")) == expected
-    assert models.list_versions(ModelSpec("m", 2)) == expected[:1]
-    assert refusal(models.list_versions, ModelSpec("m", 7))[0] is Code.NOT_FOUND
+    assert models.list_versions(ModelSpec("m"), Asker()) == expected
+    assert models.list_versions(ModelSpec("m", 2), Asker()) == expected[:1]
+    assert refusal(models.list_versions, ModelSpec("m", 7), Asker())[0] is Code.NOT_FOUND
     triton.plan["ModelMetadata"] = refuse("NOT_FOUND", UNKNOWN)
-    assert refusal(models.list_versions, ModelSpec("m"))[0] is Code.NOT_FOUND
+    assert refusal(models.list_versions, ModelSpec("m"), Asker())[0] is Code.NOT_FOUND
 
 
 def test_a_deadline_goes_with_the_request(begin):
@@ -445,6 +451,30 @@ def test_a_deadline_goes_with_the_request(begin):
     triton.plan["ModelInfer"] = triton.wait
     for seconds in (0.2, 0.0, -1.0):
         assert refusal(predict, models, NEWEST, Asker(seconds))[0] is Code.DEADLINE_EXCEEDED
+
+
+def test_another_call_may_be_worked_at_while_triton_is_asked(begin):
+    triton, models = begin()
+    asker = Asker()
+    heard = []
+
+    def answer(method: str) -> Callable[[Any], Any]:
+        def see(request: Any) -> Any:
+            wait_until(lambda: asker.waits[-1:] == [True], "its thread waits")
+            heard.append((method, len(asker.waits)))
+            return getattr(triton, f"answer_{method}")(request)
+
+        return see
+
+    triton.plan = {method: answer(method) for method in METHODS}
+    predict(models, NEWEST, asker)
+    models.list_versions(NEWEST, asker)
+    assert heard == [
+        ("ModelMetadata", 1),
+        ("ModelConfig", 1),
+        ("ModelInfer", 2),
+        ("RepositoryIndex", 3),
+    ]
 
 
 def test_who_gives_up_has_triton_give_up(begin):
@@ -465,7 +495,7 @@ def test_a_triton_that_says_nothing_of_a_model_is_not_waited_for(monkeypatch, be
     triton, models = begin()
     monkeypatch.setattr(forward, "ASK_SECONDS", 0.2)
     triton.plan["ModelConfig"] = triton.wait
-    code, text = refusal(models.find, ModelSpec("m"))
+    code, text = refusal(models.find, ModelSpec("m"), Asker())
     assert code is Code.UNAVAILABLE
     assert text == f"Triton at 127.0.0.1:{triton.port}: expected ModelConfig to be answered in 0.2 s"
 
@@ -505,8 +535,8 @@ def test_a_triton_that_was_away_is_asked_again(begin):
     triton, models = begin()
     predict(models)
     triton.stop()
-    for call in (models.find, models.list_versions, lambda spec: predict(models, spec)):
-        code, text = refusal(call, ModelSpec("m", 1))
+    for call in (models.find, models.list_versions, lambda spec, asker: predict(models, spec, asker)):
+        code, text = refusal(call, ModelSpec("m", 1), Asker())
         assert code is Code.UNAVAILABLE
         assert text.startswith(f"Triton at 127.0.0.1:{triton.port}: ")
     triton.start()

@@ -261,7 +261,7 @@ def test_deadlines_and_cancellation_leave_the_server_well(api, prediction, model
     assert future.cancelled()
     answer = prediction.Predict(request, PATIENCE_SECONDS)
     for name, right in expected.items():
-        # Not bit for bit: it may share a run with those that were given up, and another batch rounds otherwise.
+        # Not bit for bit: in a run with those that were given up it is rounded otherwise.
         np.testing.assert_allclose(api.tf.make_ndarray(answer.outputs[name]), right, rtol=1e-2, atol=1e-3)
 
 
