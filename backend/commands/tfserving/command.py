@@ -21,7 +21,14 @@ from commands.tfserving.config_files import (
     read_monitoring_config,
     read_ssl_config,
 )
-from commands.tfserving.settings import GRPC_PORT, METRICS_PATH, REST_PORT, Settings, TritonTls
+from commands.tfserving.settings import (
+    GRPC_PORT,
+    METRICS_PATH,
+    REST_BODY_BYTES,
+    REST_PORT,
+    Settings,
+    TritonTls,
+)
 from commands.tfserving.sources import ModelSource
 from popef.arguments import Parser, whole_number
 from popef.console import UsageError
@@ -39,6 +46,7 @@ EPILOG = (
 )
 _PACKAGES = ("aiohttp", "grpc")
 _MOST_SECONDS, _MOST_MS, _MOST_RETRIES, _MOST_PROCESSES = 86400, 86_400_000, 1000, 256
+_MOST_BODY_BYTES = 1 << 30
 _MICROSECONDS = 1_000_000
 """In a second."""
 
@@ -150,6 +158,13 @@ def _add_ports(parser: Parser) -> None:
         metavar="N",
         help="for the answer to a REST request (default: %(default)s)",
     )
+    parser.add_argument(
+        "--http-max-input-size",
+        type=whole_number(1, _MOST_BODY_BYTES),
+        default=REST_BODY_BYTES,
+        metavar="BYTES",
+        help="of the body of a REST request (default: %(default)s)",
+    )
     _add_switch(parser, "--rest_api_enable_cors_support", "let pages of other sites ask")
     parser.add_path(
         "--ssl_config_file", type=Path, metavar="FILE", help="an SSLConfig: certificates of the gRPC port"
@@ -245,6 +260,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         as_content=options.enable_serialization_as_tensor_content,
         channel_arguments=options.grpc_channel_arguments,
         rest_seconds=options.rest_api_timeout_in_ms / 1000,
+        rest_body_bytes=options.http_max_input_size,
         cors=options.rest_api_enable_cors_support,
         metrics_path=METRICS_PATH if monitoring is None else monitoring.path if monitoring.enabled else "",
         poll_seconds=options.file_system_poll_wait_seconds,

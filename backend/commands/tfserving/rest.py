@@ -78,19 +78,22 @@ class Limits:
     """What requests may take: bytes of a body, gzip undone, and of all that are held; seconds for a body to
     come, and for a client to go on reading its answer; requests under way."""
 
-    body_bytes: int = 64 << 20
-    all_bodies_bytes: int = 256 << 20
+    body_bytes: int
+    all_bodies_bytes: int
     body_seconds: float = 60.0
     calls: int = MOST_CALLS
 
 
-_LIMITS = Limits()
+_BODIES_AT_ONCE = 4
+"""Of the largest ones."""
 
 
 def make_application(
-    models: Models, settings: Settings, counters: Counters, limits: Limits = _LIMITS
+    models: Models, settings: Settings, counters: Counters, limits: Limits | None = None
 ) -> web.Application:
-    """The application that serves `models`, and the metrics."""
+    """The application that serves `models`, and the metrics. `limits` None: those of the settings."""
+    most = settings.rest_body_bytes
+    limits = limits or Limits(most, most * _BODIES_AT_ONCE)
     service = _Service(models, settings, counters, limits)
 
     # No router: paths are told apart before they are decoded, as there, where %2F is no part of the path.

@@ -10,6 +10,8 @@ from commands.tfserving.sources import ModelSource
 GRPC_PORT, REST_PORT = 8500, 8501
 """Those of TensorFlow Serving's documentation and container."""
 METRICS_PATH = "/monitoring/prometheus/metrics"
+REST_BODY_BYTES = 64 << 20
+"""Triton's own --http-max-input-size."""
 MOST_CALLS = 1024
 """Requests under way in a process over either protocol; more are refused, RESOURCE_EXHAUSTED."""
 
@@ -48,6 +50,7 @@ class Settings:
     as_content: bool = False
     channel_arguments: Mapping[str, int | str] = field(default_factory=dict)
     rest_seconds: float = 30.0
+    rest_body_bytes: int = REST_BODY_BYTES
     cors: bool = False
     metrics_path: str = METRICS_PATH
     poll_seconds: float = 1.0
