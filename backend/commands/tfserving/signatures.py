@@ -28,5 +28,6 @@ def _describe(infos: Any, tensors: Mapping[str, TensorSpec]) -> None:
         info = infos[name]
         info.name = f"{name}:0"
         info.dtype = BY_DTYPE[tensor.dtype].number
+        info.tensor_shape.SetInParent()  # also of a scalar: it has a shape, without axes
         for size in tensor.shape:
             info.tensor_shape.dim.add(size=size)
