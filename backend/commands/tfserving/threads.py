@@ -33,12 +33,16 @@ class Threads(Executor):
         self._num_parked = 0
         self._surplus = 0
         """Threads that are to park once they have done what they do."""
+        self._is_shut_down = False
         self._threads = [self._start() for _ in range(AT_WORK)]
 
     def submit(self, call: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
         """See concurrent.futures.Executor."""
         future: Future[Any] = Future()
-        self._tasks.put((future, call, given, named))
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError(f"the threads {self._name!r} were shut down")
+            self._tasks.put((future, call, given, named))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -49,11 +53,13 @@ class Threads(Executor):
                 if task is not None:
                     task[0].cancel()
         with self._lock:
-            threads = list(self._threads)
-        for _ in threads:
-            self._tasks.put(None)
-            self._parked.release()
-        for thread in threads if wait else ():
+            self._is_shut_down = True
+            for _ in range(self._num_parked):
+                self._parked.release()
+            self._num_parked = 0
+        self._tasks.put(None)
+        # Calls that wait may have others begun meanwhile, which this finds too.
+        for thread in self._threads if wait else ():
             thread.join()
 
     @contextmanager
@@ -91,6 +97,7 @@ class Threads(Executor):
                 self._park()
             task = self._tasks.get()
             if task is None:
+                self._tasks.put(None)  # for the others
                 return
             future, call, given, named = task
             if future.set_running_or_notify_cancel():
@@ -102,7 +109,7 @@ class Threads(Executor):
 
     def _park(self) -> None:
         with self._lock:
-            if self._surplus <= 0:
+            if self._surplus <= 0 or self._is_shut_down:
                 return
             self._surplus -= 1
             self._num_parked += 1
