@@ -99,12 +99,16 @@ def _missed_table(comparisons: Sequence[Comparison], found: Sequence[Sequence[Ro
         ]
         for index in [0, *missed] if missed else []:
             runs = _runs(rounds, index)
-            parts = (
-                f"{statistics.median(run.parts_us[part] for run in runs):.0f}" for part in PARTS.values()
-            )
+            parts = (_median_part(runs, part) for part in PARTS.values())
             table.add_row(comparison.what, str(comparison.concurrency), comparison.label(index), *parts)
         table.add_section()
     return table
+
+
+def _median_part(runs: Sequence[Measurement], part: str) -> str:
+    """Nothing where the protocol does not tell."""
+    values = [run.parts_us[part] for run in runs if part in run.parts_us]
+    return f"{statistics.median(values):.0f}" if values else ""
 
 
 def _has_missed(subject: Subject, rounds: Sequence[Round], index: int) -> bool:

@@ -41,12 +41,14 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model under load, the requests it gets (perf_analyzer's JSON), and what its ratios should be."""
+    """A model under load, the requests it gets (perf_analyzer's JSON), and what its ratios should be; what
+    serves it, where several servers do."""
 
     model: str
     input_data: Path
     throughput: Goal | None = None
     p99: Goal | None = None
+    server: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,9 @@ class Comparison:
     subjects: tuple[Subject, ...]
 
     def label(self, index: int) -> str:
-        """What tells a subject from the others: the model's name without that of the comparison."""
-        return self.subjects[index].model.removeprefix(f"{self.what}_")
+        """What tells a subject from the others: its server, or the model's name without that of the
+        comparison."""
+        return self.subjects[index].server or self.subjects[index].model.removeprefix(f"{self.what}_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,34 +115,47 @@ def parse_options(
     return options
 
 
+Measure = Callable[[Subject, int, float], Measurement]
+"""Loads a subject at a concurrency, in windows of so many seconds."""
+
+
 def run_rounds(
     url: str, comparisons: Sequence[Comparison], num_rounds: int, seconds: float, console: Console
 ) -> list[list[Round]]:
-    """The rounds of each comparison; every round measures all comparisons once, in windows of `seconds` or
-    longer."""
+    """The rounds of each comparison of models of one server; every round measures all comparisons once, in
+    windows of `seconds` or longer."""
+
+    def measure(subject: Subject, concurrency: int, window: float) -> Measurement:
+        return perf_analyzer.measure(url, subject.model, concurrency, subject.input_data, window)
+
+    return run_rounds_by(measure, comparisons, num_rounds, seconds, console)
+
+
+def run_rounds_by(
+    measure: Measure, comparisons: Sequence[Comparison], num_rounds: int, seconds: float, console: Console
+) -> list[list[Round]]:
+    """The same, where `measure` knows the servers."""
     perf_analyzer.prepare()
     found: list[list[Round]] = [[] for _ in comparisons]
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(
             "warming up", total=num_rounds * sum(1 + len(each.subjects) for each in comparisons)
         )
-        windows = [max(seconds, each) for each in _warm_up(url, comparisons)]
+        windows = [max(seconds, each) for each in _warm_up(measure, comparisons)]
 
-        def measure(subject: Subject, concurrency: int, window: float) -> Measurement:
-            progress.update(task, description=f"{subject.model} at {concurrency}")
-            measured = perf_analyzer.measure(url, subject.model, concurrency, subject.input_data, window)
+        def show(subject: Subject, concurrency: int, window: float) -> Measurement:
+            progress.update(task, description=f"{subject.model} at {concurrency} {subject.server}")
+            measured = measure(subject, concurrency, window)
             progress.advance(task)
             return measured
 
         for number in range(num_rounds):
             for rounds, comparison, window in zip(found, comparisons, windows, strict=True):
-                rounds.append(
-                    _run_round(comparison, partial(measure, window=window), backwards=number % 2 == 1)
-                )
+                rounds.append(_run_round(comparison, partial(show, window=window), backwards=number % 2 == 1))
     return found
 
 
-def _warm_up(url: str, comparisons: Sequence[Comparison]) -> list[float]:
+def _warm_up(measure: Measure, comparisons: Sequence[Comparison]) -> list[float]:
     """Let every model grow its memory before anything counts; returns the shortest sensible window of each
     comparison.
 
@@ -148,10 +164,7 @@ def _warm_up(url: str, comparisons: Sequence[Comparison]) -> list[float]:
     windows = []
     for comparison in comparisons:
         at_once = comparison.concurrency
-        runs = [
-            perf_analyzer.measure(url, each.model, at_once, each.input_data, WARM_UP_SECONDS)
-            for each in comparison.subjects
-        ]
+        runs = [measure(each, at_once, WARM_UP_SECONDS) for each in comparison.subjects]
         window = MIN_BURSTS * at_once / min(run.per_second for run in runs) / perf_analyzer.NUM_WINDOWS
         windows.append(min(window, LARGEST_WINDOW_SECONDS))
     return windows

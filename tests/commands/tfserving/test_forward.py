@@ -139,8 +139,8 @@ def refuse(code: str, text: str) -> Callable[[Any], Any]:
 
 
 class Asker:
-    """A Call: so many seconds are left, and `give_up` gives it up. `waits` has an entry for each time that
-    its thread waits, which says whether it still does."""
+    """A Call: so many seconds are left, and `give_up` gives it up. `waits` has an entry for each time its
+    thread waits, which says whether it still does."""
 
     def __init__(self, seconds: float | None = None) -> None:
         self._seconds = seconds

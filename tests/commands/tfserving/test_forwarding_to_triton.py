@@ -21,7 +21,7 @@ from poprt import Compiler, Converter
 from poprt.triton_version import publish_version
 from sample_models import gather_model, make_model
 from tfserving_clients import Client, refused
-from tfserving_servers import TfServing
+from tfserving_server import TfServing
 from triton_clients import infer, read_metric
 from tritonclient.utils import InferenceServerException
 

@@ -19,7 +19,7 @@ import tritonclient.grpc as grpcclient
 from commands.serving.server import TritonServer
 from fault_clients import PATIENCE_SECONDS
 from tfserving_clients import refused
-from tfserving_servers import TfServing
+from tfserving_server import TfServing
 from triton_clients import infer
 
 pytestmark = pytest.mark.tensorflow

@@ -10,7 +10,7 @@ import perf_analyzer
 import pytest
 import repository
 from commands.serving.server import TritonServer
-from tfserving_servers import TfServing
+from tfserving_server import TfServing
 
 pytestmark = pytest.mark.server
 MODELS = ("document_orientation", "magika", "sentence_similarity", "text_recognition")

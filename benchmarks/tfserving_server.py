@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 
 from commands.serving.server import choose_port
-from fault_clients import PATIENCE_SECONDS
 
 START_SECONDS = 300
 """For models to load, on a machine with other things to do."""
+STOP_SECONDS = 60
 _READY = "Ctrl-C stops the server."
 
 
@@ -25,9 +25,11 @@ class TfServing:
         self.log = log
         self.grpc_port = choose_port(0, "gRPC")
         self.rest_port = choose_port(0, "REST") if rest else 0
+        self._health_port = choose_port(0, "health")
         self._arguments: Sequence[str] = [
             *(sys.executable, "-u", "-m", "commands.cli", "tfserving", *map(str, arguments)),
             *("--port", str(self.grpc_port), "--rest_api_port", str(self.rest_port)),
+            *("--health-port", str(self._health_port)),
         ]
 
     @property
@@ -39,6 +41,11 @@ class TfServing:
     def rest_url(self) -> str:
         """Where its models are over REST."""
         return f"http://127.0.0.1:{self.rest_port}/v1/models"
+
+    @property
+    def metrics_url(self) -> str:
+        """The Prometheus page."""
+        return f"http://127.0.0.1:{self._health_port}/metrics"
 
     @property
     def pid(self) -> int:
@@ -57,7 +64,7 @@ class TfServing:
         timer.cancel()
         if not is_ready:
             self._process.wait()
-            raise AssertionError(f"tfserving did not start: {self.log.read_text()}")
+            raise RuntimeError(f"tfserving did not start: {self.log.read_text()}")
         return self
 
     def __exit__(
@@ -65,7 +72,7 @@ class TfServing:
     ) -> None:
         self._process.terminate()
         try:
-            self._process.communicate(timeout=PATIENCE_SECONDS)
+            self._process.communicate(timeout=STOP_SECONDS)
         finally:
             self._process.kill()
             self._process.wait()
