@@ -109,7 +109,7 @@ COMPLETIONS = {
     },
     "popef_dump": {"--w@": "--words", "mode@": "model.onnx models"},
     "poplar-triton": {
-        "@": "serve demo build profile install doctor",
+        "@": "serve tfserving demo build profile install doctor",
         "serve mod@": "models",
         "profile --tra@": "--trace",
     },

@@ -208,6 +208,7 @@ def test_an_interrupt_ends_all_and_keeps_what_is_done(models, tmp_path, number):
         assert row["error"] is None
 
 
+@pytest.mark.server  # slow
 def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     save(hostile.endless_loop(), models / "loop.onnx")
     doc = "x" * (120 << 20)
@@ -229,6 +230,7 @@ def test_what_fails_is_a_row_and_the_others_are_done(models, tmp_path):
     assert "cut.popef" in found["cut"]
 
 
+@pytest.mark.server  # slow
 def test_what_takes_too_long_is_a_row(models, run, tmp_path, monkeypatch):
     """Of all cases that wait for a graph, or of the one that is planned."""
     convert, profile = Profiler.convert, Profiler.profile

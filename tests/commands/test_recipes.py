@@ -218,6 +218,7 @@ def index(tmp_path, monkeypatch):
     return packages
 
 
+@pytest.mark.server  # slow
 def test_pip_runs_no_setup_py(folder, tmp_path, index):
     write_attack(index, tmp_path / "sign")
     recipe = recipes.read_recipe(folder / "recipe.json")
