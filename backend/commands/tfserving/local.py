@@ -8,6 +8,7 @@ up.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,10 @@ from commands.tfserving.sources import ModelSource, VersionPolicy, find_version,
 LEAVE_SECONDS = 1.0
 """Between the end of a version's service and its closing."""
 _BACKENDS = ("", "poplar")
+_VERSION = re.compile("0|[1-9][0-9]{0,18}")
+"""The name of a version's folder: as with Triton, without zeros before it."""
+_MOST_VERSION = 2**63 - 1
+"""The protocol's own."""
 _log = logging.getLogger(__name__)
 
 
@@ -224,8 +229,10 @@ class LocalModels:
         for version in sorted(wanted - model.served.keys()):
             if self._retries.allow(model, version):
                 self._load(model, version)
-        for version in model.served.keys() - wanted:
-            self._give_up(model, version, LEAVE_SECONDS)
+        # While nothing that is wanted loads, an older version is better than none.
+        if not wanted or wanted & model.served.keys():
+            for version in model.served.keys() - wanted:
+                self._give_up(model, version, LEAVE_SECONDS)
         for version in model.statuses.keys() - wanted - model.served.keys():
             if version not in versions:
                 model.forget(version)
@@ -256,7 +263,7 @@ class LocalModels:
         def close() -> None:
             time.sleep(after_seconds)
             servable.close()
-            model.note(VersionStatus(version, State.END))
+            model.note_end(version)
             _log.info("model %r version %d is given up", model.source.name, version)
 
         thread = threading.Thread(target=close, name=f"close {model.source.name}", daemon=True)
@@ -309,6 +316,13 @@ class _Model:
         with self._lock:
             self.statuses = {**self.statuses, status.version: status}
 
+    def note_end(self, version: int) -> None:
+        """A version that was given up is closed; it may have been loaded again, or forgotten, meanwhile."""
+        with self._lock:
+            status = self.statuses.get(version)
+            if status is not None and status.state is State.UNLOADING:
+                self.statuses = {**self.statuses, version: VersionStatus(version, State.END)}
+
     def complain(self, text: str) -> None:
         """Tell the log, once for the same."""
         if text != self._complaint:
@@ -323,11 +337,10 @@ class _Model:
 
 def _look_into(source: ModelSource) -> tuple[set[int], VersionPolicy]:
     """The versions that are there, and which of them are served."""
-    versions = {
-        int(entry.name)
-        for entry in source.folder.iterdir()
-        if entry.name.isascii() and entry.name.isdecimal() and entry.is_dir()
-    }
+    folders = [
+        entry.name for entry in source.folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()
+    ]
+    versions = {version for version in map(int, folders) if version <= _MOST_VERSION}
     return versions, source.policy or _read_policy(source)
 
 
