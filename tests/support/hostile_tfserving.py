@@ -32,7 +32,7 @@ from message_mutations import mutate_message
 from tfserving_clients import METADATA, PREDICT, STATUS, Client, make_request, make_spec, read_outputs
 from tfserving_server import TfServing
 
-DEFECTS = ("poplar-triton:", "poplar backend:", "Traceback", "Exception calling", "Exception iterating")
+DEFECTS = ("poplar-triton:", "poplar backend:", "Traceback", "Exception calling", "metadata size")
 """What an answer says when something other than the request is at fault."""
 COMPUTED = "could not compute the request"
 """What a model says of values that it does not take."""

@@ -25,7 +25,8 @@ _SERVING = "tensorflow.serving"
 _SIGNATURE_DEF = "signature_def"
 _MAP_URL = f"type.googleapis.com/{_SERVING}.SignatureDefMap"
 _MOST_DETAILS = 2000
-"""Characters of an error: gRPC sends it as a header."""
+"""Bytes of an error: gRPC sends it as a header, those beyond ASCII as three each, and clients take 8 KiB."""
+_MOST_BYTES_OF_A_CHARACTER = 4
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _NEVER_SECONDS = 1e9
 """What is more is gRPC's way to say that there is no deadline; the longest that it sends is three years."""
@@ -205,7 +206,10 @@ def _parse(kind: type[Message], data: bytes) -> Any:
 
 
 def _abort(context: Context, error: ServingError) -> NoReturn:
-    context.abort(_CODES[error.code], escape(error, _MOST_DETAILS))
+    text = escape(error, _MOST_DETAILS)
+    if len(text.encode()) > _MOST_DETAILS:
+        text = escape(error, _MOST_DETAILS // _MOST_BYTES_OF_A_CHARACTER)
+    context.abort(_CODES[error.code], text)
     raise AssertionError("abort raises")
 
 

@@ -28,7 +28,6 @@ from tritonclient.utils import InferenceServerException
 pytestmark = pytest.mark.server
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=3")
 ALL = "version_policy { all {} }"
-BUSY_REQUESTS = 3
 TYPES = {
     "bool": TensorProto.BOOL,
     "int8": TensorProto.INT8,
@@ -206,19 +205,21 @@ def count_waiting(server: TritonServer) -> float:
 
 
 def occupy(server: TritonServer, client: Client) -> list:
-    """Requests to a model that takes one at a time: one that runs, the others in Triton's queue."""
+    """Two requests to a model that takes one at a time: one runs, the other is in Triton's queue."""
     wait_until(lambda: count_waiting(server) == 0, "the requests of other tests leave")
-    futures = [client.send("busy", {"x": make_rows(1)}) for _ in range(BUSY_REQUESTS)]
-    wait_until(lambda: count_waiting(server) == BUSY_REQUESTS - 1, "the others wait")
+    futures = [client.send("busy", {"x": make_rows(1)}) for _ in range(2)]
+    wait_until(lambda: count_waiting(server) == 1, "one waits")
     return futures
 
 
 def test_who_gives_up_leaves_tritons_queue(server, client):
     before = count_cancelled(server)
-    first, second, last = occupy(server, client)
-    last.cancel()
+    kept = occupy(server, client)
+    given_up = client.send("busy", {"x": make_rows(1)})
+    wait_until(lambda: count_waiting(server) == 2, "it waits, too")
+    given_up.cancel()
     wait_until(lambda: count_cancelled(server) == before + 1, "Triton drops the one that was given up")
-    for future in (first, second):
+    for future in kept:
         assert future.result(PATIENCE_SECONDS).outputs.keys() == {"y"}
 
 
