@@ -71,6 +71,7 @@ dist-check: dist
 
 bench: .venv/dev models
 	$(BIN)/python benchmarks/serving.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/tfserving.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/against_onnxruntime.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/half.py
 	$(BIN)/python benchmarks/kernel_calls.py
