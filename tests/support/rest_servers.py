@@ -188,9 +188,7 @@ def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> 
     stop: list[Any] = []
 
     async def run() -> None:
-        application = make_application(
-            models, Settings(sources=(), **settings), counters, *([] if limits is None else [limits])
-        )
+        application = make_application(models, Settings(sources=(), **settings), counters, limits=limits)
         runner = make_runner(application)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,9 @@ _EXPERIMENTS, _PLAIN_POLLING = "GRPC_EXPERIMENTS", "-event_engine_listener,-even
 processor (gRPC 1.85). Whoever sets the variable has the say."""
 
 
+_MANY_CORES = 1 << 16
+
+
 class Processes:
     """A server's processes, as a context manager: all serve on entry, all are gone on exit. ServerError where
     one cannot. `tell` gets a line per event."""
@@ -40,6 +44,7 @@ class Processes:
         self._context = multiprocessing.get_context("spawn")
         self._memory = make_memory(self._context, settings.names, settings.processes)
         self._counters = Counters(self._memory, settings.names, settings.processes)
+        self._first_core = random.randrange(_MANY_CORES)  # noqa: S311  servers side by side take others
         self._workers: list[_Worker] = []
         self._ends: list[float] = []
         self._phase = "starting"
@@ -113,7 +118,7 @@ class Processes:
         os.environ.setdefault(_EXPERIMENTS, _PLAIN_POLLING)  # read when gRPC is loaded, in the new process
         process = self._context.Process(
             target=run_worker,
-            args=(self._settings, index, self._memory, theirs),
+            args=(self._settings, index, self._first_core + index, self._memory, theirs),
             name=f"tfserving {index}",
         )
         process.start()

@@ -20,6 +20,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from commands.tfserving.check import answer
+from commands.tfserving.cores import Core
 from commands.tfserving.dtypes import BY_NUMBER
 from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.json_answers import write_predictions
@@ -89,12 +90,17 @@ _BODIES_AT_ONCE = 4
 
 
 def make_application(
-    models: Models, settings: Settings, counters: Counters, limits: Limits | None = None
+    models: Models,
+    settings: Settings,
+    counters: Counters,
+    core: Core | None = None,
+    limits: Limits | None = None,
 ) -> web.Application:
-    """The application that serves `models`, and the metrics. `limits` None: those of the settings."""
+    """The application that serves `models`, and the metrics. `core`: see Threads; `limits` None: those of the
+    settings."""
     most = settings.rest_body_bytes
     limits = limits or Limits(most, most * _BODIES_AT_ONCE)
-    service = _Service(models, settings, counters, limits)
+    service = _Service(models, settings, counters, core, limits)
 
     # No router: paths are told apart before they are decoded, as there, where %2F is no part of the path.
     @web.middleware
@@ -160,10 +166,12 @@ def _write_error(code: Code, message: str, status: int | None = None) -> web.Res
 
 
 class _Service:
-    def __init__(self, models: Models, settings: Settings, counters: Counters, limits: Limits) -> None:
+    def __init__(
+        self, models: Models, settings: Settings, counters: Counters, core: Core | None, limits: Limits
+    ) -> None:
         self._models = models
         self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
-        self._computed = Calls(self._seconds)
+        self._computed = Calls(self._seconds, core)
         self._parsing = threading.Lock()
         self._observe = counters.observe
         self._most_calls = limits.calls

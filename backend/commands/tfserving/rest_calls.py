@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from commands.tfserving.cores import Core
 from commands.tfserving.threads import Threads
 
 _T = TypeVar("_T")
@@ -54,9 +55,9 @@ class RestCall:
 class Calls:
     """The calls of a server. `seconds` are what each has; None: as long as its client waits."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, core: Core | None = None) -> None:
         self._seconds = seconds
-        self._threads = Threads("REST")
+        self._threads = Threads("REST", core)
 
     async def run(self, work: Callable[[RestCall], _T]) -> _T:
         """What `work` returns or raises. asyncio.TimeoutError when its time is over; who cancels this, gives

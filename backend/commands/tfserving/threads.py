@@ -14,6 +14,8 @@ from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from commands.tfserving.cores import Core
+
 AT_WORK = 2
 MOST_THREADS = 256
 """Those that wait included; further calls wait in the queue."""
@@ -23,10 +25,11 @@ _Task = tuple["Future[Any]", Callable[..., Any], tuple[Any, ...], dict[str, Any]
 
 class Threads(Executor):
     """Runs calls on threads: AT_WORK of them, and one more for each that is `waiting`, up to MOST_THREADS.
-    None ends before `shutdown`."""
+    None ends before `shutdown`. Those at work are on `core`; None: on any."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, core: Core | None = None) -> None:
         self._name = name
+        self._core = core
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._parked = threading.Semaphore(0)
         self._lock = threading.Lock()
@@ -65,11 +68,15 @@ class Threads(Executor):
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """What a call is in while it waits for something that takes no time of this process: another may be
-        at work meanwhile."""
+        at work meanwhile, and this thread on any core."""
         self._replace()
+        if self._core is not None:
+            self._core.leave()
         try:
             yield
         finally:
+            if self._core is not None:
+                self._core.enter()
             with self._lock:
                 self._surplus += 1
 
@@ -92,6 +99,8 @@ class Threads(Executor):
         return thread
 
     def _work(self) -> None:
+        if self._core is not None:
+            self._core.enter()
         while True:
             if self._surplus > 0:
                 self._park()

@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 import grpc
 from triton_poplar.log import log_to_stderr
 
+from commands.tfserving.cores import Core
 from commands.tfserving.errors import ServingError
 from commands.tfserving.forward import TritonModels
 from commands.tfserving.grpc_service import make_handlers
@@ -47,22 +48,25 @@ class Report:
     problems: Sequence[str] = field(default_factory=tuple)
 
 
-def run_worker(settings: Settings, index: int, memory: Memory, connection: Connection) -> None:
-    """Serve until SIGTERM. The process's main function."""
+def run_worker(settings: Settings, index: int, core: int, memory: Memory, connection: Connection) -> None:
+    """Serve until SIGTERM, what the interpreter does on one core. The process's main function."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that has started this one
     log_to_stderr()
     # All load the same models: the first speaks for all.
     logging.getLogger("commands.tfserving").setLevel(logging.INFO if index == 0 else logging.ERROR)
     try:
-        asyncio.run(_Worker(settings, index, memory, connection).serve())
+        asyncio.run(_Worker(settings, index, core, memory, connection).serve())
     except (OSError, ServingError, RuntimeError) as error:
         with suppress(OSError):
             connection.send(Report(error=str(error)))
 
 
 class _Worker:
-    def __init__(self, settings: Settings, index: int, memory: Memory, connection: Connection) -> None:
+    def __init__(
+        self, settings: Settings, index: int, core: int, memory: Memory, connection: Connection
+    ) -> None:
         self._settings = settings
+        self._core = Core(core)
         self._connection = connection
         self._counters = Counters(memory, settings.names, settings.processes, index)
         self._stop = asyncio.Event()
@@ -74,12 +78,12 @@ class _Worker:
         async with AsyncExitStack() as stack:
             models = await asyncio.to_thread(self._open_models)
             stack.push_async_callback(asyncio.to_thread, models.close)
+            self._core.enter()  # not before: the threads that compute were started by then
             if self._settings.grpc_port:
                 self._start_grpc(models, stack)
             if self._settings.rest_port:
                 await self._start_rest(models, stack)
-            if isinstance(models, LocalModels):
-                self._start_housekeeping(models, stack)
+            self._start_housekeeping(models, stack)
             gc.freeze()  # what is here now stays: it need not be looked at again and again
             self._is_serving = True
             self._connection.send(Report(problems=_find_problems(models)))
@@ -110,18 +114,24 @@ class _Worker:
             models.check_labels()
         return models
 
-    def _start_housekeeping(self, models: LocalModels, stack: AsyncExitStack) -> None:
-        """Now and then look for new versions, and bring the backend's sums to the metrics."""
+    def _start_housekeeping(self, models: Models, stack: AsyncExitStack) -> None:
+        """Now and then look for another core and for new versions, and bring the backend's sums to the
+        metrics."""
         ended = threading.Event()
         poll_seconds = self._settings.poll_seconds
         pause = min(poll_seconds or HOUSEKEEPING_SECONDS, HOUSEKEEPING_SECONDS)
 
         def keep_house() -> None:
-            looked = time.monotonic()
+            self._core.leave()  # it loads models
+            looked = begun = time.monotonic()
             while not ended.wait(pause):
-                if poll_seconds and time.monotonic() >= looked + poll_seconds:
+                begun, before = time.monotonic(), begun
+                self._core.move_if_starved(begun - before)
+                if not isinstance(models, LocalModels):
+                    continue
+                if poll_seconds and begun >= looked + poll_seconds:
                     models.refresh()
-                    looked = time.monotonic()
+                    looked = begun
                 for name, statistics in models.iter_statistics():
                     self._counters.publish(name, statistics)
 
@@ -138,7 +148,7 @@ class _Worker:
             **settings.channel_arguments,
             "grpc.so_reuseport": 1,
         }
-        threads = Threads("gRPC")
+        threads = Threads("gRPC", self._core)
         server = grpc.server(
             threads,
             make_handlers(
@@ -169,7 +179,7 @@ class _Worker:
         from commands.tfserving.rest import make_application, make_runner
 
         settings = self._settings
-        runner = make_runner(make_application(models, settings, self._counters))
+        runner = make_runner(make_application(models, settings, self._counters, self._core))
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, settings.address, settings.rest_port, reuse_port=True).start()
