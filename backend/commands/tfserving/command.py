@@ -32,7 +32,7 @@ from commands.tfserving.settings import (
 from commands.tfserving.sources import ModelSource
 from popef.arguments import Parser, whole_number
 from popef.console import UsageError
-from popef.text import escape
+from popef.text import escape, find_name_fault
 
 EXAMPLES = (
     "poplar-triton tfserving models",
@@ -47,6 +47,7 @@ EPILOG = (
 _PACKAGES = ("aiohttp", "grpc")
 _MOST_SECONDS, _MOST_MS, _MOST_RETRIES, _MOST_PROCESSES = 86400, 86_400_000, 1000, 256
 _MOST_BODY_BYTES = 1 << 30
+_MOST_CHANNEL_NUMBER = 2**31 - 1
 _MICROSECONDS = 1_000_000
 """In a second."""
 
@@ -125,7 +126,7 @@ def _add_models(parser: Parser) -> None:
     )
     parser.add_argument(
         "--load_retry_interval_micros",
-        type=int,
+        type=whole_number(-_MOST_SECONDS * _MICROSECONDS, _MOST_SECONDS * _MICROSECONDS),
         default=60 * _MICROSECONDS,
         metavar="N",
         help="between them; negative: at once (default: a minute)",
@@ -305,6 +306,8 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
     if options.model_config_file is not None:
         return read_model_configs(options.model_config_file)
     if options.model_base_path is not None:
+        if fault := find_name_fault(options.model_name):
+            raise UsageError(f"--model_name: {fault}")
         return [ModelSource(options.model_name, options.model_base_path.resolve())]
     return [] if options.model_repository is None else _list_repository(options.model_repository)
 
@@ -312,7 +315,11 @@ def _find_sources(options: argparse.Namespace) -> Sequence[ModelSource]:
 def _list_repository(repository: Path) -> list[ModelSource]:
     check_repository(repository)
     folders = sorted(folder for folder in repository.resolve().iterdir() if folder.is_dir())
-    return [ModelSource(folder.name, folder) for folder in folders if is_model_folder(folder)]
+    sources = [ModelSource(folder.name, folder) for folder in folders if is_model_folder(folder)]
+    for source in sources:
+        if fault := find_name_fault(source.name):
+            raise ServerError(escape(f"{source.folder}: the name of a model: {fault}; rename the folder"))
+    return sources
 
 
 def _read_triton_tls(options: argparse.Namespace) -> TritonTls | None:
@@ -343,7 +350,10 @@ def _read_channel_arguments(text: str) -> dict[str, int | str]:
         name, separator, value = word.partition("=")
         if not separator or not name:
             raise argparse.ArgumentTypeError(f"expected NAME=VALUE, found {word!r}")
-        arguments[name] = int(value) if value.lstrip("-").isdecimal() else value
+        is_number = value.removeprefix("-").isdecimal()
+        if is_number and not -_MOST_CHANNEL_NUMBER <= int(value) <= _MOST_CHANNEL_NUMBER:
+            raise argparse.ArgumentTypeError(f"expected a number of 32 bits for {name}, found {value}")
+        arguments[name] = int(value) if is_number else value
     return arguments
 
 

@@ -198,6 +198,15 @@ class LocalModels:
             if status.state is State.END and status.code is not Code.OK
         ]
 
+    @property
+    def absences(self) -> list[tuple[str, str]]:
+        """The models without any version, and why."""
+        return [
+            (name, model.complaint or f"no version folder, such as 1, in {model.source.folder}")
+            for name, model in self._models.items()
+            if not model.statuses
+        ]
+
     def check_labels(self) -> None:
         """Raise ServingError for a label of a version that is not served."""
         for name, model in self._models.items():
@@ -303,7 +312,7 @@ class _Model:
     statuses: Mapping[int, VersionStatus] = field(default_factory=dict)
     statistics: list[Statistics] = field(default_factory=list)
     """Of all versions that were ever served."""
-    _complaint: str = ""
+    complaint: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def newest(self) -> LocalServable | None:
@@ -325,8 +334,8 @@ class _Model:
 
     def complain(self, text: str) -> None:
         """Tell the log, once for the same."""
-        if text != self._complaint:
-            self._complaint = text
+        if text != self.complaint:
+            self.complaint = text
             _log.warning("model %r: %s", self.source.name, text)
 
     def forget(self, version: int) -> None:

@@ -82,9 +82,10 @@ class Processes:
     def look(self) -> bool:
         """See to processes that have ended or have begun to serve; False where one may not be begun again."""
         for index, worker in enumerate(self._workers):
-            if worker.hear() is not None:
-                continue
-            if not worker.process.is_alive():
+            report = worker.hear()
+            if report is not None and report.error:
+                self._tell(f"process {index}: {report.error}")
+            elif report is None and not worker.process.is_alive():
                 self._tell(f"process {index} ended by itself, status {worker.process.exitcode}")
                 if not self._may_begin():
                     self._phase = "ended"
@@ -203,7 +204,7 @@ def _hold(address: str, port: int, what: str, option: str) -> socket.socket:
             alone.bind((address, port))
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((address, port))
-    except (OSError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:  # the latter of names of hosts that are none
         holder.close()
         raise ServerError(
             f"{what} port {port} of {address}: cannot listen there ({error}); choose another with {option}"

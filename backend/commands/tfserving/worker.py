@@ -11,6 +11,7 @@ import asyncio
 import gc
 import logging
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -98,6 +99,8 @@ class _Worker:
         if parent is not None:
 
             def orphaned() -> None:
+                if not (self._is_serving or self._stop.is_set()):
+                    os._exit(1)  # it may be loading models for long, and nobody waits for them
                 loop.remove_reader(parent.sentinel)
                 self._stop.set()
 
@@ -191,7 +194,7 @@ def _find_problems(models: Models) -> list[str]:
     return [
         f"model {name!r} version {status.version} is not served: {status.message}"
         for name, status in models.failures
-    ]
+    ] + [f"model {name!r} is not served: {why}" for name, why in models.absences]
 
 
 def _bracket(address: str) -> str:
