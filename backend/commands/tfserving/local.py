@@ -33,8 +33,8 @@ from commands.tfserving.sources import ModelSource, VersionPolicy, find_version,
 LEAVE_SECONDS = 1.0
 """Between the end of a version's service and its closing."""
 _BACKENDS = ("", "poplar")
-_VERSION = re.compile("0|[1-9][0-9]{0,18}")
-"""The name of a version's folder: as with Triton, without zeros before it."""
+_VERSION = re.compile("[0-9]{1,64}")
+"""The name of a version's folder: with zeros before it, too, as TensorFlow's exporters wrote it."""
 _MOST_VERSION = 2**63 - 1
 """The protocol's own."""
 _log = logging.getLogger(__name__)
@@ -100,10 +100,9 @@ class Loaded:
     num_rows_axes: int
 
 
-def load(source: ModelSource, version: int, processes: int) -> Loaded:
+def load(source: ModelSource, folder: Path, processes: int) -> Loaded:
     """Load a version; ModelConfigError names what is wrong with it. The cores are shared out among so many
     processes."""
-    folder = source.folder / str(version)
     config = _read_config(source)
     if config.get("backend", "") not in _BACKENDS:
         raise ModelConfigError(
@@ -237,7 +236,7 @@ class LocalModels:
         wanted = policy.choose(versions)
         for version in sorted(wanted - model.served.keys()):
             if self._retries.allow(model, version):
-                self._load(model, version)
+                self._load(model, version, versions[version])
         # While nothing that is wanted loads, an older version is better than none.
         if not wanted or wanted & model.served.keys():
             for version in model.served.keys() - wanted:
@@ -247,10 +246,10 @@ class LocalModels:
                 model.forget(version)
                 self._retries.forget(model, version)
 
-    def _load(self, model: _Model, version: int) -> None:
+    def _load(self, model: _Model, version: int, folder: Path) -> None:
         model.note(VersionStatus(version, State.LOADING))
         try:
-            servable = LocalServable(load(model.source, version, self._processes), model.source.name, version)
+            servable = LocalServable(load(model.source, folder, self._processes), model.source.name, version)
         except Exception as error:  # noqa: BLE001  whatever it is, the other models are served
             what = str(error) if isinstance(error, (ModelConfigError, SimIpuError)) else repr(error)
             model.complain(f"version {version} does not load: {what}")
@@ -344,13 +343,15 @@ class _Model:
             self.statuses = {number: each for number, each in self.statuses.items() if number != version}
 
 
-def _look_into(source: ModelSource) -> tuple[set[int], VersionPolicy]:
-    """The versions that are there, and which of them are served."""
-    folders = [
-        entry.name for entry in source.folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()
-    ]
-    versions = {version for version in map(int, folders) if version <= _MOST_VERSION}
-    return versions, source.policy or _read_policy(source)
+def _look_into(source: ModelSource) -> tuple[Mapping[int, Path], VersionPolicy]:
+    """The folders of the versions that are there, and which of them are served. Of several folders of one
+    version the one with the fewest zeros counts."""
+    folders = {
+        int(entry.name): entry
+        for entry in sorted(source.folder.iterdir(), key=lambda entry: -len(entry.name))
+        if _VERSION.fullmatch(entry.name) and int(entry.name) <= _MOST_VERSION and entry.is_dir()
+    }
+    return folders, source.policy or _read_policy(source)
 
 
 def _read_config(source: ModelSource) -> dict[str, Any]:

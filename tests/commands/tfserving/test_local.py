@@ -164,7 +164,7 @@ def test_labels_are_names_of_versions(write, open_model):
 
 def test_only_folders_with_the_number_of_a_version_are_versions(write, open_model):
     folder = write(5)
-    for name in ("01", "-6", "6.0", "v7", "\u0667", "9" * 200, str(2**63), "00"):
+    for name in ("-6", "6.0", "v7", "\u0667", "9" * 200, str(2**63), "0" * 65):
         (folder / name).mkdir()
     (folder / "8").write_text("a file")
     assert states(open_model(VersionPolicy(latest=None))) == {5: State.AVAILABLE}
@@ -486,3 +486,11 @@ def test_a_fused_model_takes_the_inputs_of_one_of_its_models(open_model, tmp_pat
         assert found.keys() == {f"graph{number}/y", f"graph{number}/z"}
         np.testing.assert_array_equal(found[f"graph{number}/z"], 2 * x)
     refuse(models, Code.INVALID_ARGUMENT, "model 'm'", {"index": np.zeros(1, np.int32)})
+
+
+def test_zeros_before_a_version_do_not_count(write, open_model):
+    folder = write(7)
+    (folder / "7").rename(folder / "00000007")
+    models = open_model(VersionPolicy(latest=None))
+    assert states(models) == {7: State.AVAILABLE}
+    assert factor(models) == 7
