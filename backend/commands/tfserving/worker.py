@@ -130,18 +130,20 @@ class _Worker:
             while not ended.wait(pause):
                 begun, before = time.monotonic(), begun
                 self._core.move_if_starved(begun - before)
-                if not isinstance(models, LocalModels):
-                    continue
-                if poll_seconds and begun >= looked + poll_seconds:
-                    models.refresh()
-                    looked = begun
-                for name, statistics in models.iter_statistics():
-                    self._counters.publish(name, statistics)
+                if isinstance(models, LocalModels):
+                    if poll_seconds and begun >= looked + poll_seconds:
+                        models.refresh()
+                        looked = begun
+                    self._publish(models)
 
         thread = threading.Thread(target=keep_house, name="housekeeping", daemon=True)
         thread.start()
         stack.push_async_callback(asyncio.to_thread, thread.join)
         stack.callback(ended.set)
+
+    def _publish(self, models: LocalModels) -> None:
+        for name, statistics in models.iter_statistics():
+            self._counters.publish(name, statistics)
 
     def _start_grpc(self, models: Models, stack: AsyncExitStack) -> None:
         settings = self._settings
