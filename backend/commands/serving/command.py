@@ -36,6 +36,32 @@ _MOST_SECONDS, _MOST_RESTARTS = 86400, 1000
 
 def add_arguments(parser: Parser) -> None:
     """Those of `serve`, beside the ports of the server."""
+    add_life_arguments(parser)
+    parser.add_argument(
+        "--on-dead-stub",
+        choices=[each.value for each in OnDeadStub],
+        default=OnDeadStub.REPORT.value,
+        help="when the process of an instance has died: say so; load the model anew; stop Triton, which "
+        "--restart may start again (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--restart",
+        type=whole_number(0, _MOST_RESTARTS),
+        default=0,
+        metavar="N",
+        help="start a Triton that has ended again, at most N times in "
+        f"{RESTART_WINDOW_SECONDS / 60:g} minutes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--server",
+        type=Path,
+        metavar="PATH",
+        help="a tritonserver, such as /opt/tritonserver/bin/tritonserver (default: the installed wheel's)",
+    )
+
+
+def add_life_arguments(parser: Parser) -> None:
+    """Those of every server: how it begins and ends, and where that is seen."""
     parser.add_argument(
         "--health-port",
         type=whole_number(0, 65535),
@@ -53,36 +79,14 @@ def add_arguments(parser: Parser) -> None:
         type=whole_number(0, _MOST_SECONDS),
         default=0,
         metavar="N",
-        help="seconds to serve on, with /ready 503, between SIGTERM and the stop of Triton (default: "
-        "%(default)s)",
-    )
-    parser.add_argument(
-        "--on-dead-stub",
-        choices=[each.value for each in OnDeadStub],
-        default=OnDeadStub.REPORT.value,
-        help="when the process of an instance has died: say so; load the model anew; stop Triton, which "
-        "--restart may start again (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--restart",
-        type=whole_number(0, _MOST_RESTARTS),
-        default=0,
-        metavar="N",
-        help="start a Triton that has ended again, at most N times in "
-        f"{RESTART_WINDOW_SECONDS / 60:g} minutes (default: %(default)s)",
+        help="seconds to serve on, with /ready 503, between SIGTERM and the end (default: %(default)s)",
     )
     parser.add_argument(
         "--start-seconds",
         type=whole_number(1, _MOST_SECONDS),
         default=START_SECONDS,
         metavar="N",
-        help="how long Triton may take to load its models and get ready (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--server",
-        type=Path,
-        metavar="PATH",
-        help="a tritonserver, such as /opt/tritonserver/bin/tritonserver (default: the installed wheel's)",
+        help="how long the server may take to load its models and get ready (default: %(default)s)",
     )
 
 

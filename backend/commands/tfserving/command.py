@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from commands.errors import ServerError
-from commands.serving.command import tell
+from commands.serving.command import add_life_arguments, tell
 from commands.serving.health import HealthServer
-from commands.serving.server import START_SECONDS, check_repository, is_model_folder
+from commands.serving.server import check_repository, is_model_folder
 from commands.tfserving.config_files import (
     ConfigFileError,
     read_model_configs,
@@ -64,32 +64,7 @@ def add_arguments(parser: Parser) -> None:
         metavar="N",
         help="that listen on the same ports; each has the models for itself (default: %(default)s)",
     )
-    parser.add_argument(
-        "--health-port",
-        type=whole_number(0, 65535),
-        metavar="N",
-        help="answer /ready, /live and /metrics there; 0: any free one (default: no such port)",
-    )
-    parser.add_argument(
-        "--health-address",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="of the health port, 0.0.0.0 for all (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--drain-seconds",
-        type=whole_number(0, _MOST_SECONDS),
-        default=0,
-        metavar="N",
-        help="seconds to serve on, with /ready 503, after SIGTERM (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--start-seconds",
-        type=whole_number(1, _MOST_SECONDS),
-        default=START_SECONDS,
-        metavar="N",
-        help="how long the models may take to load (default: %(default)s)",
-    )
+    add_life_arguments(parser)
 
 
 def _add_models(parser: Parser) -> None:
