@@ -17,6 +17,8 @@ from sample_models import linear_model
 from tfserving_clients import Client, read_outputs, refused
 from tfserving_server import TfServing
 
+pytestmark = pytest.mark.server  # the marker of what is slow: each starts the command
+
 ROW = {"x": np.ones((1, 4), np.float32)}
 SLOW = 'parameters { key: "execute_delay_ms" value: { string_value: "500" } }'
 NEVER = 'parameters { key: "creation_delay_sec" value: { string_value: "3600" } }'
@@ -77,7 +79,6 @@ def check_answer(server):
         assert client.predict("linear", ROW)["z"].tolist() == [[2] * 4]
 
 
-@pytest.mark.server
 def test_a_process_that_is_killed_is_begun_again_and_what_it_counted_stays(repository, log):
     with TfServing(repository, "--processes", "2", log=log) as server:
         workers = find_workers(server.pid)
@@ -178,7 +179,6 @@ def test_a_model_that_does_not_load_is_told_and_the_others_are_served(repository
     assert "model 'other' is not served: no version folder, such as 1, in " in text
 
 
-@pytest.mark.server
 def test_where_no_model_loads_each_is_told_and_one_that_is_mended_is_served(repository, log, compiled):
     file = repository / "linear" / "1" / "executable.popef"
     file.write_bytes(b"garbage")
