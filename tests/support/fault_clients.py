@@ -180,14 +180,15 @@ def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE_SE
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as /proc shows it; `state` is one letter, Z for a zombie, and `ticks` the processor time so
-    far."""
+    """A process as /proc shows it; `state` is one letter, Z for a zombie, `ticks` the processor time so far,
+    and `started` when it began, in ticks too."""
 
     pid: int
     state: str
     parent: int
     session: int
     ticks: int
+    started: int
     command_line: tuple[str, ...]
 
 
@@ -208,7 +209,8 @@ def find_process(pid: int) -> Process | None:
     except OSError:
         return None
     ticks = int(fields[11]) + int(fields[12])
-    return Process(pid, fields[0], int(fields[1]), int(fields[3]), ticks, tuple(map(os.fsdecode, words)))
+    state, parent, session, started = fields[0], int(fields[1]), int(fields[3]), int(fields[19])
+    return Process(pid, state, parent, session, ticks, started, tuple(map(os.fsdecode, words)))
 
 
 def children(pid: int) -> list[Process]:

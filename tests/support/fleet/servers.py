@@ -163,8 +163,9 @@ class Server(Program):
         return [stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])]
 
     def kill_stub(self, model: str) -> Process:
-        """kill -9 of one of the model's stubs, which is returned."""
-        stub = self.find_stubs(model)[-1]
+        """kill -9 of the model's youngest stub, which is returned: by age, as numbers of processes begin anew
+        at some time, and after a reload older ones may live on for a while."""
+        stub = max(self.find_stubs(model), key=lambda each: each.started)
         os.kill(stub.pid, signal.SIGKILL)
         return stub
 
