@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from commands.tfserving import forward
@@ -20,122 +18,12 @@ from commands.tfserving.forward import ForwardedServable, TritonModels
 from commands.tfserving.models import ModelSpec, State, TensorSpec, VersionStatus
 from commands.tfserving.sources import ModelSource, VersionPolicy
 from fault_clients import PATIENCE_SECONDS, wait_until
-from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from played_triton import METHODS, UNKNOWN, Triton, refuse
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import np_to_triton_dtype
 
-UNKNOWN = "Request for unknown model: 'm' is not found"
 NEWEST = ModelSpec("m")
 ROW = np.array([[1, 2]], np.float32)
-METHODS = ("ModelMetadata", "ModelConfig", "ModelInfer", "RepositoryIndex")
-
-
-class Refused(Exception):
-    """What a call is refused with."""
-
-    def __init__(self, code: str, text: str) -> None:
-        super().__init__(text)
-        self.code = grpc.StatusCode[code]
-
-
-class Triton(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Answers with its inputs, under their names. What `plan` has for a method is called for its answer
-    instead. `asked` has the calls that came, `ended` the methods of those that are over; those that `wait`
-    go on once it is `released`."""
-
-    def __init__(self) -> None:
-        self.versions = [1, 2]
-        self.tensors = [("x", "FP32", [-1, 2])]
-        self.optional: set[str] = set()
-        self.asked: list[tuple[str, Any]] = []
-        self.seconds: list[float | None] = []
-        self.ended: list[str] = []
-        self.released = threading.Event()
-        self.plan: dict[str, Callable[[Any], Any]] = {}
-        self.port = 0
-        self._server: Any = None
-
-    def start(self) -> None:
-        handlers = {
-            method: grpc.unary_unary_rpc_method_handler(
-                self._handle(method),
-                getattr(service_pb2, f"{method}Request").FromString,
-                lambda answer: answer.SerializeToString(),
-            )
-            for method in METHODS
-        }
-        service = grpc.method_handlers_generic_handler("inference.GRPCInferenceService", handlers)
-        self._server = grpc.server(ThreadPoolExecutor(32), handlers=[service])
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
-        self._server.start()
-
-    def stop(self) -> None:
-        self.released.set()
-        self._server.stop(None).wait()
-
-    def count(self, method: str) -> int:
-        return sum(name == method for name, _ in self.asked)
-
-    def wait(self, _: Any) -> Any:
-        self.released.wait(PATIENCE_SECONDS)
-        raise Refused("INTERNAL", "released")
-
-    def _handle(self, method: str) -> Callable[[Any, Any], Any]:
-        def handle(request: Any, context: Any) -> Any:
-            self.asked.append((method, request))
-            self.seconds.append(context.time_remaining())
-            context.add_callback(lambda: self.ended.append(method))
-            try:
-                return self.plan.get(method, getattr(self, f"answer_{method}"))(request)
-            except Refused as error:
-                return context.abort(error.code, str(error))
-
-        return handle
-
-    def answer_ModelMetadata(self, request: Any) -> Any:
-        tensors = [{"name": name, "datatype": kind, "shape": shape} for name, kind, shape in self.tensors]
-        found = [each for each in self.versions if request.version in ("", str(each))]
-        if not found:
-            raise Refused("NOT_FOUND", UNKNOWN)
-        return service_pb2.ModelMetadataResponse(
-            name=request.name, versions=map(str, found), inputs=tensors, outputs=tensors
-        )
-
-    def answer_ModelConfig(self, request: Any) -> Any:
-        inputs = [{"name": name, "optional": name in self.optional} for name, _, _ in self.tensors]
-        return service_pb2.ModelConfigResponse(config=model_config_pb2.ModelConfig(input=inputs))
-
-    def answer_ModelInfer(self, request: Any) -> Any:
-        return service_pb2.ModelInferResponse(
-            model_version=request.model_version or str(max(self.versions)),
-            outputs=[
-                {"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in request.inputs
-            ],
-            raw_output_contents=request.raw_input_contents,
-        )
-
-    def answer_RepositoryIndex(self, request: Any) -> Any:
-        entries = [
-            ("m", "1", "READY", ""),
-            ("m", "10", "UNAVAILABLE", "no such file"),
-            ("m", "2", "READY", ""),
-            ("m", "3", "UNAVAILABLE", "unloaded"),
-            ("m", "4", "LOADING", ""),
-            ("m", "5", "UNLOADING", ""),
-            ("m", "6", "SOMETHING_NEW", ""),
-            ("never_loaded", "", "", ""),
-            ("other", "7", "READY", ""),
-        ]
-        fields = ("name", "version", "state", "reason")
-        return service_pb2.RepositoryIndexResponse(
-            models=[dict(zip(fields, entry, strict=True)) for entry in entries]
-        )
-
-
-def refuse(code: str, text: str) -> Callable[[Any], Any]:
-    def answer(_: Any) -> Any:
-        raise Refused(code, text)
-
-    return answer
 
 
 class Asker:
