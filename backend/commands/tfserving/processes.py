@@ -26,7 +26,7 @@ MOST_RESTARTS, RESTART_WINDOW_SECONDS = 10, 600.0
 
 
 _EXPERIMENTS, _PLAIN_POLLING = "GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client"
-"""gRPC's event engine hands each call from thread to thread: its older polling takes some 30 % less of the
+"""gRPC's event engine hands each call from thread to thread: its older polling takes some 10 % less of the
 processor (gRPC 1.85). Whoever sets the variable has the say."""
 
 

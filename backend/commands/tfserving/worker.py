@@ -1,5 +1,5 @@
 """One process of a server: both protocols, and the models behind them. gRPC has threads, as its server for
-threads takes 40 % less of the processor than the one for asyncio; REST has the event loop.
+threads takes less of the processor than the one for asyncio; REST has the event loop.
 
 All processes listen on the same ports, and the system shares the connections out among them. Each tells the
 one that has started it, through a pipe, what it serves, and ends when it is told to or that one is gone.
