@@ -18,7 +18,7 @@ from commands.serving.server import TritonServer
 from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_model import write_triton_model
-from sample_models import gather_model, linear_model, make_model, write_handmade
+from sample_models import gather_model, linear_model, make_model, types_model, write_handmade
 
 import popef
 
@@ -33,24 +33,6 @@ def write_model(folder: Path, model: onnx.ModelProto, *, batch: int | None = 4, 
     """A whole model folder, as poprt writes it."""
     write_triton_model(Compiler.compile(Converter(batch_size=batch, **convert).convert(model)), folder)
     return folder
-
-
-def types_model() -> onnx.ModelProto:
-    """Every input comes back as it went in."""
-    types = {
-        "bool": TensorProto.BOOL,
-        "int8": TensorProto.INT8,
-        "uint8": TensorProto.UINT8,
-        "int16": TensorProto.INT16,
-        "uint16": TensorProto.UINT16,
-        "int32": TensorProto.INT32,
-        "uint32": TensorProto.UINT32,
-        "float32": TensorProto.FLOAT,
-        "float16": TensorProto.FLOAT16,
-    }
-    nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in types]
-    inputs = {name: (kind, ["n", 2]) for name, kind in types.items()}
-    return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
 
 
 def wide_model() -> onnx.ModelProto:

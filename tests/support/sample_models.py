@@ -32,6 +32,27 @@ def make_model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+TYPES = {
+    "bool": TensorProto.BOOL,
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int16": TensorProto.INT16,
+    "uint16": TensorProto.UINT16,
+    "int32": TensorProto.INT32,
+    "uint32": TensorProto.UINT32,
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+}
+"""Those of tensors that TensorFlow, Triton and PopEF all have, but 64 bits, by their names in numpy."""
+
+
+def types_model() -> onnx.ModelProto:
+    """Inputs of all TYPES, each of which comes back as it went in."""
+    nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in TYPES]
+    inputs = {name: (kind, ["n", 2]) for name, kind in TYPES.items()}
+    return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
+
+
 def linear_model(width: int = 4, seed: int = 0) -> onnx.ModelProto:
     """y = relu(x @ w + b), x of shape [batch, width]; z = x * 2."""
     random = np.random.default_rng(seed)

@@ -9,8 +9,7 @@ gives it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,52 +19,60 @@ from commands.tfserving.models import (
     DEFAULT_SIGNATURE,
     Array,
     Call,
-    Models,
-    ModelSpec,
     Servable,
     Signature,
     TensorSpec,
 )
 
+_T = TypeVar("_T")
 _ROWS_OF_ONE = (-1, 1)
 
 
+class Given(NamedTuple):
+    """An input as it came: `read` gives its values, with the shape that they have."""
+
+    dtype: np.dtype[Any]
+    shape: Sequence[int]
+    read: Callable[[Sequence[int]], Array]
+
+
+def describe_array(_: str, array: Array) -> Given:
+    """An input whose values are read already."""
+    return Given(array.dtype, array.shape, lambda _: array)
+
+
 def answer(
-    models: Models,
-    spec: ModelSpec,
-    inputs: Mapping[str, Array],
+    servable: Servable,
+    signature_name: str,
+    inputs: Mapping[str, _T],
+    describe: Callable[[str, _T], Given],
     output_filter: Sequence[str],
     call: Call,
-) -> tuple[Servable, dict[str, Array]]:
-    """The model that a request is for, and its outputs: those in `output_filter`, all for none. ServingError
-    for a request that the model does not take, or what the model says."""
-    servable = models.find(spec, call)
-    signature = find_signature(servable, spec)
-    check_inputs(signature, inputs.keys())
+) -> dict[str, Array]:
+    """The outputs of a request: those in `output_filter`, all for none. `describe` says of each input, once
+    its name is known to be right, what it is. ServingError for a request that the model does not take, or
+    what the model says."""
+    signature = _find_signature(servable, signature_name)
+    _check_inputs(signature, inputs)
     check_outputs(signature, output_filter)
     fitting = {
-        name: fit(name, signature.inputs[name], array.dtype, array.shape, partial(_get, array))
-        for name, array in inputs.items()
+        name: fit(name, signature.inputs[name], *describe(name, each)) for name, each in inputs.items()
     }
-    return servable, servable.predict(fitting, output_filter, call)
+    return servable.predict(fitting, output_filter, call)
 
 
-def _get(array: Array, _: Sequence[int]) -> Array:
-    return array
-
-
-def find_signature(servable: Servable, spec: ModelSpec) -> Signature:
+def _find_signature(servable: Servable, name: str) -> Signature:
     """The signature that a request names; ServingError for another one than the one there is."""
-    if spec.signature not in ("", DEFAULT_SIGNATURE):
+    if name not in ("", DEFAULT_SIGNATURE):
         raise ServingError(
             Code.FAILED_PRECONDITION,
-            f'Serving signature key "{spec.signature}" not found. Model {servable.name!r} has '
+            f'Serving signature key "{name}" not found. Model {servable.name!r} has '
             f'"{DEFAULT_SIGNATURE}" only.',
         )
     return servable.signature
 
 
-def check_inputs(signature: Signature, names: Collection[str]) -> None:
+def _check_inputs(signature: Signature, names: Collection[str]) -> None:
     """Raise ServingError unless the request has the model's inputs and no others; of optional ones any."""
     given, known = set(names), set(signature.inputs)
     extra, missing = given - known, known - given - signature.optional

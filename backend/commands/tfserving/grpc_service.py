@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving import wire
-from commands.tfserving.check import check_inputs, check_outputs, find_signature, fit
+from commands.tfserving.check import Given, answer
 from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.metrics import Observe
 from commands.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
@@ -96,22 +96,9 @@ class _Service:
         spec = _read_spec(request)
         call = GrpcCall(context, self._threads)
         servable = self._models.find(spec, call)
-        signature = find_signature(servable, spec)
-        given = request.inputs
-        check_inputs(signature, given)
-        wanted = list(request.output_filter)
-        check_outputs(signature, wanted)
-        inputs = {}
-        for name, tensor in given.items():
-            dtype = wire.read_dtype(name, tensor)
-            inputs[name] = fit(
-                name,
-                signature.inputs[name],
-                dtype,
-                wire.read_shape(name, tensor),
-                partial(wire.read_values, name, tensor, dtype),
-            )
-        outputs = servable.predict(inputs, wanted, call)
+        outputs = answer(
+            servable, spec.signature, request.inputs, _describe, list(request.output_filter), call
+        )
         response = messages.PredictResponse()
         _write_spec(response.model_spec, servable)
         response.model_spec.signature_name = DEFAULT_SIGNATURE
@@ -165,6 +152,11 @@ def _read_spec(request: Any) -> ModelSpec:
         spec.version_label if choice == "version_label" else None,
         spec.signature_name,
     )
+
+
+def _describe(name: str, tensor: messages.Tensor) -> Given:
+    dtype = wire.read_dtype(name, tensor)
+    return Given(dtype, wire.read_shape(name, tensor), partial(wire.read_values, name, tensor, dtype))
 
 
 def _write_spec(spec: messages.ModelSpec, servable: Servable) -> None:

@@ -13,6 +13,7 @@ import binascii
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from itertools import chain
@@ -148,8 +149,7 @@ def _show_name(name: str) -> str:
 def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise refuse(f"JSON object: expected every key once, found {_show_name(twice)} twice; leave one out")
     return made
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
@@ -19,7 +19,7 @@ from urllib.parse import unquote
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from commands.tfserving.check import answer
+from commands.tfserving.check import answer, describe_array
 from commands.tfserving.cores import Core
 from commands.tfserving.dtypes import BY_NUMBER
 from commands.tfserving.errors import Code, ServingError, as_serving_error
@@ -248,7 +248,7 @@ class _Service:
         # One at a time: Python reads no two at once, and what they become is many times their size.
         with self._parsing:
             format, signature, inputs = parse_predict(body, servable.signature)
-        _, outputs = answer(self._models, replace(spec, signature=signature), inputs, (), call)
+        outputs = answer(servable, signature, inputs, describe_array, (), call)
         return write_predictions(outputs, format)
 
     async def _read_metadata(self, spec: ModelSpec) -> web.Response:

@@ -1,11 +1,10 @@
 """What requests are held to: names, shapes and types, in TensorFlow Serving's own words where it has some."""
 
 import re
-from functools import partial
 
 import numpy as np
 import pytest
-from commands.tfserving.check import answer, check_outputs, fit
+from commands.tfserving.check import answer, check_outputs, describe_array, fit
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import ModelSpec, Signature, TensorSpec
 from hypothesis import given
@@ -21,7 +20,9 @@ ONE = np.array([[1, 2]], np.int32)
 
 
 def ask(inputs, outputs=(), spec=None):
-    return answer(MODELS, spec or ModelSpec("m"), inputs, outputs, PlayedCall())
+    spec, call = spec or ModelSpec("m"), PlayedCall()
+    servable = MODELS.find(spec, call)
+    return servable, answer(servable, spec.signature, inputs, describe_array, outputs, call)
 
 
 def fit_array(array, spec):
@@ -182,8 +183,7 @@ def test_values_are_not_read_of_what_does_not_fit(dtype, shape):
 
 def test_what_a_model_says_is_passed_on():
     said = ServingError(Code.ABORTED, "not now")
-    models = FakeModels({"m": [FakeServable("m", 1, SIGNATURE, error=said)]})
-    ask_it = partial(answer, models, ModelSpec("m"), {"ids": ONE}, [], PlayedCall())
+    servable = FakeServable("m", 1, SIGNATURE, error=said)
     with pytest.raises(ServingError) as raised:
-        ask_it()
+        answer(servable, "", {"ids": ONE}, describe_array, [], PlayedCall())
     assert raised.value is said

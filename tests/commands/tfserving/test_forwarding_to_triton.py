@@ -16,10 +16,9 @@ from commands.serving.server import TritonServer, choose_port
 from commands.tfserving.models import State
 from fault_clients import PATIENCE_SECONDS, wait_until
 from life_cycle_models import DELAY, ONE_BY_ONE, QUEUE, exchange, make_rows, scale_model, write_model
-from onnx import TensorProto, helper
 from poprt import Compiler, Converter
 from poprt.triton_version import publish_version
-from sample_models import gather_model, make_model
+from sample_models import TYPES, gather_model, types_model
 from tfserving_clients import Client, refused
 from tfserving_server import TfServing
 from triton_clients import infer, read_metric
@@ -28,24 +27,6 @@ from tritonclient.utils import InferenceServerException
 pytestmark = pytest.mark.server
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*", "--exit-timeout-secs=3")
 ALL = "version_policy { all {} }"
-TYPES = {
-    "bool": TensorProto.BOOL,
-    "int8": TensorProto.INT8,
-    "uint8": TensorProto.UINT8,
-    "int16": TensorProto.INT16,
-    "uint16": TensorProto.UINT16,
-    "int32": TensorProto.INT32,
-    "uint32": TensorProto.UINT32,
-    "float32": TensorProto.FLOAT,
-    "float16": TensorProto.FLOAT16,
-}
-
-
-def types_model():
-    """Every input comes back as it went in."""
-    nodes = [helper.make_node("Identity", [name], [f"{name}_back"]) for name in TYPES]
-    inputs = {name: (kind, ["n", 2]) for name, kind in TYPES.items()}
-    return make_model(nodes, inputs, {f"{name}_back": spec for name, spec in inputs.items()}, {})
 
 
 def publish(folder: Path, factor: float) -> None:

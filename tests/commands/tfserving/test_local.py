@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from commands.tfserving import local
-from commands.tfserving.check import answer
+from commands.tfserving.check import answer, describe_array
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.local import LocalModels, Retries
 from commands.tfserving.models import ModelSpec, State, VersionStatus
@@ -82,7 +82,8 @@ def open_model(open_models, tmp_path):
 
 
 def ask(models, inputs=None, outputs=(), **spec):
-    return answer(models, ModelSpec(**{"name": "m", **spec}), inputs or {"x": ROW}, outputs, CALL)[1]
+    servable = models.find(ModelSpec(**{"name": "m", **spec}), CALL)
+    return answer(servable, "", inputs or {"x": ROW}, describe_array, outputs, CALL)
 
 
 def factor(models, **spec):
