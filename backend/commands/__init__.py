@@ -1,4 +1,5 @@
 """The `poplar-triton` command: serves, builds, shows, profiles and installs what the rooms below make.
 
-Only this room starts tritonserver and fetches models; nothing of what a running server needs belongs here.
+Only this room starts servers and fetches models; nothing of what a running Triton needs belongs here.
+`tfserving` is a server itself, of TensorFlow Serving's protocols.
 """
