@@ -24,18 +24,20 @@ HOST = "127.0.0.1"
 _MARK = "POPLAR_FLEET_MARK"
 _PORTS = range(20000, 32000)
 """Below those that the kernel gives to clients: nobody takes the port of a server that starts again."""
+_untried = random.sample(_PORTS, len(_PORTS))
 
 
 def choose_ports(count: int) -> list[int]:
-    """So many ports that nobody listens on."""
+    """So many ports that nobody listens on, and that no call before has given: programs are told their ports
+    before any of them listens, and two proxies would share one port (SO_REUSEPORT) without a word."""
     chosen: list[int] = []
-    for port in random.sample(_PORTS, len(_PORTS)):
+    while len(chosen) < count:
+        assert _untried, f"no port of {_PORTS} is left"
+        port = _untried.pop()
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
             chosen.append(port)
-        if len(chosen) == count:
-            return chosen
-    raise AssertionError(f"no {count} free ports in {_PORTS}")
+    return chosen
 
 
 class Program:
