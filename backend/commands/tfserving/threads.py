@@ -16,7 +16,7 @@ from typing import Any
 
 from commands.tfserving.cores import Core
 
-AT_WORK = 2
+AT_WORK = 6
 MOST_THREADS = 256
 """Those that wait included; further calls wait in the queue."""
 

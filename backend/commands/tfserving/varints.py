@@ -3,18 +3,24 @@ set on all bytes but the last."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 _MORE = 0x80
-_PART = np.uint8(_MORE - 1)
+_BELOW = _MORE - 1
+_PART = np.uint8(_BELOW)
 _BITS = 7
 _MOST_BYTES = 10
 """Of a number of 64 bits."""
 _AT_ONCE = 1 << 16
 """Numbers: what is kept of each on the way is many times as long as it."""
+_FEW_NUMBERS, _FEW_BYTES = 64, 256
+"""Which numpy takes longer to begin with than they take one by one."""
+_64_BITS = 2**64 - 1
+_NOT_WHOLE, _TOO_LONG = "the last number is not whole", "a number is longer than ten bytes"
 
 
 def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
@@ -23,9 +29,11 @@ def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
     octets = np.frombuffer(packed, np.uint8)
     if packed.isascii():  # all below 128: each is a number
         return octets.astype(np.uint64)
+    if len(packed) <= _FEW_BYTES:
+        return _read_few(packed)
     last = np.flatnonzero(octets < _MORE)
     if not last.size or last[-1] != octets.size - 1:
-        raise ValueError("the last number is not whole")
+        raise ValueError(_NOT_WHOLE)
     numbers = np.empty(last.size, np.uint64)
     start = 0
     for place in range(0, last.size, _AT_ONCE):
@@ -35,13 +43,28 @@ def read_varints(packed: bytes) -> npt.NDArray[np.uint64]:
     return numbers
 
 
+def _read_few(packed: bytes) -> npt.NDArray[np.uint64]:
+    numbers, number, shift = [], 0, 0
+    for octet in packed:
+        if shift == _BITS * _MOST_BYTES:
+            raise ValueError(_TOO_LONG)
+        number |= (octet & _BELOW) << shift
+        shift += _BITS
+        if octet < _MORE:
+            numbers.append(number & _64_BITS)
+            number = shift = 0
+    if shift:
+        raise ValueError(_NOT_WHOLE)
+    return np.array(numbers, np.uint64)
+
+
 def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
     """The numbers that end there."""
     first = np.concatenate(([0], ends[:-1]))
     lengths = ends - first
     longest = int(lengths.max())
     if longest > _MOST_BYTES:
-        raise ValueError("a number is longer than ten bytes")
+        raise ValueError(_TOO_LONG)
     numbers: npt.NDArray[np.uint64] = (octets[first] & _PART).astype(np.uint64)
     for place in range(1, longest):
         has = lengths > place
@@ -52,7 +75,9 @@ def _read_some(octets: npt.NDArray[np.uint8], ends: npt.NDArray[np.intp]) -> npt
 
 def write_varints(values: npt.NDArray[Any]) -> bytes:
     """Whole numbers, packed; negative ones take ten bytes."""
-    if not values.size or (values.min() >= 0 and values.max() < _MORE):
+    if values.size <= _FEW_NUMBERS:
+        return _write_few(values.ravel().tolist())
+    if values.min() >= 0 and values.max() < _MORE:
         return values.astype(np.uint8).tobytes()
     flat = values.ravel()
     numbers = flat.astype(np.int64).view(np.uint64) if values.dtype.kind == "i" else flat.astype(np.uint64)
@@ -67,3 +92,14 @@ def write_varints(values: npt.NDArray[Any]) -> bytes:
     ends = counts.sum(axis=1) - 1
     octets[np.arange(numbers.size), ends] &= _PART
     return octets[counts].tobytes()
+
+
+def _write_few(numbers: Iterable[int]) -> bytes:
+    packed = bytearray()
+    for number in numbers:
+        rest = number & _64_BITS
+        while rest >= _MORE:
+            packed.append(rest & _BELOW | _MORE)
+            rest >>= _BITS
+        packed.append(rest)
+    return bytes(packed)

@@ -62,12 +62,15 @@ def read_shape(name: str, tensor: messages.Tensor) -> tuple[int, ...]:
         raise _refuse(name, "expected a shape, found unknown_rank")
     if len(shape.dim) > MOST_AXES:
         raise _refuse(name, f"expected at most {MOST_AXES} axes, found {len(shape.dim)}")
-    sizes = tuple(dim.size for dim in shape.dim)
-    if min(sizes, default=0) < 0:
-        raise _refuse(name, f"expected sizes of 0 or more in its shape, found {list(sizes)}")
-    if math.prod(size or 1 for size in sizes) > MOST_PLACES:
-        raise _refuse(name, f"expected a shape of at most 2**48 places, found {list(sizes)}")
-    return sizes
+    sizes = [dim.size for dim in shape.dim]
+    places = 1
+    for size in sizes:
+        if size < 0:
+            raise _refuse(name, f"expected sizes of 0 or more in its shape, found {sizes}")
+        places *= size or 1
+    if places > MOST_PLACES:
+        raise _refuse(name, f"expected a shape of at most 2**48 places, found {sizes}")
+    return tuple(sizes)
 
 
 def read_values(name: str, tensor: messages.Tensor, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:

@@ -96,7 +96,8 @@ def test_a_call_may_wait_in_its_wait_and_fail_in_it(threads):
 
 
 def test_where_all_threads_wait_further_calls_do_and_none_is_lost(threads, monkeypatch):
-    monkeypatch.setattr(module, "MOST_THREADS", 5)
+    most = AT_WORK + 3
+    monkeypatch.setattr(module, "MOST_THREADS", most)
     go_on, started = threading.Event(), threading.Semaphore(0)
 
     def hold(number):
@@ -108,16 +109,16 @@ def test_where_all_threads_wait_further_calls_do_and_none_is_lost(threads, monke
         return number
 
     futures = [threads.submit(hold, number) for number in range(50)]
-    for _ in range(5):
+    for _ in range(most):
         assert started.acquire(timeout=PATIENCE_SECONDS)
     assert not started.acquire(timeout=0.05)
-    assert count_threads() == 5
+    assert count_threads() == most
     go_on.set()
     assert [future.result(PATIENCE_SECONDS) for future in futures] == list(range(50))
-    assert count_threads() == 5
+    assert count_threads() == most
 
 
-@pytest.mark.parametrize("most", [AT_WORK, AT_WORK + 1, 8])
+@pytest.mark.parametrize("most", [AT_WORK, AT_WORK + 1, 2 * AT_WORK])
 def test_any_order_of_work_and_waits_does_all_calls(threads, monkeypatch, most):
     monkeypatch.setattr(module, "MOST_THREADS", most)
     order = random.Random(most)
