@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 import socket
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from commands.tfserving.cores import Core
 from commands.tfserving.dtypes import BY_NUMBER
 from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.json_answers import write_predictions
-from commands.tfserving.json_tensors import parse_predict
+from commands.tfserving.json_reader import JsonReader
 from commands.tfserving.metrics import Counters
 from commands.tfserving.models import Models, ModelSpec, Signature, VersionStatus
 from commands.tfserving.rest_bodies import BodyError, BodyReader
@@ -172,7 +171,7 @@ class _Service:
         self._models = models
         self._seconds = settings.rest_seconds if settings.rest_seconds > 0 else None
         self._computed = Calls(self._seconds, core)
-        self._parsing = threading.Lock()
+        self._json = JsonReader()
         self._observe = counters.observe
         self._most_calls = limits.calls
         self._calls = 0
@@ -242,12 +241,8 @@ class _Service:
             return web.Response(body=await self._run(partial(self._compute, body, spec)), headers=_JSON)
 
     def _compute(self, body: bytearray, spec: ModelSpec, call: RestCall) -> bytes:
-        if not call.is_wanted():
-            raise ServingError(Code.CANCELLED, "nobody waits for the answer")
         servable = self._models.find(spec, call)
-        # One at a time: Python reads no two at once, and what they become is many times their size.
-        with self._parsing:
-            format, signature, inputs = parse_predict(body, servable.signature)
+        format, signature, inputs = self._json.read(body, servable.signature, call)
         outputs = answer(servable, signature, inputs, describe_array, (), call)
         return write_predictions(outputs, format)
 
@@ -274,7 +269,8 @@ class _Service:
             ) from None
 
     async def close(self, _: web.Application) -> None:
-        """End the threads."""
+        """End the threads, and the process that reads large bodies."""
+        self._json.close()
         self._computed.close()
 
 
