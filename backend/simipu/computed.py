@@ -71,6 +71,10 @@ MOST_THREADS = 1024
 _NO_DATA = Path(__file__).with_name("no_data") / "empty"
 """ONNX Runtime wants the file of external data to exist, though it never opens it for a value it is given.
 There is nothing else in its folder."""
+ORT_VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
+_BROKEN_OPTIMIZERS = ["ReshapeFusion"] if ORT_VERSION < (1, 31) else []
+"""Before 1.31 it leaves nodes without an input that others still ask for, and no session can be made of the
+graph; packed transformers in half have such reshapes."""
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 """What ONNX Runtime says where its memory does not do."""
 
@@ -159,7 +163,7 @@ class OrtGraph:
             name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in weights.items()
         }
         session_options = _session_options(self._weights, options)
-        left_out = [] if fold else ["ConstantFolding"]
+        left_out = _BROKEN_OPTIMIZERS if fold else ["ConstantFolding", *_BROKEN_OPTIMIZERS]
         loading = _Loading(session_options)
         WATCHDOG.begin(loading, options.ready_seconds)
         try:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from half_models import FLOAT_PARTIALS, NAN_ON_OVERFLOW, compute, every_witness, half_model
 from onnx import helper
+from simipu.computed import ORT_VERSION
 
 EVERY_HALF = np.arange(65536, dtype=np.uint16).view(np.float16)
 HALF_MAX = 65504
@@ -101,6 +102,8 @@ def ulp(values):
 @every_witness
 @pytest.mark.parametrize(("operator", "attributes", "function"), CASES, ids=[case[0] for case in CASES])
 def test_every_half_has_the_nearest_result_or_one_beside_it(witness, operator, attributes, function):
+    if operator == "Erf" and ORT_VERSION < (1, 27):
+        pytest.skip("ONNX Runtime before 1.27 says that erf of NaN is 1")
     node = helper.make_node(operator, ["x"], ["y"], **attributes)
     model = half_model([node], {"x": [65536]}, "y", {}, [65536])
     model.opset_import[0].version = 20

@@ -12,7 +12,6 @@ import sys
 
 import hostile_graphs as hostile
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnxgraph import GraphError, check_graph
@@ -28,10 +27,10 @@ from simipu import (
     arenas,
     computed,
 )
+from simipu.computed import ORT_VERSION
 from simipu.errors import LoadMemoryError, LoadTimeoutError, RunMemoryError
 from simipu.isolation import IsolatedGraph
 
-ORT = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 ONES = [np.ones(4, np.float32)]
 ISOLATED = pytest.mark.parametrize("isolated", [False, True], ids=["here", "isolated"])
 
@@ -96,7 +95,9 @@ def test_a_loop_ends_at_its_limit(load, isolated):
         engine.compute(5, ONES)
 
 
-@pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
+@pytest.mark.skipif(
+    ORT_VERSION < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process"
+)
 @ISOLATED
 def test_memory_of_a_run_is_limited(load, isolated):
     engine = load(hostile.hidden_large_tensor(1 << 27), isolated, memory_bytes=1 << 26)
@@ -124,7 +125,7 @@ def test_loads_at_the_same_time_take_no_memory_from_each_other(monkeypatch):
 
 
 @pytest.mark.skipif(
-    ORT < (1, 21), reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process"
+    ORT_VERSION < (1, 21), reason="nothing ends a load of ONNX Runtime before 1.21 but the end of its process"
 )
 @ISOLATED
 def test_time_of_a_load_is_limited(load, isolated):

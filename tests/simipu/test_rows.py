@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from simipu import Direction, Stream
+from simipu.computed import ORT_VERSION
 from simipu.rows import NotIndependent, make_row_independent, take_rows
 
 BATCH = 4
@@ -348,8 +349,13 @@ INDEPENDENT = {
 }
 
 
+NEW_OPERATORS = {"a deformed convolution", "a cache that is written to"}
+
+
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_proven_rows_equal_those_of_the_whole_batch(name):
+    if name in NEW_OPERATORS and ORT_VERSION < (1, 25):
+        pytest.skip("ONNX Runtime before 1.25 lacks its operator")
     check(build(*INDEPENDENT[name]), (BATCH, *INDEPENDENT[name][1]))
 
 

@@ -440,6 +440,8 @@ def _decode_base64(value: dict[str, Any], index: int) -> bytes:
     if "=" not in text:
         text += "=" * (-len(text) % _BASE64_GROUP)
     try:
+        if len(text) % _BASE64_GROUP:  # which Python before 3.11 takes
+            raise ValueError
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise _MisfitError(index, "Unable to base64 decode") from None
