@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,14 @@ Build = Callable[..., Path]
 # No test asserts a time: hypothesis by itself gives each example 200 ms, which a busy machine exceeds.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+# What was collected stays: to look through it for garbage again and again took a tenth of the fast tests' time.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
