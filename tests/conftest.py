@@ -19,7 +19,7 @@ Build = Callable[..., Path]
 # No test asserts a time: hypothesis by itself gives each example 200 ms, which a busy machine exceeds.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
-# What was collected stays: to look through it for garbage again and again took a tenth of the fast tests' time.
+# What was collected stays: looking for garbage among it took a tenth of the fast tests' time.
 gc.disable()
 
 
