@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from commands.serving.server import choose_port
+from ports import choose_ports
 
 START_SECONDS = 300
 """For models to load, on a machine with other things to do."""
@@ -23,9 +23,8 @@ class TfServing:
 
     def __init__(self, *arguments: str | Path, log: Path, rest: bool = True) -> None:
         self.log = log
-        self.grpc_port = choose_port(0, "gRPC")
-        self.rest_port = choose_port(0, "REST") if rest else 0
-        self._health_port = choose_port(0, "health")
+        self.grpc_port, self._health_port, rest_port = choose_ports(3)
+        self.rest_port = rest_port if rest else 0
         self._arguments: Sequence[str] = [
             *(sys.executable, "-u", "-m", "commands.cli", "tfserving", *map(str, arguments)),
             *("--port", str(self.grpc_port), "--rest_api_port", str(self.rest_port)),

@@ -14,8 +14,9 @@ import trustme
 import yaml
 from deploy_files import DEPLOY
 from fault_clients import wait_until
-from fleet.processes import HOST, Program, choose_ports
+from fleet.processes import HOST, Program
 from named_servers import METHOD, NAME, EchoServer, NameServer
+from ports import choose_ports
 
 SECONDS = 60
 ADDRESSES = ["127.0.0.1", "127.0.0.2"]

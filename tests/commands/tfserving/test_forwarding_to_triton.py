@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from certificates import make_certificate
-from commands.serving.server import TritonServer, choose_port
+from commands.serving.server import TritonServer
 from commands.tfserving.models import State
 from fault_clients import PATIENCE_SECONDS, wait_until
 from life_cycle_models import DELAY, ONE_BY_ONE, QUEUE, exchange, make_rows, scale_model, write_model
 from poprt import Compiler, Converter
 from poprt.triton_version import publish_version
+from ports import choose_ports
 from sample_models import TYPES, gather_model, types_model
 from tfserving_clients import Client, refused
 from tfserving_server import TfServing
@@ -215,7 +216,7 @@ def test_a_deadline_ends_in_tritons_queue(server, client):
 
 
 def test_a_triton_that_is_away_is_unavailable_until_it_is_back(repository, tmp_path):
-    port = choose_port(0, "gRPC")
+    (port,) = choose_ports(1)
     with (
         TfServing("--triton", f"127.0.0.1:{port}", log=tmp_path / "log", rest=False) as front,
         Client(front.grpc_url) as client,

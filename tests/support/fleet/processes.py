@@ -7,9 +7,7 @@ children of one that was killed are found.
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import uuid
 from collections.abc import Mapping, Sequence
@@ -22,22 +20,6 @@ from fault_clients import PATIENCE_SECONDS, wait_until
 
 HOST = "127.0.0.1"
 _MARK = "POPLAR_FLEET_MARK"
-_PORTS = range(20000, 32000)
-"""Below those that the kernel gives to clients: nobody takes the port of a server that starts again."""
-_untried = random.sample(_PORTS, len(_PORTS))
-
-
-def choose_ports(count: int) -> list[int]:
-    """So many ports that nobody listens on, and that no call before has given: programs are told their ports
-    before any of them listens, and two proxies would share one port (SO_REUSEPORT) without a word."""
-    chosen: list[int] = []
-    while len(chosen) < count:
-        assert _untried, f"no port of {_PORTS} is left"
-        port = _untried.pop()
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((HOST, port))
-            chosen.append(port)
-    return chosen
 
 
 class Program:

@@ -14,9 +14,10 @@ from typing import Any
 
 import yaml
 from fault_clients import wait_until
+from ports import choose_ports
 
 from fleet.clients import Way
-from fleet.processes import HOST, Program, choose_ports
+from fleet.processes import HOST, Program
 from fleet.servers import ASK_SECONDS, Server
 from fleet.tools import Tools
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Protocol
 
 from fault_clients import wait_until
+from ports import choose_ports
 
 from fleet.models import Model, write_version
-from fleet.processes import HOST, Program, choose_ports
+from fleet.processes import HOST, Program
 from fleet.servers import ASK_SECONDS
 from fleet.tools import Tools
 

@@ -18,9 +18,10 @@ from types import TracebackType
 
 import tritonclient.grpc as grpcclient
 from fault_clients import Process, find_process, wait_until
+from ports import choose_ports
 from tritonclient.utils import InferenceServerException
 
-from fleet.processes import HOST, Program, choose_ports
+from fleet.processes import HOST, Program
 
 START_SECONDS = 120
 STOP_SECONDS = 60
