@@ -18,7 +18,7 @@ from commands.tfserving.json_tensors import Format, parse_predict
 from commands.tfserving.models import Array, Call, Signature
 
 LARGE_BYTES = 1 << 18
-"""What is larger is some ten milliseconds' work at least, at most a hundred: a process is worth the way."""
+"""So many hold the others up for some 30 ms at most, at 250 ns for a value of two bytes."""
 _STOP_SECONDS = 5.0
 
 Parsed: TypeAlias = "tuple[Format, str, dict[str, Array]]"
@@ -73,6 +73,9 @@ class JsonReader:
                 f"the process that reads large bodies ended, status {child.process.exitcode}; ask again, or "
                 "for fewer rows in one request",
             ) from None
+        except BaseException:  # what is left of this answer must not be taken for the next one's
+            self._bury()
+            raise
         finally:
             with self._ending:
                 self._asked_by = None

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 
 import numpy as np
 import pytest
@@ -117,6 +118,18 @@ def test_a_process_that_dies_is_said_and_replaced(reader, call):
         child = find_child()
         child.kill()
         child.join(SECONDS)
+
+
+def test_an_answer_that_is_not_taken_is_not_the_next_ones(reader, call, monkeypatch):
+    def lack_memory(_):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "recv", lack_memory)
+        with pytest.raises(MemoryError):
+            reader.read(bytearray(LARGE), FLOATS, call)
+    other = LARGE.replace(b"0.25", b"0.75")
+    assert reader.read(bytearray(other), FLOATS, call)[2]["x"][0] == 0.75
 
 
 def test_the_end_ends_what_is_read_and_refuses_what_waits(reader, threads):
