@@ -10,6 +10,7 @@ from onnxgraph.building import Chain, make_body, make_cast
 from onnxgraph.edit import (
     change_without_weights,
     drop_unread_nodes,
+    drop_weight_inputs,
     drop_weights,
     keep_outputs,
     name_nodes,
@@ -34,6 +35,7 @@ from onnxgraph.inference import (
 )
 from onnxgraph.nodes import (
     attribute,
+    find_inputs,
     find_makers,
     find_makers_anywhere,
     find_opset,
@@ -59,7 +61,9 @@ __all__ = [
     "check_graph",
     "collect_values",
     "drop_unread_nodes",
+    "drop_weight_inputs",
     "drop_weights",
+    "find_inputs",
     "find_makers",
     "find_makers_anywhere",
     "find_opset",

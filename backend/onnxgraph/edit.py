@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 import onnx
 from onnx import helper
 
-from onnxgraph.nodes import iter_bodies, iter_nodes, iter_reads, used_names
+from onnxgraph.nodes import find_inputs, iter_bodies, iter_nodes, iter_reads, used_names
 
 _Message = TypeVar("_Message", onnx.ModelProto, onnx.GraphProto)
+_APART_IR_VERSION = 4
+"""The oldest format whose initializers need not be inputs."""
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:
@@ -142,6 +144,19 @@ def _drop(graph: onnx.GraphProto, is_dropped: Sequence[bool]) -> None:
         flags = iter(is_dropped)
         graph.initializer.sort(key=lambda _tensor: next(flags))
         del graph.initializer[is_dropped.count(False) :]
+
+
+def drop_weight_inputs(model: onnx.ModelProto) -> bool:
+    """Remove initializers from the inputs of `model`, in place; return whether there were any.
+
+    The format becomes one that allows it, or shape inference would not look at the initializers.
+    """
+    kept = find_inputs(model.graph)
+    if len(kept) == len(model.graph.input):
+        return False
+    replace_inputs(model.graph, kept)
+    model.ir_version = max(model.ir_version, _APART_IR_VERSION)
+    return True
 
 
 def without_weights(

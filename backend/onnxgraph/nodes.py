@@ -69,7 +69,11 @@ def iter_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def find_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """What is fed: formats of old have weights among the inputs."""
+    """Return the real inputs of `graph`: those that a caller feeds.
+
+    Models of IR version 3 and older list their initializers in `graph.input` too, and newer ones may do so to
+    let a caller replace them. On the chip they are weights: nobody feeds them.
+    """
     weights = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in weights]
 

@@ -16,7 +16,15 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import helper
-from onnxgraph import GraphError, check_graph, fresh_name, iter_defined, set_shape
+from onnxgraph import (
+    GraphError,
+    check_graph,
+    drop_weight_inputs,
+    find_inputs,
+    fresh_name,
+    iter_defined,
+    set_shape,
+)
 from onnxgraph.external import bring_all_in
 from simipu import (
     CompileError,
@@ -58,6 +66,7 @@ def adopt_graph(
         model = onnx.load(path, load_external_data=False)
         bring_all_in(model, path.parent)
         check_graph(model)
+        drop_weight_inputs(model)
     except (OSError, DecodeError, GraphError) as error:
         raise LoadError(f"graph {path}: expected an ONNX model, found {error}") from error
     streams = tuple(_find(stream, model.graph, aliases, path) for stream in streams)
@@ -94,8 +103,7 @@ def _make_program(main: Program, index: int, kind: ProgramKind) -> Program:
 def _values(graph: onnx.GraphProto, direction: Direction) -> list[onnx.ValueInfoProto]:
     if direction is Direction.DEVICE_TO_HOST:
         return list(graph.output)
-    weights = {tensor.name for tensor in graph.initializer}
-    return [value for value in graph.input if value.name not in weights]
+    return find_inputs(graph)
 
 
 def _find(stream: Stream, graph: onnx.GraphProto, aliases: Mapping[str, str], path: Path) -> Stream:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnxgraph import infer_shapes
+from onnxgraph import find_inputs, infer_shapes
 from onnxgraph.edit import forget_values
-from onnxgraph.nodes import find_inputs
 from onnxgraph.weights import inline
 from simipu import CompileError
 from simipu.numerics.lowering import lower

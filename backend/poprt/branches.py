@@ -11,7 +11,7 @@ from onnxgraph import attribute, infer_shapes, iter_defined, iter_nodes, used_na
 from onnxgraph.weights import LARGE, has_data
 from simipu import CompileError
 
-from poprt.origins import describe_inputs, find_inputs
+from poprt.origins import describe_inputs, find_source_inputs
 
 Judge = Callable[[onnx.ModelProto], str | None]
 """Says why a model is invalid, None where it is not."""
@@ -27,7 +27,7 @@ def explain_branches(model: onnx.ModelProto, judge: Judge) -> str | None:
     if found is None:
         return None
     node, branch, reason = found
-    inputs = find_inputs(model.graph, node.input[0])
+    inputs = find_source_inputs(model.graph, node.input[0])
     name = node.name or f"(making {node.output[0]})"
     text = (
         f"node {name!r} (If): its {branch} is invalid at the given input shapes: {reason}. "

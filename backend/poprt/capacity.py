@@ -6,7 +6,7 @@ import math
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import iter_bodies, used_names
+from onnxgraph import find_inputs, iter_bodies, used_names
 from simipu import OutOfMemoryError
 from simipu.numerics.quarter import QUARTERS
 from simipu.target import Target
@@ -48,7 +48,7 @@ def check_weights(
 
 def _find_held(graph: onnx.GraphProto) -> set[str]:
     """Names that meet, in a node, what depends on the inputs."""
-    dynamic = {value.name for value in graph.input} - {tensor.name for tensor in graph.initializer}
+    dynamic = {value.name for value in find_inputs(graph)}
     held = set()
     for node in graph.node:
         inner = set().union(*(used_names(body) for body in iter_bodies(node)))

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from onnxgraph import ModelWriter, write_with_data
-from onnxgraph.nodes import find_inputs
+from onnxgraph import ModelWriter, find_inputs, write_with_data
 from simipu import SimIpuError
 from simipu.errors import CompileError
 from simipu.target import DEFAULT_CHIP, find_target

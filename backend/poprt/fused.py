@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnxgraph import find_inputs
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
 from simipu.cost import Estimate, IpuCost
 from simipu.operators.formulas.code import Code
@@ -75,7 +76,7 @@ def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -
     floats = split_models(whole) if whole is not None else [None] * len(models)
     runs = []
     for model, float_model in zip(models, floats, strict=True):
-        inputs = {value.name for value in model.graph.input}
+        inputs = {value.name for value in find_inputs(model.graph)}
         data = {name: rows for name, rows in (calibration.data or {}).items() if name in inputs}
         runs.append(CalibrationRun(float_model, None, data or None))
     return runs

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import onnx
-from onnxgraph import find_makers_anywhere, iter_bodies, used_names
+from onnxgraph import find_inputs, find_makers_anywhere, iter_bodies, used_names
 
 OF_SHAPES = frozenset({"Shape", "Size"})
 """Operators that look at no value: shapes are all known."""
 
 
-def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
+def find_source_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
     """The inputs of the main graph `graph` that a tensor is computed of, be it made in the graph or in a
     body."""
     makers = find_makers_anywhere(graph)
@@ -22,8 +22,7 @@ def find_inputs(graph: onnx.GraphProto, name: str) -> list[str]:
             waiting += node.input
             waiting += [used for body in iter_bodies(node) for used in used_names(body)]
         seen.add(name)
-    weights = {tensor.name for tensor in graph.initializer}
-    return [value.name for value in graph.input if value.name in seen - weights]
+    return [value.name for value in find_inputs(graph) if value.name in seen]
 
 
 def describe_inputs(names: list[str]) -> str:

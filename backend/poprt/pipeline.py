@@ -122,6 +122,7 @@ PREPARATION = (
     "inline_custom_operators",
     "admit",
     "limit_ir_version",
+    "remove_initializer_from_input",
     "keep_outputs",
     "forget_declared_shapes",
     "widen_integers",

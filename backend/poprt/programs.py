@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnxgraph import find_inputs
 from simipu import CompileError, Direction, Program, ProgramKind, Stream
 from simipu.cost import Estimate
 from simipu.rows import take_rows
@@ -68,7 +69,7 @@ def _serialize(model: onnx.ModelProto) -> bytes:
 
 def make_streams(graph: onnx.GraphProto) -> tuple[Stream, ...]:
     """Those of a static graph's inputs and outputs, under the handles that PopART gives them."""
-    inputs = [_stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE) for value in graph.input]
+    inputs = [_stream(value, f"h2d_{value.name}", Direction.HOST_TO_DEVICE) for value in find_inputs(graph)]
     outputs = [_stream(value, f"anchor_d2h_{value.name}", Direction.DEVICE_TO_HOST) for value in graph.output]
     return (*inputs, *outputs)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnxgraph.nodes import find_inputs
+from onnxgraph import find_inputs
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, encode
 

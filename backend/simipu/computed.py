@@ -21,7 +21,15 @@ import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnxgraph import GraphError, GraphTooLargeError, check_graph, infer_shapes, iter_bodies, iter_nodes
+from onnxgraph import (
+    GraphError,
+    GraphTooLargeError,
+    check_graph,
+    find_inputs,
+    infer_shapes,
+    iter_bodies,
+    iter_nodes,
+)
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
@@ -288,13 +296,12 @@ def read_graph(program: Program) -> onnx.ModelProto:
             f"the graph of program {program.index} ({program.name}) has a node of domain {KERNELS!r}, which "
             "no file may have: they are made when one is loaded; compile it with poprt again"
         )
-    weights = {tensor.name for tensor in model.graph.initializer}
     for way, kind, values in (
-        (Direction.HOST_TO_DEVICE, "takes", model.graph.input),
+        (Direction.HOST_TO_DEVICE, "takes", find_inputs(model.graph)),
         (Direction.DEVICE_TO_HOST, "gives", model.graph.output),
     ):
         streamed = {stream.tensor for stream in program.streams if stream.direction is way}
-        found = {value.name for value in values} - (weights if way is Direction.HOST_TO_DEVICE else set())
+        found = {value.name for value in values}
         if found != streamed:
             raise LoadError(
                 f"the graph of program {program.index} ({program.name}) {kind} "

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import set_shape
+from onnxgraph import find_inputs, set_shape
 from onnxgraph.edit import forget_values
 
 from simipu.computed import read_graph
@@ -119,7 +119,7 @@ def read_static(program: Program, batch_size: int | None = None) -> onnx.ModelPr
     """
     model = read_graph(program)
     streams = {stream.tensor: stream for stream in program.streams}
-    for value in model.graph.input:
+    for value in find_inputs(model.graph):
         stream = streams[value.name]
         shape, axis = stream.shape, stream.batch_axis
         found = len(value.type.tensor_type.shape.dim)

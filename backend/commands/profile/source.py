@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from model_runtime.session import read_model
 from onnx import TensorProto
-from onnxgraph import attribute, iter_nodes
+from onnxgraph import attribute, find_inputs, iter_nodes
 from onnxgraph.weights import has_data
 from poprt.compiling import cost_options
 from poprt.converter import Converter
@@ -113,7 +113,7 @@ class OnnxSource:
 
     def take_shapes(self, shapes: Mapping[str, Sequence[int]]) -> None:
         """Have those of `shapes` that are of its inputs."""
-        names = {value.name for value in self._model.graph.input}
+        names = {value.name for value in find_inputs(self._model.graph)}
         self.input_shape = {name: shape for name, shape in shapes.items() if name in names}
 
     def _check(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnxgraph import find_inputs
 from simipu import CompileError, Stream
 
 from poprt.calibration.inputs import iter_given
@@ -49,18 +50,19 @@ def read_samples(data: Data) -> dict[str, Array]:
 def iter_batches(model: onnx.ModelProto, samples: Mapping[str, Array]) -> Iterator[Feeds]:
     """The samples in batches of the size that the model has, the last filled up from the beginning. Raises
     CompileError for samples that do not fit the inputs."""
-    streams = find_inputs(model)
+    streams = find_input_streams(model)
     sizes = {stream.shape[0] if stream.shape else 0 for stream in streams}
     yield from iter_given(streams, samples, sizes.pop() if len(sizes) == 1 else 0) if streams else [{}]
 
 
-def find_inputs(model: onnx.ModelProto) -> tuple[Stream, ...]:
+def find_input_streams(model: onnx.ModelProto) -> tuple[Stream, ...]:
     """The streams of the inputs. Raises CompileError for one whose shape is not static."""
-    for value in model.graph.input:
+    inputs = find_inputs(model.graph)
+    for value in inputs:
         tensor = value.type.tensor_type
         if not tensor.HasField("shape") or any(dim.dim_value < 1 for dim in tensor.shape.dim):
             raise CompileError(
                 f"input {value.name!r} has no static shape, so that no data fit it and none can be made up "
                 "for it; give it one with input_shape or batch_size"
             )
-    return make_streams(model.graph)[: len(model.graph.input)]
+    return make_streams(model.graph)[: len(inputs)]

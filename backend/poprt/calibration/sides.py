@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import drop_unread_nodes, replace_outputs
+from onnxgraph import drop_unread_nodes, find_inputs, replace_outputs
 from simipu import GraphOptions
 from simipu.computed import Lowered, lower_model
 from simipu.isolation import open_lowered
@@ -84,7 +84,7 @@ class Side:
                     return
 
     def _cast(self, feeds: Feeds) -> dict[str, Array]:
-        types = {value.name: value.type.tensor_type.elem_type for value in self.model.graph.input}
+        types = {value.name: value.type.tensor_type.elem_type for value in find_inputs(self.model.graph)}
         with np.errstate(over="ignore"):
             return {
                 name: feeds[name].astype(helper.tensor_dtype_to_np_dtype(kind))

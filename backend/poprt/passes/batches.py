@@ -19,6 +19,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from onnxgraph import (
     attribute,
     drop_weights,
+    find_inputs,
     find_opset,
     fresh_name,
     infer_shapes,
@@ -110,13 +111,13 @@ class WidenBatch(Pass):
         )
 
     def _has_batch_of_one(self, graph: onnx.GraphProto) -> bool:
-        return any(_shape_of(value)[self._batch_axis :][:1] == (1,) for value in graph.input)
+        return any(_shape_of(value)[self._batch_axis :][:1] == (1,) for value in find_inputs(graph))
 
     def _iter_axes(self, graph: onnx.GraphProto) -> Iterator[dict[str, int]]:
         """Where the batch may lie in each input: along the batch axis if that has one element, or along
         another that has."""
         found = {}
-        for value in graph.input:
+        for value in find_inputs(graph):
             shape = _shape_of(value)
             places = [axis for axis, size in enumerate(shape) if size == 1]
             if not places:
@@ -205,7 +206,7 @@ class _Widening:
         )
         self.rows = {name: Rows(axis) for name, axis in self.axes.items()}
         self.types = {}
-        for value in graph.input:
+        for value in find_inputs(graph):
             shape = list(_shape_of(value))
             shape[self.axes[value.name]] = self.prime
             self.types[value.name] = helper.make_tensor_type_proto(value.type.tensor_type.elem_type, shape)
@@ -230,7 +231,7 @@ class _Widening:
             node.input[index] = name
         unused = replaced - used_names(graph)
         drop_weights(graph, {tensor.name for tensor in graph.initializer} - unused)
-        for value in graph.input:
+        for value in find_inputs(graph):
             shape = list(_shape_of(value))
             shape[self.axes[value.name]] = size
             set_shape(value, shape)

@@ -10,6 +10,7 @@ from onnxgraph import (
     GraphError,
     GraphTooLargeError,
     check_graph,
+    find_inputs,
     find_opset,
     infer_shapes,
     iter_graphs,
@@ -29,7 +30,7 @@ from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where
 from poprt.branches import advise_to_fix, raise_for_branch
 from poprt.forms import Forms
 from poprt.ipu_operators import describe_missing, find_refused_attributes
-from poprt.origins import describe_inputs, find_inputs
+from poprt.origins import describe_inputs, find_source_inputs
 from poprt.passes.base_pass import ImmutablePass, Pass, Stage, register
 from poprt.passes.onnx_helper import clean_info
 from poprt.passes.remove_duplicated_initializer import RemoveDuplicatedInitializer
@@ -267,8 +268,8 @@ def _find_causes(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
 
 
 def _find_causing_inputs(graph: onnx.GraphProto, node: onnx.NodeProto) -> list[str]:
-    found = {name for cause in _find_causes(graph, node) for name in find_inputs(graph, cause)}
-    return [value.name for value in graph.input if value.name in found]
+    found = {name for cause in _find_causes(graph, node) for name in find_source_inputs(graph, cause)}
+    return [value.name for value in find_inputs(graph) if value.name in found]
 
 
 def _describe_cause(graph: onnx.GraphProto, node: onnx.NodeProto) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import iter_defined, replace_inputs, replace_nodes
+from onnxgraph import find_inputs, iter_defined, replace_inputs, replace_nodes
 from onnxgraph.tensors import element_bytes
 from simipu import CompileError
 
@@ -92,13 +92,12 @@ def _find_inputs(
     graph: onnx.GraphProto, data_type: int, shape: tuple[int, ...], number: int | None
 ) -> list[onnx.ValueInfoProto]:
     """The first inputs of that type, or of what conversion makes of it, and shape."""
-    weights = {tensor.name for tensor in graph.initializer}
+    inputs = find_inputs(graph)
     for wanted in (data_type, _CONVERTED.get(data_type)):
         found = [
             value
-            for value in graph.input
-            if value.name not in weights
-            and value.type.tensor_type.elem_type == wanted
+            for value in inputs
+            if value.type.tensor_type.elem_type == wanted
             and tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) == shape
         ]
         if found:

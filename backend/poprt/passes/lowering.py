@@ -20,6 +20,7 @@ from onnx import helper
 from onnxgraph import (
     Value,
     attribute,
+    find_inputs,
     fresh_name,
     graph_values,
     iter_defined,
@@ -212,7 +213,7 @@ def _place_by_share(
 def _crossing_bytes(graph: onnx.GraphProto, values: dict[str, Value]) -> list[int]:
     """Bytes that are made before each node and read by it or after it; inputs of the graph and views count as
     made."""
-    made = {info.name: 0 for info in graph.input}
+    made = {info.name: 0 for info in find_inputs(graph)}
     change = [0] * (len(graph.node) + 1)
     last: dict[str, int] = {}
     for i, node in enumerate(graph.node):

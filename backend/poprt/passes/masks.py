@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnxgraph import attribute, iter_nodes
+from onnxgraph import attribute, find_inputs, iter_nodes
 from simipu.operators import CHIP_DOMAIN
 
 from poprt.passes.base_pass import register
@@ -90,7 +90,7 @@ def find_mask_inputs(graph: onnx.GraphProto, known: onnx.GraphProto) -> frozense
     of which (1 - mask) times a large negative number is made."""
     scope = Scope.of(Names(1, set()), graph, known, None)
     scope.look_at_nodes()
-    given = {value.name for value in graph.input}
+    given = {value.name for value in find_inputs(graph)}
     found = (_read_mask(node, scope) for node in graph.node if node.op_type in InsertAttentionMask.op_types)
     sources = {_find_given(each.tokens, scope) for each in found if each is not None}
     return frozenset(sources & given)

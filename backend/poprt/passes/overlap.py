@@ -6,8 +6,7 @@ import math
 
 import onnx
 from onnx import helper
-from onnxgraph import graph_values, infer_shapes
-from onnxgraph.nodes import find_inputs
+from onnxgraph import find_inputs, graph_values, infer_shapes
 from simipu.target import TARGETS
 
 from poprt.passes.base_pass import Pass, Stage, register

@@ -13,7 +13,7 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import find_opset, infer_shapes, iter_bodies, iter_defined, iter_reads, rename
+from onnxgraph import find_inputs, find_opset, infer_shapes, iter_bodies, iter_defined, iter_reads, rename
 from onnxgraph.edit import forget_values, replace_nodes, set_shape
 from simipu import CompileError
 from simipu.operators import CHIP_DOMAIN
@@ -352,8 +352,7 @@ def _refuse(node: onnx.NodeProto, reason: str) -> CompileError:
 
 def _find_inputs(graph: onnx.GraphProto, view: GraphView, args: PackArgs) -> dict[str, tuple[int, ...]]:
     """The inputs that are packed with their shapes: those whose leading axes are batch and tokens."""
-    held = {tensor.name for tensor in graph.initializer}
-    shapes = {value.name: view.shape(value.name) for value in graph.input if value.name not in held}
+    shapes = {value.name: view.shape(value.name) for value in find_inputs(graph)}
     unknown = next((name for name, shape in shapes.items() if shape is None), None)
     if unknown is not None:
         raise CompileError(

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
     Chain,
     drop_weights,
+    find_inputs,
     find_opset,
     fresh_name,
     iter_bodies,
@@ -28,7 +29,6 @@ from onnxgraph import (
     replace_nodes,
     used_names,
 )
-from onnxgraph.nodes import find_inputs
 from onnxgraph.weights import change_values, register_change
 from simipu import CompileError
 from simipu.numerics.quarter import FORMATS, QUARTERS, QuarterFormat, encode

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnxgraph import graph_values, infer_shapes
+from onnxgraph import find_inputs, graph_values, infer_shapes
 from onnxgraph.weights import has_data
 from simipu import CompileError, LoadError, RunError
 from simipu.errors import DeviceLostError, LoadTimeoutError
@@ -25,7 +25,7 @@ from poprt.calibration.comparison import Comparer, find_classes
 from poprt.calibration.errors import cos_dist
 from poprt.calibration.inputs import iter_made_up
 from poprt.calibration.parting import iter_chunks
-from poprt.calibration.samples import Data, find_inputs, iter_batches, read_samples
+from poprt.calibration.samples import Data, find_input_streams, iter_batches, read_samples
 from poprt.calibration.sides import Feeds, Side
 from poprt.calibration.statistics import iter_comparison
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
@@ -166,12 +166,12 @@ def _with_outputs(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelPro
 
 def _make_up(model: onnx.ModelProto) -> Feeds:
     """A batch of made-up inputs of a static model."""
-    return next(iter_made_up(model, find_inputs(model), 0))
+    return next(iter_made_up(model, find_input_streams(model), 0))
 
 
 def _compute(which: str, model: onnx.ModelProto, feeds: Feeds, numerics: Numerics | None) -> dict[str, Array]:
     """The outputs of a model; an input that the data lack is refused."""
-    missing = next((value.name for value in model.graph.input if value.name not in feeds), None)
+    missing = next((value.name for value in find_inputs(model.graph) if value.name not in feeds), None)
     if missing is not None:
         raise CompileError(f"the {which} model has an input {missing!r}, which the converted one has not")
     empty = next((tensor.name for tensor in model.graph.initializer if not has_data(tensor)), None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import iter_graphs, iter_nodes
+from onnxgraph import find_inputs, iter_graphs, iter_nodes
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import count_bytes
 
@@ -46,7 +46,7 @@ class ModelOverview(_Report):
         """Its lines."""
         opsets = ", ".join(f"{entry.domain or 'ai.onnx'} {entry.version}" for entry in model.opset_import)
         yield f"Model {model.graph.name!r}: IR version {model.ir_version}, opset {opsets}"
-        for kind, values in (("Input", model.graph.input), ("Output", model.graph.output)):
+        for kind, values in (("Input", find_inputs(model.graph)), ("Output", model.graph.output)):
             for value in values:
                 yield f"{kind} {value.name}: {_type_name(value)} {describe_shape(value)}"
         weights = [tensor for graph in iter_graphs(model.graph) for tensor in graph.initializer]
@@ -63,9 +63,7 @@ class ModelIoInfoStat(_Report):
 
     def describe(self, model: onnx.ModelProto) -> Iterator[str]:
         """Its lines: the most frequent first."""
-        weights = {tensor.name for tensor in model.graph.initializer}
-        inputs = [value for value in model.graph.input if value.name not in weights]
-        for kind, values in (("Inputs", inputs), ("Outputs", list(model.graph.output))):
+        for kind, values in (("Inputs", find_inputs(model.graph)), ("Outputs", list(model.graph.output))):
             yield f"{kind}: {len(values)}"
             counts = Counter(f"dtype - {_type_name(each)}, shape - {describe_shape(each)}" for each in values)
             for text, count in counts.most_common():

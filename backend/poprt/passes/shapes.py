@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import (
+    find_inputs,
     find_opset,
     fresh_name,
     infer_shapes,
@@ -38,7 +39,7 @@ def check_names(model: onnx.ModelProto, input_shape: Collection[str]) -> None:
 
     Raises CompileError.
     """
-    inputs = _find_inputs(model.graph)
+    inputs = _inputs_by_name(model.graph)
     unknown = sorted(set(input_shape) - set(inputs))
     if unknown:
         raise CompileError(f"input_shape names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
@@ -51,10 +52,8 @@ def describe_shape(value: onnx.ValueInfoProto) -> str:
     return f"[{', '.join(sizes)}]"
 
 
-def _find_inputs(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
-    """What is fed: formats of old have weights among the inputs."""
-    weights = {tensor.name for tensor in graph.initializer}
-    return {value.name: value for value in graph.input if value.name not in weights}
+def _inputs_by_name(graph: onnx.GraphProto) -> dict[str, onnx.ValueInfoProto]:
+    return {value.name: value for value in find_inputs(graph)}
 
 
 @register(
@@ -83,7 +82,7 @@ class FixInputs(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError for an unknown input, and for values that are not of the input's type and
         shape."""
-        inputs = _find_inputs(model.graph)
+        inputs = _inputs_by_name(model.graph)
         unknown = sorted(set(self._values) - set(inputs))
         if unknown:
             raise CompileError(f"fix_inputs names {unknown[0]!r}; the model's inputs are {', '.join(inputs)}")
@@ -128,7 +127,7 @@ class ConstInputShape(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError for a contradiction, or a dimension that stays variable."""
-        inputs = _find_inputs(model.graph)
+        inputs = _inputs_by_name(model.graph)
         for name in sorted(set(self._input_shape) - set(inputs)):
             # Published scripts give shapes of inputs that their models have not.
             self.logger.warning(
@@ -171,7 +170,7 @@ class ConstBatchSize(Pass):
         if self._size < 1:
             raise CompileError(f"const_batch_size must be at least 1, found {self._size}")
         changed = False
-        for value in _find_inputs(model.graph).values():
+        for value in find_inputs(model.graph):
             dims = value.type.tensor_type.shape.dim
             if len(dims) and dims[0].dim_value < 1:
                 dims[0].dim_value = self._size

@@ -11,6 +11,7 @@ from onnx import TensorProto
 from onnxgraph import (
     GraphError,
     attribute,
+    drop_weight_inputs,
     infer_shapes,
     iter_graphs,
     iter_nodes,
@@ -18,7 +19,6 @@ from onnxgraph import (
     keep_outputs,
     name_nodes,
     rename,
-    replace_inputs,
     replace_nodes,
     sort_nodes,
 )
@@ -131,10 +131,7 @@ class RemoveInitializerFromInput(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """The format becomes one that allows it."""
-        weights = {tensor.name for tensor in model.graph.initializer}
-        kept = [value for value in model.graph.input if value.name not in weights]
-        if len(kept) < len(model.graph.input):
-            replace_inputs(model.graph, kept)
+        if drop_weight_inputs(model):
             model.ir_version = max(model.ir_version, MINIMUM_IR_VERSION)
         return model
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import onnx
-from onnxgraph import name_nodes
+from onnxgraph import find_inputs, name_nodes
 from simipu.cost import CostOptions, Estimate, IpuCost, OperatorCost
 from simipu.target import Target
 
@@ -197,7 +197,8 @@ def make_profile(
 
 def _input_batch(model: onnx.ModelProto) -> int:
     """The leading dimension that the inputs of a static graph share; 1 where there is none."""
-    shapes = [tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in model.graph.input]
+    inputs = find_inputs(model.graph)
+    shapes = [tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim) for value in inputs]
     return popef.batch_size(shapes) or 1
 
 

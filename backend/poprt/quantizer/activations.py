@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnxgraph import graph_values, infer_shapes
+from onnxgraph import find_inputs, graph_values, infer_shapes
 from simipu import CompileError, LoadError, RunError
 from simipu.errors import DeviceLostError, LoadTimeoutError
 
@@ -32,7 +32,7 @@ def iter_activations(
     Raises CompileError for a model that cannot be computed on them.
     """
     light, weights = take_weights(model, LEAST_CONSTANT_BYTES)
-    inputs = {value.name for value in light.graph.input}
+    inputs = {value.name for value in find_inputs(light.graph)}
     wanted = list(dict.fromkeys(names))
     given = [name for name in wanted if name in inputs]
     for feeds in iter_batches(light, samples) if given else ():

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import onnx
-from onnxgraph import Value, graph_values, iter_reads
+from onnxgraph import Value, find_inputs, graph_values, iter_reads
 
 from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
 from simipu.cost.memory import HOST_EXCHANGE_BYTES, STACK_BYTES, IpuCost, Peak
@@ -279,7 +279,7 @@ def _find_streams(graph: onnx.GraphProto, ipus: Sequence[int], values: Mapping[s
     for node, ipu in zip(graph.node, ipus, strict=True):
         places.update(dict.fromkeys(node.output, ipu))
     found = Counter[int]()
-    for info in (*graph.input, *graph.output):
+    for info in (*find_inputs(graph), *graph.output):
         if info.name in values:
             found[places.get(info.name, 0)] += values[info.name].bytes
     return found

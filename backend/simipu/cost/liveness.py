@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx
-from onnxgraph import Value, iter_reads
+from onnxgraph import Value, find_inputs, iter_reads
 
 from simipu.cost.placed import place_inputs
 from simipu.operators import operator_of
@@ -63,7 +63,7 @@ class Liveness:
         square of nodes."""
         self.freed = 0
         """Bytes on its IPU that the last node was the last to need."""
-        for info in graph.input:
+        for info in find_inputs(graph):
             if info.name in self._ends and info.name not in self._constants:
                 self._begin(info.name, -1)
 

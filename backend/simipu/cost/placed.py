@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import onnx
-from onnxgraph import attribute, iter_reads
+from onnxgraph import attribute, find_inputs, iter_reads
 
 from simipu.places import IPU_ATTRIBUTE, STAGE_ATTRIBUTE
 
@@ -33,7 +33,7 @@ def find_stages(graph: onnx.GraphProto) -> list[int]:
 
 def place_inputs(graph: onnx.GraphProto, ipus: Sequence[int]) -> dict[str, int]:
     """The IPU to which the host sends each input: the one that reads it first."""
-    found = {info.name: 0 for info in graph.input}
+    found = {info.name: 0 for info in find_inputs(graph)}
     for node, ipu in reversed(list(zip(graph.node, ipus, strict=True))):
         found.update((name, ipu) for name in iter_reads(node) if name in found)
     return found

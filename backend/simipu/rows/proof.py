@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 from onnxgraph import (
     collect_values,
     drop_weights,
+    find_inputs,
     find_opset,
     iter_bodies,
     iter_reads,
@@ -85,7 +86,7 @@ def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0
     The result computes for n rows exactly what the compiled batch computes for those n rows and any others.
     Raises NotIndependent, with the node and the reason, when that cannot be proven.
     """
-    return _prove(model, batch, {value.name: batch_axis for value in model.graph.input}, {})[0]
+    return _prove(model, batch, {value.name: batch_axis for value in find_inputs(model.graph)}, {})[0]
 
 
 def _only_row(stream: Stream, batch_axis: int) -> int:
@@ -116,7 +117,7 @@ def _prove(
     replace_nodes(graph, nodes)
     graph.initializer.extend(tracer.added)
     drop_weights(graph, used_names(graph))
-    for value in (*graph.input, *graph.output):
+    for value in (*find_inputs(graph), *graph.output):
         value.type.tensor_type.shape.dim[(axes | dict(inputs))[value.name]].dim_param = "rows"
     forget_values(graph)
     return rewritten, axes
