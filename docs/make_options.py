@@ -26,9 +26,9 @@ lacks. One default differs: `--convert_version` and `convert_version` keep the m
 PopRT's is 11. What is refused is an error that names the option.
 """
 OURS = frozenset(
-    "--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --triton_model_dir "
-    "--new_version --overwrite_config --show_profile --time_limit --memory_limit fix_inputs "
-    "fp16_skip_op_names allow_out_of_memory only_ipu_operators".split()
+    "--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run "
+    "--triton_model_dir --new_version --overwrite_config --show_profile --time_limit --memory_limit "
+    "fix_inputs fp16_skip_op_names allow_out_of_memory only_ipu_operators skip_dry_run".split()
 )
 _REFUSED_ARGUMENTS = {
     "enable_compress_pattern": REFUSED["enable_compress_pattern"],

@@ -359,6 +359,7 @@ def _compiler_options(options: argparse.Namespace) -> CompilerOptions:
         "num_io_tiles": options.num_io_tiles,
         "allow_out_of_memory": options.allow_out_of_memory or None,
         "only_ipu_operators": options.only_ipu_operators or None,
+        "skip_dry_run": options.skip_dry_run or None,
         "show_compilation_progress_bar": False if options.disable_compilation_progress_bar else None,
     }
     for name, value in named.items():

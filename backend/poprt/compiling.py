@@ -1,5 +1,5 @@
-"""Compiling a prepared graph: plan it, prove its rows independent, look at what half makes of it, and put the
-executable together."""
+"""Compiling a prepared graph: plan it, prove its rows independent, look at what half makes of it, put the
+executable together, and run it once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import simipu
-from onnxgraph import iter_nodes, keep_outputs
+from onnxgraph import keep_outputs
 from simipu import (
     CompileError,
     Direction,
-    GraphOptions,
-    LoadError,
     OutOfMemoryError,
     Program,
     ProgramKind,
@@ -27,14 +25,14 @@ from simipu import (
 from simipu.cost import CostOptions, Estimate
 from simipu.errors import LoadTimeoutError
 from simipu.executable import Constant
-from simipu.isolation import open_graph
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 from simipu.places import strip_places
 from simipu.target import Target
 
-from poprt.calibration import READY_SECONDS, Findings, Side, calibrate
+from poprt.calibration import Findings, Side, calibrate
 from poprt.constants import LEAST_CONSTANT_BYTES, take_weights
+from poprt.dry_run import RowDifference, dry_run
 from poprt.executable import Executable
 from poprt.metadata import make_metadata
 from poprt.options import CompilerOptions
@@ -42,10 +40,6 @@ from poprt.passes.floats import FloatToHalf
 from poprt.passes.overlap import LEAST_IO_TILES
 from poprt.pipeline import Step, estimate
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM, make_main, make_streams, weight_stream
-
-_LEAST_NODES_TO_TRY = 50_000
-"""Smaller graphs in float are ready in time (20,000 nodes take 5 to 19 s); those in half the calibration run
-tries."""
 
 _log = logging.getLogger("poprt")
 
@@ -110,7 +104,42 @@ def compile_model(
     check_memory(cost, options)
     planned = plan_model(model, given, cost, options, batch_axis, calibration, on_step)
     on_step(Step.BUILD.value)
-    return build(planned.main, planned.weights, target, options, planned.findings)
+    compiled = build(planned.main, planned.weights, target, options, planned.findings)
+    difference = confirm(compiled, calibration, options, on_step)
+    if difference is None:
+        return compiled
+    reason = f"in the dry run {difference.describe()}"
+    _log.warning(
+        "the rows of a batch depend on each other: %s. The compiled batch is always computed whole "
+        "(max_batch_size 0)",
+        reason,
+    )
+    _log.warning(
+        "a row rule is wrong: it says that the rows of tensor %r (operator %s) are independent; please "
+        "report it with the model",
+        difference.tensor,
+        difference.op_type or "unknown",
+    )
+    main, weights = make_main_program(model, given, cost, batch_axis, reason)
+    compiled = build(main, weights, target, options, planned.findings)
+    confirm(compiled, calibration, options, on_step)
+    return compiled
+
+
+def confirm(
+    compiled: Executable,
+    calibration: CalibrationRun,
+    options: CompilerOptions,
+    on_step: Callable[[str], None],
+) -> RowDifference | None:
+    """Load and run an executable, unless the options skip that; see `dry_run`. Raises CompileError."""
+    if options.skip_dry_run:
+        return None
+    on_step(Step.DRY_RUN.value)
+    try:
+        return dry_run(compiled, calibration.data)
+    except LoadTimeoutError as error:
+        raise _not_ready(error) from error
 
 
 def estimate_model(
@@ -150,17 +179,34 @@ def plan_model(
     CompileError."""
     strip_places(model.graph)
     on_step(Step.ROWS.value)
-    main, graph = make_main(
-        MAIN_PROGRAM, model, make_streams(model.graph), cost, batch_axis=batch_axis, weights=given
-    )
+    main, weights = make_main_program(model, given, cost, batch_axis)
     if main.row_dependence:
         _log.info("the compiled batch is always computed whole: %s", main.row_dependence)
     on_step(Step.CALIBRATE.value)
-    weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
     findings = calibration.run(Side(model, given, options.numerics().quiet()), main)
-    if findings.comparison is None:
-        _check_ready(main, weights, options)
     return Planned(main, weights, cost, findings)
+
+
+def make_main_program(
+    model: onnx.ModelProto,
+    given: Mapping[str, npt.NDArray[Any]],
+    cost: Estimate,
+    batch_axis: int,
+    dependence: str = "",
+) -> tuple[Program, dict[str, npt.NDArray[Any]]]:
+    """Return the MAIN program and the weights that it takes, of rows that depend on each other if that is
+    known (`dependence` says why)."""
+    main, graph = make_main(
+        MAIN_PROGRAM,
+        model,
+        make_streams(model.graph),
+        cost,
+        batch_axis=batch_axis,
+        weights=given,
+        dependence=dependence,
+    )
+    weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
+    return main, weights
 
 
 def build(
@@ -191,24 +237,6 @@ def build(
     return Executable.of(
         executable, make_metadata(executable, options), streamed, options.opaque_blobs, findings
     )
-
-
-def _check_ready(main: Program, weights: Mapping[str, npt.NDArray[Any]], options: CompilerOptions) -> None:
-    """Refuse a graph so large that ONNX Runtime would not have it ready in time; the calibration run has
-    tried it already."""
-    if sum(1 for _ in iter_nodes(onnx.load_model_from_string(main.graph).graph)) < _LEAST_NODES_TO_TRY:
-        return
-    try:
-        open_graph(
-            main,
-            weights,
-            GraphOptions(prepack=False, ready_seconds=READY_SECONDS),
-            options.numerics().quiet(),
-        ).close()
-    except LoadTimeoutError as error:
-        raise _not_ready(error) from error
-    except LoadError as error:
-        raise CompileError(str(error)) from error
 
 
 def _not_ready(error: LoadTimeoutError) -> CompileError:

@@ -17,7 +17,7 @@ from simipu.target import Target
 
 import popef
 from poprt.calibration import Findings
-from poprt.compiling import CalibrationRun, build, check_memory, estimate_model, plan_model
+from poprt.compiling import CalibrationRun, build, check_memory, confirm, estimate_model, plan_model
 from poprt.executable import Executable
 from poprt.fusion import split_models
 from poprt.options import CompilerOptions
@@ -67,7 +67,10 @@ def compile_fused(
     ]
     on_step(Step.BUILD.value)
     weights = {name: value for each in planned for name, value in each.weights.items()}
-    return build(_fuse_programs([each.main for each in planned]), weights, target, options, Findings())
+    program = _fuse_programs([each.main for each in planned])
+    compiled = build(program, weights, target, options, Findings())
+    confirm(compiled, CalibrationRun(None, None, None), options, on_step)
+    return compiled
 
 
 def _split_run(calibration: CalibrationRun, models: Sequence[onnx.ModelProto]) -> list[CalibrationRun]:

@@ -49,7 +49,7 @@ _ENTRIES: Mapping[str, type | tuple[type, ...]] = {
 """What the options that are dicts hold by name."""
 _UNRECORDED = frozenset(
     "opaque_blobs compilation_progress_logger show_compilation_progress_bar enable_engine_caching cache_path "
-    "serialize_ir serialized_ir_dest".split()
+    "serialize_ir serialized_ir_dest skip_dry_run".split()
 )
 """Options that say nothing of the program: an executable does not record them."""
 _ROUNDING = 1e-3
@@ -208,6 +208,8 @@ class CompilerOptions:
     only_ipu_operators: bool = False
     """Refuse operators that the IPU's compiler lacks, which are only warned of otherwise (the option is
     ours)."""
+    skip_dry_run: bool = False
+    """Compile without the dry run: the executable is not loaded and run once (the option is ours)."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _KINDS:

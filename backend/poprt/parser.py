@@ -222,6 +222,8 @@ def _add_chip(parser: Parser) -> None:
     add("--allow_out_of_memory", action="store_true", help=memory_help)
     only_help = "refuse operators that the IPU's own compiler lacks, instead of a warning (ours)"
     add("--only_ipu_operators", action="store_true", help=only_help)
+    dry_run_help = "compile without loading and running the result once (ours)"
+    add("--skip_dry_run", action="store_true", help=dry_run_help)
     for option, what in (("compiler", "CompilerOptions"), ("popart", "SessionOptions of PopART")):
         add(
             f"--{option}_options",

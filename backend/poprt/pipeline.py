@@ -148,6 +148,7 @@ class Step(str, Enum):
     ROWS = "prove rows independent"
     CALIBRATE = "run once in half"
     BUILD = "build executable"
+    DRY_RUN = "load and run once"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ LACKED = {
     "QuantizeLinear": (["x", "scale", "zero"], {"y": (U8, [2, 4])}, SCALE),
     "DequantizeLinear": (["x", "scale", "zero"], {"y": SMALL}, SCALE),
     "GatherND": (["x", "at"], {"y": (F, [2])}, INDICES),
-    "GatherElements": (["x", "at"], {"y": (F, [2, 2])}, INDICES),
+    "GatherElements": (["x", "at"], {"y": (F, [2, 2])}, {"at": np.array([[0, 1], [1, 0]])}),
     "ScatterND": (["x", "at", "new"], {"y": SMALL}, {**INDICES, "new": np.zeros(2, np.float32)}),
 }
 """For each operator of the issue: its inputs, outputs and weights."""

@@ -80,7 +80,7 @@ enable_efficient_overlap_io_topo_cons""".split()
 
 
 def test_every_field_of_the_real_tool_is_there_and_two_are_ours():
-    ours = {"allow_out_of_memory", "only_ipu_operators"}
+    ours = {"allow_out_of_memory", "only_ipu_operators", "skip_dry_run"}
     assert {entry.name for entry in dataclasses.fields(CompilerOptions)} == {*REAL, *ours}
     assert options.WITHOUT_EFFECT.keys() <= set(REAL)
 

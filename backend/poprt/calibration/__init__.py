@@ -9,7 +9,7 @@ it. Nothing here changes what is compiled.
 from poprt.calibration.comparison import LIMIT, Comparison
 from poprt.calibration.overflow import Overflow
 from poprt.calibration.reading import read_calibration_data
-from poprt.calibration.run import Findings, calibrate
+from poprt.calibration.run import Findings, calibrate, has_types
 from poprt.calibration.sides import READY_SECONDS, Side
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Overflow",
     "Side",
     "calibrate",
+    "has_types",
     "read_calibration_data",
 ]

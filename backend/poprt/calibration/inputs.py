@@ -68,16 +68,19 @@ def _to_rows(stream: Stream, given: Array | None, batch_size: int, inputs: Seque
 
 
 def iter_made_up(
-    model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int
+    model: onnx.ModelProto, inputs: Sequence[Stream], batch_size: int, num_rows: int = LEAST_ROWS
 ) -> Iterator[dict[str, Array]]:
-    """Batches of rows of all kinds: normally distributed, between 0 and 1, waves, blocks with edges, quiet;
-    indices all over their tables, whole numbers of 8 and 16 bits over all that these hold; masks of
-    everything and of beginnings."""
+    """Yield batches of rows of all kinds, at least `num_rows` rows in all.
+
+    Floats are normally distributed, between 0 and 1, waves, blocks with edges, or quiet; indices lie all over
+    their tables, whole numbers of 8 and 16 bits all over their types; masks are of everything and of
+    beginnings.
+    """
     random = np.random.default_rng(0)
     ranges = {
         stream.tensor: find_range(model, stream.tensor) for stream in inputs if stream.dtype.kind in "iuf"
     }
-    for first in range(0, LEAST_ROWS, batch_size or 1):
+    for first in range(0, num_rows, batch_size or 1):
         batch = {}
         for stream in inputs:
             shape = stream.row_shape if batch_size else stream.shape

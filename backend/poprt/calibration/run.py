@@ -56,7 +56,7 @@ def calibrate(
     brings the two together again is looked for. Raises CompileError for data that do not fit, and
     LoadTimeoutError for a model that cannot be made ready in time.
     """
-    if not _has_any(half.model.graph, _HALVES):
+    if not has_types(half.model.graph, _HALVES):
         return Findings()
     made = (
         iter_made_up(half.model, streams, batch_size)
@@ -96,7 +96,7 @@ def _compare(
     errors = [comparer.add(*pair) for pair in zip(ours, whole.run(batches), strict=False)]
     comparison = comparer.result(made_up=made_up)
     if comparison.is_bad:
-        if _has_any(half.model.graph, QUARTERS):  # it is known where such a model parts: at every layer
+        if has_types(half.model.graph, QUARTERS):  # it is known where such a model parts: at every layer
             reason = "poprt --precision_compare says how far each layer of 8 bits is off"
         else:
             reason = parting.explain(half, whole, batches[int(np.argmax(errors))], renarrow)
@@ -104,8 +104,8 @@ def _compare(
     return comparison
 
 
-def _has_any(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
-    """Whether a graph has inputs, outputs, weights or Casts of one of these types."""
+def has_types(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
+    """Return whether a graph has inputs, outputs, weights or Casts of one of these types."""
     types = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
     types |= {tensor.data_type for tensor in graph.initializer}
     types |= {
@@ -116,7 +116,7 @@ def _has_any(graph: onnx.GraphProto, kinds: Collection[int]) -> bool:
         if each.name == "to"
     }
     return not types.isdisjoint(kinds) or any(
-        _has_any(body, kinds) for node in graph.node for body in iter_bodies(node)
+        has_types(body, kinds) for node in graph.node for body in iter_bodies(node)
     )
 
 

@@ -98,10 +98,30 @@ def _only_row(stream: Stream, batch_axis: int) -> int:
     return found[0]
 
 
+def trace_rows(
+    model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
+) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """Return the graph of any number of rows, and the axis of the rows in each tensor that carries them.
+
+    `inputs` has the axis of each input, `weights` the values of initializers that the model holds without.
+    Raises NotIndependent like `make_row_independent`.
+    """
+    rewritten, tracer = _trace(model, batch, inputs, weights)
+    return rewritten, {name: rows.axis for name, rows in tracer.rows.items() if rows.size(1) == 1}
+
+
 def _prove(
     model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
     """The rewritten model, and the axis of the rows of each output; `inputs` has that of each input."""
+    rewritten, tracer = _trace(model, batch, inputs, weights)
+    return rewritten, {value.name: tracer.output_axis(value.name) for value in model.graph.output}
+
+
+def _trace(
+    model: onnx.ModelProto, batch: int, inputs: Mapping[str, int], weights: Mapping[str, Array]
+) -> tuple[onnx.ModelProto, _Tracer]:
+    """The rewritten model, and what is known of its tensors."""
     rewritten = onnx.ModelProto()
     rewritten.CopyFrom(model)
     graph = rewritten.graph
@@ -120,7 +140,7 @@ def _prove(
     for value in (*find_inputs(graph), *graph.output):
         value.type.tensor_type.shape.dim[(axes | dict(inputs))[value.name]].dim_param = "rows"
     forget_values(graph)
-    return rewritten, axes
+    return rewritten, tracer
 
 
 class _Constants(Mapping[str, Array]):
