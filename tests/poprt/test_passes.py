@@ -335,9 +335,71 @@ def test_whoever_replaces_the_function_that_finds_passes_is_asked(monkeypatch):
 
         name = "final_check"
 
+        def run(self, model):
+            ran.append(self.name)
+            return model
+
+    ran = []
     found = base_pass.get_all_named_subclasses(Pass)
     monkeypatch.setattr(base_pass, "get_all_named_subclasses", lambda cls: {**found, "final_check": Mine})
     assert isinstance(get_pass("final_check"), Mine)
+    Converter(batch_size=2).convert(linear_model())
+    assert ran == ["final_check"]
+
+
+def test_passes_are_found_by_walking_over_the_classes_too():
+    """As ByteMLPerf does it; classes of other tests may still be there."""
+
+    def walk(cls):
+        found = {}
+        for each in cls.__subclasses__():
+            if each.__module__.startswith("poprt."):
+                found |= {each.name: each} | walk(each)
+        return found
+
+    walked = walk(Pass)
+    registered = base_pass.get_all_named_subclasses(Pass)
+    ours = {name: each for name, each in registered.items() if each.__module__.startswith("poprt.")}
+    assert {name: walked[name] for name in ours} == ours
+
+
+@pytest.mark.parametrize("name", ["final_check", "constant_folding", "float_to_half", "admit"])
+def test_a_pass_of_the_user_runs_in_the_place_of_a_default_one(registry, name):
+    before = names(pipeline.conversion(ConverterOptions(precision="fp16"), linear_model()))
+    replaced, ran = find_pass(name), []
+
+    @Pass.override_register_pass(name)
+    @Pass.property_register("type", "mine")
+    class Mine(Pass):
+        """Takes no arguments, as published ones."""
+
+        def __init__(self):
+            super().__init__()
+
+        def run(self, model):
+            ran.append(self.name)
+            return replaced().run(model)
+
+    assert names(pipeline.conversion(ConverterOptions(precision="fp16"), linear_model())) == before
+    assert (Mine.info.stage, Mine.info.properties) == (replaced.info.stage, {"type": "mine"})
+    Converter(batch_size=2, precision="fp16").convert(linear_model())
+    assert ran == [name]
+
+
+def test_a_pass_of_the_user_in_the_place_of_a_refused_one_runs_when_asked_for(registry):
+    refused = next(name for name, each in base_pass.get_registered_passes().items() if each.info.refusal)
+    ran = []
+
+    @Pass.override_register_pass(refused)
+    class Mine(Pass):
+        """Another."""
+
+        def run(self, model):
+            ran.append(self.name)
+            return model
+
+    Converter(batch_size=2, used_passes=[refused]).convert(linear_model())
+    assert ran == [refused]
 
 
 def chain(*op_types, start="x"):

@@ -6,6 +6,7 @@ Nothing here knows what a pass does, nor the order in which they run (`poprt.pip
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -200,15 +201,36 @@ def register(name: str, **facts: Any) -> Callable[[_P], _P]:
 
 
 def override_register(name: str, **facts: Any) -> Callable[[_P], _P]:
-    """The same for a name that may be taken: the pass takes the place of the one that has it."""
+    """The same for a name that may be taken: the pass takes the place of the one that has it, in the stage
+    and under the conditions in which that one runs."""
     sets = {key: frozenset(value) for key, value in facts.items() if key in _SETS}
 
     def add(made: _P) -> _P:
-        made.name, made.info = name, replace(_own_info(made), **{**facts, **sets})
+        made.name, made.info = name, replace(_info_in_place(name, made), **{**facts, **sets})
         _PASSES[name] = made
         return made
 
     return add
+
+
+def _info_in_place(name: str, made: type[Pass]) -> PassInfo:
+    """Return the info of `made` in the place of the pass registered as `name`: when that one runs, and what
+    decorators of `made` say. Its constructor is given those of the options that it takes."""
+    own, replaced = _own_info(made), _PASSES.get(name, made)
+    if replaced is made:
+        return own
+    given = replaced.info
+    parameters = inspect.signature(made).parameters
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+    return replace(
+        given,
+        takes={key: option for key, option in given.takes.items() if takes_any or key in parameters},
+        refusal="",
+        properties={**given.properties, **own.properties},
+        before=given.before | own.before,
+        depend=given.depend | own.depend,
+        against=given.against | own.against,
+    )
 
 
 def _own_info(made: type[Pass]) -> PassInfo:
@@ -249,7 +271,10 @@ def find_pass(name: str) -> type[Pass]:
     known = get_all_named_subclasses(Pass)
     if name not in known:
         raise CompileError(f"pass {name!r} is not registered; known are {', '.join(sorted(known))}")
-    return known[name]
+    found = known[name]
+    if name in _PASSES and found is not _PASSES[name] and "info" not in found.__dict__:
+        found.name, found.info = name, _info_in_place(name, found)
+    return found
 
 
 def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
