@@ -124,6 +124,7 @@ class Original:
     def __init__(self, file: Path, axes: Mapping[str, int] | None) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # errors
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self._axes = axes
         self.types = {each.name: _dtype(each.type) for each in self._session.get_inputs()}

@@ -100,7 +100,8 @@ class GraphOptions:
     longest that one run may take. ready_seconds: the longest that ONNX Runtime may take to make the graph
     ready. memory_bytes: the most that one graph's values may take, its weights left out; the default is what
     the machine, or the container, has. in_order: compute nodes in the order in which the graph has them;
-    ONNX Runtime's own leaves what only looks at tensors to the end, which keeps them all alive.
+    ONNX Runtime's own leaves what only looks at tensors to the end, which keeps them all alive. optimise: let
+    ONNX Runtime's optimisers rewrite the graph; without them it is an oracle, for some of them are wrong.
     """
 
     num_threads: int = 0
@@ -110,6 +111,7 @@ class GraphOptions:
     ready_seconds: float = 300.0
     memory_bytes: int = field(default_factory=usable_memory_bytes)
     in_order: bool = False
+    optimise: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MOST_THREADS:
@@ -481,6 +483,8 @@ def _session_options(
     # Worker threads keep ONNX Runtime's default: they spin for some 50 ms after a run and then sleep, so that
     # a run in a series finds them awake. Stopping them with the run costs up to a sixth of the speed, never
     # letting them spin up to half.
+    if not options.optimise:
+        session.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if options.in_order:
         session.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
     if not options.prepack:

@@ -1,9 +1,9 @@
 """Models exported with a batch of 1 get another: each row is what the model says of it alone."""
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from oracles import unoptimised_session
 from poprt import Converter
 from poprt.passes import get_pass
 from sample_models import make_model
@@ -174,9 +174,7 @@ MODELS = [attention, recurrent, vision, expanded_token, detector, upsampled, tim
 
 
 def session_of(model):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    return unoptimised_session(model)
 
 
 def draw_input(value, batch, axis=0):

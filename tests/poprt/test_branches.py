@@ -3,10 +3,10 @@ which input to fix."""
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnxgraph import iter_bodies
+from oracles import unoptimised_session
 from poprt import Compiler, Converter, get_pass
 from poprt.cli import main
 from poprt.passes.shapes import FixInputs
@@ -54,10 +54,8 @@ def test_only_the_branch_that_a_fixed_input_chooses_is_compiled(sr, size):
     assert [value.name for value in converted.graph.input] == ["x"]
     assert "If" not in [node.op_type for node in converted.graph.node]
     x = np.arange(size, dtype=np.float32)
-    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(
-        None, {"x": x, "sr": np.array(int(sr))}
-    )
-    found = onnxruntime.InferenceSession(converted.SerializeToString()).run(None, {"x": x})
+    expected = unoptimised_session(model).run(None, {"x": x, "sr": np.array(int(sr))})
+    found = unoptimised_session(converted).run(None, {"x": x})
     np.testing.assert_array_equal(found[0], expected[0])
 
 
@@ -251,9 +249,7 @@ def test_what_cannot_be_computed_in_a_branch_stays_there_and_outside_is_refused(
     inputs = {"x": (F, [1, 3]), "yes": (BOOL, [])}
     model = make_model([choose], inputs, {"y": (F, [1, 3])}, weights)
     converted = Converter().convert(model)
-    plain = onnxruntime.SessionOptions()  # older optimisers compute what they should not
-    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    found = onnxruntime.InferenceSession(converted.SerializeToString(), plain).run(
+    found = unoptimised_session(converted).run(
         None, {"x": np.zeros((1, 3), np.float32), "yes": np.array(True)}
     )
     np.testing.assert_array_equal(found[0], np.ones((1, 3)))

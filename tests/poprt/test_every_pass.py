@@ -3,10 +3,10 @@ bodies, nothing the second time, and never changes what the model answers, or is
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnxgraph import iter_nodes, rename
+from oracles import unoptimised_session
 from pass_cases import CASES, make_feeds
 from poprt import pipeline
 from poprt.passes import get_pass, get_registered_passes
@@ -32,11 +32,8 @@ def count_operators(model):
 
 def answer(model, feeds):
     """What the model computes, its outputs in order, operators of the chip included."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
     lowered = lower(model, None)
-    session = onnxruntime.InferenceSession(lowered.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = unoptimised_session(lowered)
     wanted = {value.name: value.type for value in session.get_inputs()}
     types = {"tensor(float16)": np.float16, "tensor(float)": np.float32, "tensor(int32)": np.int32}
     fed = {name: feeds[name].astype(types.get(kind, feeds[name].dtype)) for name, kind in wanted.items()}

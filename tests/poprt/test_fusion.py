@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from model_runtime import ModelRunner, ModelRunnerConfig, ModelRuntimeError
 from onnx import TensorProto, helper, numpy_helper
+from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions
 from poprt.cli import main
 from poprt.converter import MFConverter, Sharder
@@ -88,7 +88,7 @@ def runner(compiled):
 
 def test_a_fused_model_is_valid_onnx_and_computes_the_model_of_its_index(models, fused):
     onnx.checker.check_model(fused)
-    session = onnxruntime.InferenceSession(fused.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = unoptimised_session(fused)
     x = np.ones((2, WIDTH))
     for number, factor in ((0, 2), (1, 16)):
         found = dict(

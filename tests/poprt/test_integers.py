@@ -4,12 +4,12 @@ import logging
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import iter_graphs, iter_nodes
+from oracles import unoptimised_session
 from poprt import Compiler, Converter
 from poprt.passes import get_pass
 from sample_models import make_model
@@ -29,9 +29,7 @@ def node(op_type, inputs, outputs="y", **attributes):
 
 
 def answer(model, feeds):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = unoptimised_session(model)
     kinds = {"tensor(int32)": np.int32, "tensor(uint32)": np.uint32}
     fed = {v.name: feeds[v.name].astype(kinds.get(v.type, feeds[v.name].dtype)) for v in session.get_inputs()}
     return session.run(None, fed)

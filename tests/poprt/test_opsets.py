@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnxgraph import find_opset, iter_graphs
+from oracles import unoptimised_session
 from poprt import Converter
 from poprt.passes import get_pass
 from sample_models import linear_model, make_model
@@ -93,9 +94,7 @@ def with_constants(case, taken):
 
 
 def run(model, fed):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = unoptimised_session(model)
     return session.run(None, fed)
 
 

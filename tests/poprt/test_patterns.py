@@ -5,13 +5,13 @@ import logging
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from exported_graphs import I32, TENSORFLOW, TORCH, Exporter, F, H, bert_like, deberta_like
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnxgraph import infer_shapes, iter_nodes
+from oracles import unoptimised_session
 from pass_cases import make_feeds
 from poprt import Converter, pipeline
 from poprt.calibration.ranges import find_range
@@ -25,9 +25,7 @@ ATTENTION = ("pre_scale", "matmul_rotary_embedding", "fused_attention")
 
 def run(model, feeds):
     lowered = lower(model, None)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(lowered.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = unoptimised_session(lowered)
     return session.run(None, {value.name: feeds[value.name] for value in session.get_inputs()})
 
 

@@ -3,10 +3,10 @@ outputs stay, and a second run changes nothing."""
 
 import numpy as np
 import onnx
-import onnxruntime
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from oracles import unoptimised_session
 from poprt import Converter
 from poprt.passes import get_pass
 from simipu.computed import ORT_ERRORS
@@ -268,10 +268,7 @@ def models(draw):
 
 
 def answer(model, feeds):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = unoptimised_session(model)
     wanted = {value.name for value in session.get_inputs()}
     return session.run(None, {name: value for name, value in feeds.items() if name in wanted})
 

@@ -3,13 +3,13 @@ passes knows."""
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnxgraph import iter_nodes
 from onnxgraph.weights import read_array
+from oracles import unoptimised_session
 from poprt import Converter
 from poprt.passes import get_pass
 from poprt.passes.contractions import parse_equation
@@ -32,9 +32,7 @@ def model_of(op_type, fed, weights=None, opset=17, reads=None, **attributes):
 
 
 def run(model, fed):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = unoptimised_session(model)
     return session.run(None, dict(fed))[0]
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from oracles import unoptimised_session
 from simipu import Direction, Stream
 from simipu.computed import ORT_VERSION
 from simipu.rows import NotIndependent, make_row_independent, take_rows
@@ -39,7 +39,7 @@ def node(operator, inputs="x", outputs="y", **attributes):
 
 
 def run(model, x):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = unoptimised_session(model)
     return session.run(None, {"x": x})[0]
 
 
@@ -616,10 +616,7 @@ def test_a_state_that_is_an_input_may_have_its_batch_elsewhere():
     rewritten, placed, reason = take_rows(model, streams)
     assert not reason
     assert {stream.tensor: stream.batch_axis for stream in placed} == {"x": 0, "state": 1, "y": 0, "next": 1}
-    session, whole = (
-        onnxruntime.InferenceSession(each.SerializeToString(), providers=["CPUExecutionProvider"])
-        for each in (rewritten, model)
-    )
+    session, whole = (unoptimised_session(each) for each in (rewritten, model))
     feeds = {"x": random(BATCH, 2), "state": random(1, BATCH, 3)}
     expected = whole.run(["y", "next"], feeds)
     y, following = session.run(["y", "next"], {"x": feeds["x"][1:3], "state": feeds["state"][:, 1:3]})

@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from oracles import unoptimised_session
 from simipu.rows import NotIndependent
 from simipu.rows.proof import _prove
 
@@ -247,11 +247,7 @@ STEPS = (
 
 
 def run(model, x):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    ).run(None, {"x": x})[0]
+    return unoptimised_session(model).run(None, {"x": x})[0]
 
 
 @pytest.mark.server

@@ -168,6 +168,7 @@ def load_reference(model: str, repository: Path, cache: Path) -> Reference:
     names = json.loads((recipe.directory / "1" / "name_map.json").read_text(encoding="utf-8"))
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     path = recipes.fetch(recipe, cache)
     return Reference(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), names)
 

@@ -72,7 +72,12 @@ class Side:
             return Lowered(lowered.SerializeToString(), values)
 
         options = GraphOptions(
-            prepack=False, limit_seconds=MOST_SECONDS, ready_seconds=READY_SECONDS, in_order=True
+            prepack=False,
+            limit_seconds=MOST_SECONDS,
+            ready_seconds=READY_SECONDS,
+            in_order=True,
+            # The side in float is the oracle.
+            optimise=self.numerics is not None,
         )
         # All tensors are there for who asks for them, and are looked at before they are rounded.
         kernels = KernelUse.APART if find_kernels().are_there else KernelUse.NONE
