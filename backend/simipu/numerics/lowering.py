@@ -33,7 +33,7 @@ from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
-from simipu.numerics.bodies import put_bodies
+from simipu.numerics.bodies import find_body, find_constants, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.functions import function_of
 from simipu.numerics.fusing import Dims, fuse
@@ -87,11 +87,12 @@ def lower(
     whoever feeds them looks at their types. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
-    has_bodies = any(operator_of(node).body for node in iter_nodes(model.graph))
+    version = find_opset(model, OLDEST_OPSET)
+    around = lowering.surroundings(version)
+    has_bodies = any(find_body(node, around) for node in iter_nodes(model.graph))
     is_placed = has_places(model.graph)
     if not lowering.is_narrow and not has_bodies and not is_placed:
         return model
-    version = find_opset(model, OLDEST_OPSET)
     if lowering.is_narrow and version < OLDEST_OPSET:
         raise LoadError(
             f"a graph in half needs opset {OLDEST_OPSET} or later, found {version}; convert the model first"
@@ -127,6 +128,7 @@ class _Lowering:
     quarters: dict[str, QuarterFormat] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
+    constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
     """And parts of them: what is of 8 bits there are codes."""
     from_quarters: set[str] = field(default_factory=set)
@@ -146,7 +148,7 @@ class _Lowering:
     def of(
         inferred: onnx.ModelProto, numerics: Numerics | None, kernels: KernelUse = KernelUse.NONE
     ) -> _Lowering:
-        found = _Lowering(numerics, kernels)
+        found = _Lowering(numerics, kernels, constants=find_constants(inferred.graph))
         found._collect(inferred.graph)
         if found.has_kernels:
             found.codes = find_codes(inferred.graph, found.quarters, found._takes_codes)
@@ -263,8 +265,12 @@ class _Lowering:
         else:
             for tensor in graph.initializer:
                 widen_tensor(tensor)
+        put_bodies(graph, self.surroundings(version))
+
+    def surroundings(self, version: int) -> Surroundings:
+        """What bodies and guards may know; the graph is of that opset."""
         ranks = {name: len(shape) for name, shape in self.shapes.items()}
-        put_bodies(graph, Surroundings(version, ranks, self.types))
+        return Surroundings(version, ranks, self.types, self.constants)
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())

@@ -26,10 +26,14 @@ class Surroundings:
     """Of the tensors, where they are known."""
     types: Mapping[str, int] = field(default_factory=dict)
     """Their element types: float where the chip has half."""
+    constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
+    """Those whose data the graph itself holds."""
 
 
 Body = Callable[[Chain, onnx.NodeProto, Surroundings], None]
 """Adds to a chain the nodes, of the standard or of ONNX Runtime, that make a node's results of its inputs."""
+Guard = Callable[[onnx.NodeProto, Surroundings], Body | None]
+"""What computes a node instead of ONNX Runtime's own; None: ONNX Runtime's own does."""
 
 
 Shapes = Sequence[tuple[int, ...] | None]
@@ -83,6 +87,9 @@ class Operator:
     """What has to be so for it to be computed, in words."""
     body: Body | None = None
     """What computes it, where ONNX Runtime has neither kernel nor definition."""
+    guard: Guard | None = None
+    """What computes those nodes that ONNX Runtime's optimisers or kernels compute wrongly, or that end the
+    process."""
     fault: Fault | None = None
     """What shape inference does not see."""
     meaning: str = ""

@@ -15,7 +15,7 @@ import onnx
 from onnxgraph import Chain
 from onnxgraph.nodes import STANDARD_DOMAINS
 
-from simipu.operators import counts
+from simipu.operators import counts, guards
 from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
 from simipu.operators.entry import Operator, Rounding, Surroundings
@@ -98,8 +98,13 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("Max Min", _COMPARED, EXACT),
     # PopART's expressions of these select by the sign; the exponential of some adds little to that.
     **_elementwise("Celu Elu LeakyRelu PRelu Selu ThresholdedRelu", _SELECTING),
-    **_elementwise("Div", ew.divide),
-    **_elementwise("Mod", Elementwise(InnerLoop(225, 4), InnerLoop(93, 2))),
+    **_family("Div", rows=rows.elementwise, cost=ew.divide, guard=guards.guard_division),
+    **_family(
+        "Mod",
+        rows=rows.elementwise,
+        cost=Elementwise(InnerLoop(225, 4), InnerLoop(93, 2)),
+        guard=guards.guard_remainder,
+    ),
     **_elementwise("Reciprocal", Elementwise(InnerLoop(15, 4), InnerLoop(6, 2))),
     **_elementwise("Sqrt", Elementwise(InnerLoop(23, 4), InnerLoop(10, 2)), BOUNDED),
     **_elementwise("Exp", Elementwise(InnerLoop(4, 4), InnerLoop(6, 2)), GROWING),
@@ -147,6 +152,7 @@ _PRODUCTS: Mapping[str, Operator] = {
         rounding=PRODUCT,
         count=counts.count_matmul,
         reads_mapped_weights=True,
+        guard=guards.guard_vector_product,
     ),
     **_family(
         "Gemm",
@@ -228,7 +234,7 @@ _MOVING: Mapping[str, Operator] = {
     **_family("Squeeze", rows=places.squeeze, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Reshape", rows=places.reshape, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Shape Size", whole_batch="what it says is of the compiled batch", cost=None),
-    **_family("Transpose", rows=places.transpose, cost=None, rounding=EXACT),
+    **_family("Transpose", rows=places.transpose, cost=None, rounding=EXACT, guard=guards.guard_transpose),
     **_family("Concat", rows=places.concat, cost=None, rounding=EXACT),
     **_family("Slice", rows=places.slice_, cost=None, rounding=EXACT, shaped_by=(1, 2, 3, 4)),
     **_family("Split", rows=rows.along(0), cost=None, rounding=EXACT, shaped_by=(1,)),

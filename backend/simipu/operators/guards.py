@@ -1,0 +1,154 @@
+"""Nodes to compute instead of those that ONNX Runtime computes wrongly, or that end its process.
+
+A guard of the table says of one node whether it is such a node, and what to compute instead. Operators that
+ONNX Runtime lacks are not here: they have a `body`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import Chain, attribute
+
+from simipu.operators.entry import Body, Surroundings
+
+_AXES_AS_INPUT = 13
+"""The first opset in which Squeeze and Unsqueeze take their axes as an input."""
+_BROADCASTING = 7
+"""The first opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
+_VECTOR = 1
+_WIDER: Mapping[int, int] = {
+    TensorProto.INT8: TensorProto.INT32,
+    TensorProto.INT16: TensorProto.INT32,
+    TensorProto.INT32: TensorProto.INT32,
+    TensorProto.INT64: TensorProto.INT64,
+    TensorProto.UINT8: TensorProto.INT32,
+    TensorProto.UINT16: TensorProto.INT32,
+    TensorProto.UINT32: TensorProto.INT64,
+    TensorProto.UINT64: TensorProto.UINT64,
+}
+"""The types of integers, and the type in which their divisions are computed: ONNX Runtime adds those of all
+opsets only."""
+_UNSIGNED = (TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64)
+
+
+def guard_vector_product(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+    """Compute a product of a vector and a matrix as one of two matrices.
+
+    ONNX Runtime fuses a Transpose into such a MatMul, which is wrong for vectors, and moves a Transpose from
+    far away there (docs/upstream.md has the report). A product of two vectors has nothing to transpose.
+    """
+    ranks = [around.ranks.get(name, 0) for name in node.input]
+    return _multiply_as_matrices if _VECTOR in ranks and max(ranks) > _VECTOR else None
+
+
+def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    left, right = node.input
+    if around.ranks[left] == _VECTOR:
+        row = _move_axis(chain, "Unsqueeze", left, 0, around.opset)
+        result, axis = chain.add("MatMul", row, right), -2
+    else:
+        column = _move_axis(chain, "Unsqueeze", right, 1, around.opset)
+        result, axis = chain.add("MatMul", left, column), -1
+    _move_axis(chain, "Squeeze", result, axis, around.opset, node.output[0])
+
+
+def _move_axis(chain: Chain, op_type: str, source: str, axis: int, opset: int, result: str = "") -> str:
+    """Squeeze or Unsqueeze one axis."""
+    if opset < _AXES_AS_INPUT:
+        return chain.add_as(result or chain.new_name(), op_type, source, axes=[axis])
+    axes = chain.shape([axis])
+    return chain.add_as(result or chain.new_name(), op_type, source, axes)
+
+
+def guard_transpose(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
+    """Compute a Transpose that moves no axis as an Identity.
+
+    Some versions of ONNX Runtime take every Transpose before a Gemm for one that swaps axes (issue 32228).
+    """
+    order = attribute(node, "perm", ())
+    return _pass_on if order and list(order) == sorted(order) else None
+
+
+def _pass_on(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
+    chain.add_as(node.output[0], "Identity", node.input[0])
+
+
+def guard_division(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+    """Compute x / 0 as 0, and the least integer / -1 as itself: the processor traps both.
+
+    The chip's integers wrap; the standard leaves x / 0 open, and its reference has 0.
+    """
+    return _divide if _can_trap(node, around) else None
+
+
+def guard_remainder(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+    """Compute the remainder of a division by 0 or -1 as 0: the processor traps both."""
+    return _find_remainder if _can_trap(node, around) else None
+
+
+def _can_trap(node: onnx.NodeProto, around: Surroundings) -> bool:
+    """Whether the divisor of a node is an integer that may be 0 or -1."""
+    kind = _find_kind(node, around)
+    if kind not in _WIDER or around.opset < _BROADCASTING:
+        return False
+    constant = around.constants.get(node.input[1])
+    if constant is None:
+        return True
+    return not {0, -1}.isdisjoint(numpy_helper.to_array(constant).reshape(-1).tolist())
+
+
+def _find_kind(node: onnx.NodeProto, around: Surroundings) -> int:
+    """The element type of a division, of which both operands and the result are."""
+    kinds = (around.types.get(name, TensorProto.UNDEFINED) for name in (*node.input, *node.output))
+    return next(filter(None, kinds), TensorProto.UNDEFINED)
+
+
+def _divide(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """x / divisor, but where the divisor is 0 or -1 x / 1 * divisor, which wraps."""
+    kind = _find_kind(node, around)
+    value, divisor, excess = _replace_divisor(chain, node, kind)
+    factor = chain.add("Sub", _constant(chain, 1, kind), excess)
+    _finish(chain, kind, node, "Mul", chain.add("Div", value, divisor), factor)
+
+
+def _find_remainder(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    """x mod divisor, but where the divisor is 0 or -1 x mod 1, which is 0."""
+    kind = _find_kind(node, around)
+    value, divisor, _ = _replace_divisor(chain, node, kind)
+    _finish(chain, kind, node, "Mod", value, divisor, fmod=attribute(node, "fmod", 0))
+
+
+def _replace_divisor(chain: Chain, node: onnx.NodeProto, kind: int) -> tuple[str, str, str]:
+    """The operands of a division, 1 where the divisor is 0 or -1, and what was added to the divisor there:
+
+    divisor  -2  -1   0   1   2
+    excess    0   2   1   0   0
+    sum      -2   1   1   1   2
+    """
+    wide = _WIDER[kind]
+    value, divisor = (name if kind == wide else chain.add("Cast", name, to=wide) for name in node.input)
+    is_zero = chain.add("Not", chain.add("Cast", divisor, to=TensorProto.BOOL))
+    excess = chain.add("Cast", is_zero, to=wide)
+    if kind not in _UNSIGNED:
+        is_minus_one = chain.add("Equal", divisor, _constant(chain, -1, kind))
+        once = chain.add("Cast", is_minus_one, to=wide)
+        excess = chain.add("Add", excess, chain.add("Add", once, once))
+    return value, chain.add("Add", divisor, excess), excess
+
+
+def _constant(chain: Chain, value: int, kind: int) -> str:
+    return chain.constant(value, helper.tensor_dtype_to_np_dtype(_WIDER[kind]))
+
+
+def _finish(
+    chain: Chain, kind: int, node: onnx.NodeProto, op_type: str, *inputs: str, **attributes: int
+) -> None:
+    """Make the result of a division, in its own type, by that operator."""
+    if kind == _WIDER[kind]:
+        chain.add_as(node.output[0], op_type, *inputs, **attributes)
+    else:
+        wide = chain.add(op_type, *inputs, **attributes)
+        chain.add_as(node.output[0], "Cast", wide, to=kind)

@@ -1,0 +1,213 @@
+"""Nodes that ONNX Runtime computes wrongly, or that end its process: others are computed in their place."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from child_answers import compute_in_child
+from half_models import HALF_PARTIALS, compute, every_witness, half_model
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import iter_nodes
+from oracles import unoptimised_session
+from poprt.calibration import sides
+from simipu import GraphOptions
+from simipu.computed import Lowered, lower_model, make_graph
+from simipu.numerics import lower
+
+F, I64 = TensorProto.FLOAT, TensorProto.INT64
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def graph_of(nodes, inputs, weights=(), opset=17):
+    """A model of those nodes; its output is what the last one makes, of the type of the first input."""
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in inputs.items()
+    ]
+    kind = infos[0].type.tensor_type.elem_type
+    output = helper.make_tensor_value_info(nodes[-1].output[0], kind, None)
+    tensors = [numpy_helper.from_array(value, name) for name, value in dict(weights).items()]
+    graph = helper.make_graph(nodes, "guarded", infos, [output], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def answer(model, feeds, **options):
+    """The only output as it is served."""
+    lowered, weights = lower_model(model, {}, None)
+    graph = make_graph(Lowered(lowered.SerializeToString(), weights), GraphOptions(**options), "of a test")
+    return graph.run([model.graph.output[0].name], feeds)[0]
+
+
+def operators(model):
+    return [node.op_type for node in iter_nodes(model.graph)]
+
+
+X = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32)
+RIGHT, LEFT = np.float32([1, -2, 4]), np.float32([3, 1, -2, 0.5, 7])
+PRODUCTS = {
+    "a vector on the right": (["t", "w"], RIGHT),
+    "a vector on the left": (["w", "t"], LEFT),
+}
+
+
+def transposed_product(operands, weight, *, given, opset=17, between=()):
+    nodes = [helper.make_node("Transpose", ["x"], ["t0"], perm=[0, 2, 1])]
+    names = ["t0", *(f"t{i + 1}" for i in range(len(between)))]
+    nodes += [helper.make_node(op, [names[i]], [names[i + 1]], name=op) for i, op in enumerate(between)]
+    operands = [names[-1] if name == "t" else name for name in operands]
+    nodes.append(helper.make_node("MatMul", operands, ["y"], name="product"))
+    inputs = {"x": X, "w": weight} if given else {"x": X}
+    return graph_of(nodes, inputs, {} if given else {"w": weight}, opset), inputs
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("opset", [12, 13])
+@pytest.mark.parametrize("between", [(), ("Relu",)])
+@pytest.mark.parametrize(("operands", "weight"), PRODUCTS.values(), ids=PRODUCTS)
+def test_a_product_with_a_vector_is_not_transposed_wrongly(operands, weight, between, opset, given):
+    model, feeds = transposed_product(operands, weight, given=given, opset=opset, between=between)
+    (expected,) = unoptimised_session(model).run(None, feeds)
+    found = answer(model, feeds)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@every_witness
+@pytest.mark.parametrize(("operands", "weight"), PRODUCTS.values(), ids=PRODUCTS)
+def test_nor_in_half(witness, operands, weight):
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", operands, ["y"]),
+    ]
+    model = half_model(nodes, {"x": [2, 3, 5]}, "y", {"w": weight.astype(np.float16)}, ["a", "b"])
+    x = X.astype(np.float16)
+    turned = x.astype(np.float64).transpose(0, 2, 1)
+    expected = turned @ weight if operands[0] == "t" else weight @ turned
+    found = compute(witness, model, HALF_PARTIALS, x)
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("operator", ["If", "Loop"])
+def test_nor_inside_a_body(operator):
+    inner = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["t", "w"], ["inner"]),
+    ]
+    made = helper.make_tensor_value_info("inner", F, [2, 5])
+    if operator == "If":
+        other = helper.make_node("ReduceMax", ["x"], ["other"], axes=[1], keepdims=0)
+        without = helper.make_graph([other], "no", [], [helper.make_tensor_value_info("other", F, [2, 5])])
+        body = helper.make_graph(inner, "yes", [], [made])
+        node = helper.make_node("If", ["flag"], ["y"], then_branch=body, else_branch=without)
+        inputs = {"x": X, "flag": np.array(True)}
+    else:
+        keep = helper.make_node("Identity", ["going"], ["goes"])
+        trip = helper.make_tensor_value_info("trip", I64, [])
+        going, goes = (
+            helper.make_tensor_value_info(each, TensorProto.BOOL, []) for each in ("going", "goes")
+        )
+        body = helper.make_graph([*inner, keep], "body", [trip, going], [goes, made])
+        node = helper.make_node("Loop", ["trips", ""], ["y"], body=body)
+        inputs = {"x": X, "trips": np.array(2)}
+    model = graph_of([node], inputs, {"w": RIGHT})
+    (expected,) = unoptimised_session(model).run(None, inputs)
+    np.testing.assert_allclose(answer(model, inputs), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_products_of_matrices_and_of_two_vectors_stay():
+    for left, right in (([2, 3, 4], [4, 5]), ([4], [4])):
+        inputs = {"x": np.zeros(left, np.float32), "w": np.zeros(right, np.float32)}
+        model = graph_of([helper.make_node("MatMul", ["x", "w"], ["y"])], inputs)
+        assert lower(model, None) is model
+
+
+@pytest.mark.parametrize(("order", "operator"), [([0, 1], "Identity"), ([1, 0], "Transpose")])
+def test_a_transpose_that_moves_no_axis_is_none(order, operator):
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=order),
+        helper.make_node("MatMul", ["t", "w"], ["p"]),
+        helper.make_node("Add", ["p", "w"], ["y"]),
+    ]
+    feeds = {"x": np.float32([[1, 2], [3, 4]])}
+    model = graph_of(nodes, feeds, {"w": np.float32([[1, 0], [-2, 3]])})
+    assert operators(lower(model, None)) == [operator, "MatMul", "Add"]
+    (expected,) = unoptimised_session(model).run(None, feeds)
+    np.testing.assert_array_equal(answer(model, feeds), expected)
+
+
+def test_an_oracle_is_not_optimised(monkeypatch):
+    model, feeds = transposed_product(["t", "w"], RIGHT, given=False)
+    graph = make_graph(Lowered(model.SerializeToString(), {}), GraphOptions(optimise=False), "of a test")
+    expected = X.transpose(0, 2, 1) @ RIGHT
+    np.testing.assert_allclose(graph.run(["y"], feeds)[0], expected, rtol=1e-5, atol=1e-5)
+    opened = []
+    monkeypatch.setattr(sides, "open_lowered", lambda _make, options, *_: opened.append(options) or graph)
+    for numerics in (None, HALF_PARTIALS):
+        list(sides.Side(model, {}, numerics).run([feeds], ["y"]))
+    assert [options.optimise for options in opened] == [False, True]
+
+
+def divide(operator, values, divisors, *, constant=False, opset=17, **attributes):
+    node = helper.make_node(operator, ["x", "d"], ["y"], **attributes)
+    inputs = {"x": values} if constant else {"x": values, "d": divisors}
+    return graph_of([node], inputs, {"d": divisors} if constant else {}, opset), inputs
+
+
+def wrap(operator, values, divisors, fmod=0):
+    """What the table of docs/limits.md says, by Python's integers."""
+    made = []
+    for x, d in zip(values.tolist(), divisors.tolist(), strict=True):
+        quotient = 0 if d == 0 else abs(x) // abs(d) * (1 if (x < 0) == (d < 0) else -1)
+        truncated = 0 if d == 0 else x - quotient * d
+        floored = 0 if d == 0 else x % d
+        made.append({"Div": quotient, "Mod": truncated if fmod else floored}[operator])
+    bits = values.dtype.itemsize * 8
+    return np.array([each % 2**bits for each in made], f"uint{bits}").view(values.dtype)
+
+
+def test_no_integers_end_the_process(tmp_path):
+    cases, expected = {}, {}
+    for kind in map(np.dtype, INTEGERS):
+        bounds = np.iinfo(kind)
+        picked = {bounds.min, bounds.max, 0, 1, 7, 100} | ({-1, -3, -100} if bounds.min else set())
+        values, divisors = (each.reshape(-1) for each in np.meshgrid(*[np.array(sorted(picked), kind)] * 2))
+        for operator, fmod, opset in product(("Div", "Mod"), (0, 1), (11, 17)):
+            if operator == "Div" and (fmod or (opset < 14 and kind.itemsize < 4)):
+                continue  # Div has no such attribute, and no small integers before opset 14
+            name = f"{operator} of {kind}, fmod {fmod}, opset {opset}"
+            attributes = {"fmod": fmod} if fmod else {}
+            cases[name] = divide(operator, values, divisors, opset=opset, **attributes)
+            expected[name] = wrap(operator, values, divisors, fmod)
+        name = f"Div of {kind} by a constant"
+        cases[name] = divide("Div", values, divisors, constant=True)
+        expected[name] = wrap("Div", values, divisors)
+    found = compute_in_child(cases, tmp_path)
+    for name, answers in expected.items():
+        np.testing.assert_array_equal(found[name], [answers], err_msg=name)
+        assert found[name][0].dtype == answers.dtype
+
+
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+def test_harmless_constants_and_floats_cost_nothing(operator):
+    values = np.arange(4, dtype=np.int32)
+    model, _ = divide(operator, values, np.int32([1, 2, 3, 7]), constant=True)
+    assert lower(model, None) is model
+    for harmful in (0, -1):
+        model, _ = divide(operator, values, np.int32([1, 2, 3, harmful]), constant=True)
+        assert len(operators(lower(model, None))) > 1
+    node = helper.make_node(operator, ["x", "d"], ["y"], **({"fmod": 1} if operator == "Mod" else {}))
+    model = graph_of([node], {"x": X, "d": X})
+    assert lower(model, None) is model
+    with np.errstate(all="ignore"):
+        expected = X / np.zeros_like(X) if operator == "Div" else X * np.nan
+    np.testing.assert_array_equal(answer(model, {"x": X, "d": np.zeros_like(X)}), expected)
+
+
+def test_a_constant_that_a_node_makes_is_one():
+    value = numpy_helper.from_array(np.int32([2]))
+    nodes = [
+        helper.make_node("Constant", [], ["d"], value=value),
+        helper.make_node("Div", ["x", "d"], ["y"]),
+    ]
+    model = graph_of(nodes, {"x": np.arange(4, dtype=np.int32)})
+    assert lower(model, None) is model
