@@ -368,14 +368,11 @@ def lower_program(
     except GraphTooLargeError as error:
         raise LoadMemoryError(f"program {program.index} ({program.name}): {error}") from error
     set_threads(lowered.graph, options.num_cores)
-    if numerics is not None and not find_kernels().are_there and _has_narrow_weights(model):
+    kinds = {tensor.data_type for tensor in model.graph.initializer}
+    if numerics is not None and not find_kernels().are_there and kinds & {TensorProto.FLOAT16, *QUARTERS}:
         warn_of_none()
     fold = demand.folded_operations is not None and demand.folded_operations <= MOST_FOLDED_OPERATIONS
     return Lowered(lowered.SerializeToString(), values, fold)
-
-
-def _has_narrow_weights(model: onnx.ModelProto) -> bool:
-    return any(t.data_type in (TensorProto.FLOAT16, *QUARTERS) for t in model.graph.initializer)
 
 
 def _holds(value: Array, tensor: onnx.TensorProto) -> bool:
@@ -480,9 +477,8 @@ def _session_options(
     session.intra_op_num_threads = options.num_threads
     # Fatal: errors are raised, and that a run was ended is no error at exit.
     session.log_severity_level = 4
-    # Worker threads keep ONNX Runtime's default: they spin for some 50 ms after a run and then sleep, so that
-    # a run in a series finds them awake. Stopping them with the run costs up to a sixth of the speed, never
-    # letting them spin up to half.
+    # Worker threads spin for some 50 ms after a run and then sleep (the default), so that a run in a series
+    # finds them awake. To stop them with the run costs up to a sixth of the speed, never to spin up to half.
     if not options.optimise:
         session.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if options.in_order:

@@ -3,9 +3,9 @@ anywhere."""
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.adoption import adopt_graph
 from poprt.fusion import MFConverter
@@ -34,12 +34,7 @@ def listed_model(batch=ROWS, opset=13):
 
 
 def expect(model, x):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(["y"], {"x": x})[0]
+    return unoptimised_session(model).run(["y"], {"x": x})[0]
 
 
 def answer(executable, names=("x", "y"), x=X):

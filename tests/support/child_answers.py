@@ -58,9 +58,9 @@ def _compute(model: bytes, weights: dict[str, Array], names: list[str], feeds: d
 def main(source: Path, result: Path) -> None:
     """Compute all cases; the last line printed is the one that ended the process."""
     found = {}
-    for name, (model, feeds) in pickle.loads(source.read_bytes()).items():
+    for name, ((model, weights, outputs), feeds) in pickle.loads(source.read_bytes()).items():
         print(name, flush=True)
-        found[name] = _compute(*model, feeds)
+        found[name] = _compute(model, weights, outputs, feeds)
     result.write_bytes(pickle.dumps(found))
 
 
