@@ -36,6 +36,7 @@ CONVERSION = (
     "add_checkpoints",
     "fix_inputs",
     "const_input_shape",
+    "upgrade_legacy_opset",
     "convert_version",
     # Folding: what is computed once, and what need not be computed.
     "half_to_float",
@@ -123,6 +124,7 @@ PREPARATION = (
     "admit",
     "limit_ir_version",
     "remove_initializer_from_input",
+    "upgrade_legacy_opset",
     "keep_outputs",
     "forget_declared_shapes",
     "widen_integers",

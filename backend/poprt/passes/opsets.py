@@ -19,6 +19,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 from poprt.passes import opset_spellings as _opset_spellings  # noqa: F401 - its rules register themselves
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
+from poprt.passes.legacy_opsets import UpgradeLegacyOpset
 from poprt.passes.node_rules import NodeRule, View
 from poprt.passes.opset_rules import RULES, NoOlderFormError, Older
 from poprt.passes.standard_functions import expand
@@ -85,9 +86,10 @@ class ConvertVersion(Pass):
 
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Large weights stay where they are. Raises CompileError where it cannot go there."""
-        found = find_opset(model, 1)
-        if self._version is None or self._version == found:
+        if self._version is None or self._version == find_opset(model, 1):
             return model
+        model = UpgradeLegacyOpset().run(model)
+        found = find_opset(model, 1)
         if not 1 <= self._version <= defs.onnx_opset_version():
             raise CompileError(
                 f"convert_version={self._version}: the installed onnx knows opsets 1 to "

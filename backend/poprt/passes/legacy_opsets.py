@@ -1,0 +1,246 @@
+"""Models of opsets 1 to 6 in the forms of opset 7, the oldest for which ONNX Runtime has kernels.
+
+In opsets before 7 an operand is broadcast because an attribute says so, along axes that begin at `axis`, and
+the slopes of a PRelu are one for each channel. Later opsets align the last axes, as numpy does. Where sizes
+agree a node of the old form would be computed along the wrong axis, so its operand gets axes of one element.
+LEGACY_RULES say what becomes of nodes that have another form in opset 7. The converter of onnx goes the same
+way, but puts the axes of an operand in the wrong place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+from onnxgraph import attribute, find_opset, iter_nodes
+from onnxgraph.nodes import STANDARD_DOMAINS
+from simipu import CompileError
+
+from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.checks import describe
+from poprt.passes.node_rules import NodeRule, View
+from poprt.passes.opset_rules import NoOlderFormError, Older
+
+OLDEST_KEPT = 7
+"""Models of older opsets are written in this one."""
+_BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
+_OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
+_CHANNELS = 2
+"""The rank up to which channels are the last axis."""
+
+Rule = Callable[[Older], list[onnx.NodeProto]]
+LEGACY_RULES: dict[str, Rule] = {}
+"""By operator; a rule gives the nodes that take the place of one. Of other operators only attributes go that
+say how memory is used."""
+
+
+@register(
+    "upgrade_legacy_opset",
+    stage=Stage.INTERFACE,
+    default=True,
+    is_ours=True,
+    depend=("admit",),
+    before=("convert_version",),
+)
+class UpgradeLegacyOpset(Pass):
+    """Write a model of an opset before 7 in opset 7: operands that are broadcast along an axis get the axes
+    that they lack."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Raises CompileError for a node without a newer form, and for one whose rank is not known."""
+        if find_opset(model, OLDEST_KEPT) >= OLDEST_KEPT:
+            return model
+        model = _NewerForms(find_opset(model, 1)).run(model)
+        for entry in model.opset_import:
+            if entry.domain in STANDARD_DOMAINS:
+                entry.version = OLDEST_KEPT
+        # Ranks of what a node makes may be known only when those before it have been aligned.
+        while unaligned := _count_unaligned(model):
+            model = _AlignedOperands().run(model)
+            if _count_unaligned(model) == unaligned:
+                node = next(node for node in iter_nodes(model.graph) if _is_unaligned(node))
+                raise CompileError(
+                    f"node {describe(node)}: it broadcasts as in opsets before {OLDEST_KEPT}, and the number "
+                    f"of dimensions of {node.input[0]!r} or {node.input[1]!r} is not known; give the inputs' "
+                    f"with --input_shape, or export the model with opset {OLDEST_KEPT} or newer"
+                )
+        return model
+
+
+def _is_unaligned(node: onnx.NodeProto) -> bool:
+    return (
+        node.domain in STANDARD_DOMAINS
+        and node.op_type in _BROADCAST | {"PRelu"}
+        and attribute(node, "broadcast", 0) != 0
+    )
+
+
+def _count_unaligned(model: onnx.ModelProto) -> int:
+    return sum(_is_unaligned(node) for node in iter_nodes(model.graph))
+
+
+class _NewerForms(NodeRule):
+    """Nodes in the forms of opset 7, but for operands that have to be aligned, which keep `broadcast`."""
+
+    name = "upgrade_legacy_opset"
+    needs_shapes = False
+    op_types = frozenset()
+
+    def __init__(self, source: int) -> None:
+        super().__init__()
+        self._source, self.opset = source, OLDEST_KEPT
+
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Whether it is of the standard."""
+        return node.domain in STANDARD_DOMAINS
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """By its rule."""
+        older = Older(node, view, self._source, OLDEST_KEPT)
+        try:
+            if node.op_type in LEGACY_RULES:
+                return LEGACY_RULES[node.op_type](older)
+        except NoOlderFormError as error:
+            raise CompileError(
+                f"node {describe(node)} of opset {self._source} has no form in opset {OLDEST_KEPT}: {error}"
+            ) from None
+        return [older.without(["consumed_inputs"])] if older.get("consumed_inputs") is not None else None
+
+
+class _AlignedOperands(NodeRule):
+    """Operands with the axes of one element that they lack, where ranks are known."""
+
+    name = "upgrade_legacy_opset"
+    op_types = _BROADCAST | {"PRelu"}
+
+    def looks_at(self, node: onnx.NodeProto) -> bool:
+        """Whether it says that its second operand is broadcast."""
+        return _is_unaligned(node)
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The axes come behind the operand's own, which begin at `axis`; without `axis` they are the last."""
+        older = Older(node, view, OLDEST_KEPT, OLDEST_KEPT)
+        rank, own = view.rank(node.input[0]), view.rank(node.input[1])
+        if rank is None or own is None:
+            return None
+        axis = older.get("axis")
+        if node.op_type == "PRelu":
+            axis = 1 if own == 1 and rank > _CHANNELS and view.shape(node.input[1]) != (1,) else None
+        elif axis is not None:
+            # Axes of one element in front of the operand's own would be broadcast, too.
+            axis = axis + rank if axis < 0 else axis
+        missing = 0 if axis is None or not own else rank - axis - own
+        if missing < 0:
+            raise ValueError(f"an operand of {own} dimensions at axis {axis} of {rank}")
+        if not missing:
+            return [older.without(_OF_OLD)]
+        chain = older.start()
+        aligned = chain.unsqueeze_as(chain.new_name(), node.input[1], range(own, own + missing))
+        made = older.without(_OF_OLD, [node.input[0], aligned])
+        return [*chain.nodes, made]
+
+
+def _rule(*op_types: str) -> Callable[[Rule], Rule]:
+    def add(made: Rule) -> Rule:
+        LEGACY_RULES.update(dict.fromkeys(op_types, made))
+        return made
+
+    return add
+
+
+@_rule(*sorted(_BROADCAST), "PRelu")
+def broadcast(node: Older) -> list[onnx.NodeProto]:
+    """An operand that is not broadcast has the same shape; slopes are broadcast without being told to."""
+    if node.node.op_type == "PRelu":
+        return [node.without(_OF_OLD, broadcast=1)]
+    return [node.without(["consumed_inputs"] if node.get("broadcast", 0) else _OF_OLD)]
+
+
+@_rule("Gemm", "GRU", "LSTM", "RNN")
+def forget(node: Older) -> list[onnx.NodeProto]:
+    """Attributes that make no difference any more."""
+    return [node.without(_OF_OLD)]
+
+
+@_rule("BatchNormalization", "Dropout")
+def infer_only(node: Older) -> list[onnx.NodeProto]:
+    """Training was the default."""
+    results = [name for name in node.node.output[1:] if name]
+    if not node.get("is_test", 0) and (node.node.op_type == "BatchNormalization" or node.get("ratio", 0.5)):
+        raise NoOlderFormError("it trains, as it lacks is_test=1; export the model for inference")
+    if results and node.node.op_type == "BatchNormalization":
+        raise NoOlderFormError(f"it makes {results[0]!r}, which is for training only")
+    return [node.without(_OF_OLD)]
+
+
+@_rule("Cast")
+def cast(node: Older) -> list[onnx.NodeProto]:
+    """The type was a text."""
+    kind = node.get("to")
+    if not isinstance(kind, str):
+        return [node.node]
+    if kind.upper() not in dict(TensorProto.DataType.items()):
+        raise NoOlderFormError(f"it has to={kind!r}, which is no type")
+    return [node.without([], to=TensorProto.DataType.Value(kind.upper()))]
+
+
+@_rule("Concat")
+def concat(node: Older) -> list[onnx.NodeProto]:
+    """The axis had a default."""
+    return [node.without([], axis=node.get("axis", 1))]
+
+
+@_rule("LpPool", "GlobalLpPool")
+def pool(node: Older) -> list[onnx.NodeProto]:
+    """The norm was a float."""
+    order = node.get("p", 2)
+    if order != int(order):
+        raise NoOlderFormError(f"it has p={order}; newer opsets have whole numbers only")
+    return [node.without([], p=int(order))]
+
+
+@_rule("Pad")
+def pad(node: Older) -> list[onnx.NodeProto]:
+    """Pads had another name."""
+    pads = node.get("paddings")
+    return [node.node if pads is None else node.without(["paddings"], pads=list(pads))]
+
+
+@_rule("Reshape")
+def reshape(node: Older) -> list[onnx.NodeProto]:
+    """The shape was an attribute."""
+    if node.name(1):
+        return [node.node]
+    if node.get("shape") is None:
+        raise NoOlderFormError("it has no shape")
+    chain = node.start()
+    shape = chain.constant(list(node.get("shape")), np.int64)
+    return [node.without(["shape", "consumed_inputs"], [node.name(0), shape])]
+
+
+@_rule("Split")
+def split(node: Older) -> list[onnx.NodeProto]:
+    """Sizes could be an input."""
+    sizes = node.constant(1, "sizes")
+    if sizes is None:
+        return [node.node]
+    return [node.without([], [node.name(0)], split=[int(size) for size in sizes.ravel()])]
+
+
+@_rule("Tile")
+def tile(node: Older) -> list[onnx.NodeProto]:
+    """One axis was repeated."""
+    if not node.name(2):
+        return [node.node]
+    raise NoOlderFormError("it repeats one axis, as in opsets before 6; export the model with a newer opset")
+
+
+@_rule("Upsample")
+def upsample(node: Older) -> list[onnx.NodeProto]:
+    """Planes only, by two scales."""
+    if node.get("scales") is not None:
+        return [node.node]
+    scales = [1.0, 1.0, node.get("height_scale", 1.0), node.get("width_scale", 1.0)]
+    return [node.without(["height_scale", "width_scale"], scales=[float(each) for each in scales])]
