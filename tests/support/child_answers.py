@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,21 @@ import numpy.typing as npt
 import onnx
 from simipu.computed import GraphOptions, Lowered, lower_model, make_graph
 from simipu.errors import SimIpuError
-from simipu.numerics import Numerics
 
 Array = npt.NDArray[Any]
-Case = tuple[onnx.ModelProto, Mapping[str, Array]]
-"""A model in float or half, and what it is fed."""
-LIMIT_SECONDS = 60.0
+Case = tuple[onnx.ModelProto, Sequence[Mapping[str, Array]]]
+"""A model in float, and what it is fed in each run."""
+Answer = list[Array] | str
+"""The outputs of a run, or its error."""
+LIMIT_SECONDS, MEMORY_BYTES = 60.0, 1 << 30
 
 
-def compute_in_child(
-    cases: Mapping[str, Case], folder: Path, numerics: Numerics | None = None
-) -> dict[str, list[Array] | str]:
-    """The outputs of each model, or the error that it raised, by the name of the case.
+def compute_in_child(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Answer]]:
+    """The answer of each run by the name of the case; one of a model that cannot be loaded.
 
     Raises AssertionError with the name of the case that ended the child.
     """
-    lowered = {name: (_lower(model, numerics), dict(feeds)) for name, (model, feeds) in cases.items()}
+    lowered = {name: (_lower(model), list(feeds)) for name, (model, feeds) in cases.items()}
     source, result = folder / "cases.pickle", folder / "answers.pickle"
     source.write_bytes(pickle.dumps(lowered))
     command = [sys.executable, __file__, str(source), str(result)]
@@ -38,29 +38,36 @@ def compute_in_child(
     )
     last = ended.stdout.splitlines()[-1:]
     assert ended.returncode == 0, f"case {last} ended the child with {ended.returncode}: {ended.stderr}"
-    found: dict[str, list[Array] | str] = pickle.loads(result.read_bytes())
+    found: dict[str, list[Answer]] = pickle.loads(result.read_bytes())
     return found
 
 
-def _lower(model: onnx.ModelProto, numerics: Numerics | None) -> tuple[bytes, dict[str, Array], list[str]]:
-    lowered, weights = lower_model(model, {}, numerics)
+def _lower(model: onnx.ModelProto) -> tuple[bytes, dict[str, Array], list[str]]:
+    lowered, weights = lower_model(model, {}, None)
     return lowered.SerializeToString(), weights, [value.name for value in model.graph.output]
 
 
-def _compute(model: bytes, weights: dict[str, Array], names: list[str], feeds: dict[str, Array]) -> Any:
+def _answer(run: Callable[[], Any]) -> Any:
     try:
-        graph = make_graph(Lowered(model, weights), GraphOptions(num_threads=1), "of a test")
-        return graph.run(names, feeds)
+        return run()
     except SimIpuError as error:
         return f"{type(error).__name__}: {error}"
 
 
 def main(source: Path, result: Path) -> None:
-    """Compute all cases; the last line printed is the one that ended the process."""
+    """Compute all cases; the last line printed is of the run that ended the process."""
     found = {}
-    for name, ((model, weights, outputs), feeds) in pickle.loads(source.read_bytes()).items():
+    for name, ((model, weights, outputs), runs) in pickle.loads(source.read_bytes()).items():
+        lowered, options = Lowered(model, weights), GraphOptions(num_threads=1, memory_bytes=MEMORY_BYTES)
         print(name, flush=True)
-        found[name] = _compute(model, weights, outputs, feeds)
+        graph = _answer(partial(make_graph, lowered, options, "of a test"))
+        if isinstance(graph, str):
+            found[name] = [graph]
+            continue
+        found[name] = []
+        for feeds in runs:
+            print(name, {key: value.reshape(-1)[:8].tolist() for key, value in feeds.items()}, flush=True)
+            found[name].append(_answer(partial(graph.run, outputs, feeds)))
     result.write_bytes(pickle.dumps(found))
 
 

@@ -19,6 +19,8 @@ _AXES_AS_INPUT = 13
 _BROADCASTING = 7
 """The first opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
 _VECTOR = 1
+_FRAME_LENGTH = 3
+"""The input of an STFT that says how many samples a frame has."""
 _WIDER: Mapping[int, int] = {
     TensorProto.INT8: TensorProto.INT32,
     TensorProto.INT16: TensorProto.INT32,
@@ -74,6 +76,46 @@ def guard_transpose(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
 
 def _pass_on(chain: Chain, node: onnx.NodeProto, _around: Surroundings) -> None:
     chain.add_as(node.output[0], "Identity", node.input[0])
+
+
+def guard_regions(node: onnx.NodeProto, _around: Surroundings) -> Body | None:
+    """Cut regions off one image's size beyond the image, where their size says how many samples are taken:
+    ONNX Runtime ends the process where it has no memory for them."""
+    return None if attribute(node, "sampling_ratio", 0) else _cut_regions
+
+
+def _cut_regions(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    image, regions = node.input[:2]
+    kind = helper.tensor_dtype_to_np_dtype(around.types.get(regions) or TensorProto.FLOAT)
+    # A region is (x1, y1, x2, y2), of an image of shape (batch, channels, height, width).
+    sizes = chain.add("Gather", chain.add("Shape", image), chain.shape([3, 2, 3, 2]))
+    sizes = chain.add("Cast", sizes, to=helper.np_dtype_to_tensor_dtype(kind))
+    sizes = chain.add("Div", sizes, chain.constant(attribute(node, "spatial_scale", 1.0), kind))
+    cut = chain.add("Max", regions, chain.add("Neg", sizes))
+    cut = chain.add("Min", cut, chain.add("Add", sizes, sizes))
+    _copy_with(chain, node, 1, cut)
+
+
+def guard_frames(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+    """Take frames of at least one sample in an STFT: the processor traps those of none."""
+    length = node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""
+    known = around.constants.get(length)
+    is_safe = not length or (known is not None and (numpy_helper.to_array(known) > 0).all())
+    return None if is_safe else _bound_frames
+
+
+def _bound_frames(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    length = node.input[_FRAME_LENGTH]
+    kind = helper.tensor_dtype_to_np_dtype(around.types.get(length) or TensorProto.INT64)
+    _copy_with(chain, node, _FRAME_LENGTH, chain.add("Max", length, chain.constant(1, kind)))
+
+
+def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> None:
+    """The node itself, with another input."""
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    made.input[place] = source
+    chain.nodes.append(made)
 
 
 def guard_division(node: onnx.NodeProto, around: Surroundings) -> Body | None:

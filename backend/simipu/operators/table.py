@@ -266,7 +266,13 @@ _MOVING: Mapping[str, Operator] = {
         rounding=EXACT,
         shaped_by=(2,),
     ),
-    **_family("RoiAlign", whole_batch=_REGIONS, cost=composite.regions, last_opset=21),
+    **_family(
+        "RoiAlign",
+        whole_batch=_REGIONS,
+        cost=composite.regions,
+        last_opset=21,
+        guard=guards.guard_regions,
+    ),
     **_family("AffineGrid", rows=places.affine_grid, cost=composite.affine_grid, shaped_by=(1,)),
     **_family("OptionalGetElement", rows=rows.elementwise, cost=None, rounding=EXACT),
     **_family("OptionalHasElement", whole_batch="it says one thing of the whole batch", cost=None),
@@ -279,7 +285,7 @@ _MAKING: Mapping[str, Operator] = {
     **_drawn("RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))),
     **_drawn("RandomNormal RandomNormalLike", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))),
     **_family("DFT", rows=rows.fourier, cost=composite.fourier, shaped_by=(1, 2)),
-    **_leading("STFT", composite.short_fourier, shaped_by=(1, 3)),
+    **_leading("STFT", composite.short_fourier, shaped_by=(1, 3), guard=guards.guard_frames),
 }
 
 _GUESSED: Mapping[str, Operator] = {
