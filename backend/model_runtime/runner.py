@@ -73,7 +73,9 @@ class ModelRunnerConfig:
     """Ours: memory that the values of a load or a run may take, weights left out; 0: what the machine has."""
     join_dependent_rows: bool = False
     """Ours: see SessionConfig."""
-    OURS: ClassVar = ("num_threads", "load_seconds", "memory_bytes", "join_dependent_rows")
+    index_check: str = "error"
+    """Ours: what an index outside of its table does, see simipu.GraphOptions: "error" or "clamp"."""
+    OURS: ClassVar = ("num_threads", "load_seconds", "memory_bytes", "join_dependent_rows", "index_check")
     """The fields that the real class lacks."""
 
     def flush_after_ns(self) -> int:
@@ -201,6 +203,7 @@ class ModelRunner:
                 limit_seconds=host_sync_timeout_seconds(),
                 ready_seconds=config.load_seconds,
                 memory_bytes=config.memory_bytes or usable_memory_bytes(),
+                index_check=config.index_check,
             ),
             join_dependent_rows=config.join_dependent_rows,
             auto_reset=config.auto_reset,

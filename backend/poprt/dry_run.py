@@ -100,6 +100,7 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
         prepack=weight_bytes <= _MAX_PREPACKED_BYTES,
         limit_seconds=MAX_RUN_SECONDS,
         ready_seconds=READY_SECONDS,
+        index_check="clamp",
     )
     try:
         return _DryRun(compiled, data).run(options)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from model_runtime import DataDesc, ModelRunner
+from model_runtime import DataDesc, ModelRunner, ModelRunnerConfig
 
 import popef
 from poprt.executable import Executable
@@ -42,7 +42,7 @@ def time_runs(executable: Executable) -> Timing:
     with tempfile.TemporaryDirectory(prefix="poprt-") as folder:
         path = Path(folder, "executable.popef")
         executable.export(path)
-        with ModelRunner(path) as runner:
+        with ModelRunner(path, ModelRunnerConfig(index_check="clamp")) as runner:
             fed = {desc.name: _make_up(desc) for desc in runner.getExecuteInputs()}
             runner.execute(fed)
             taken: list[float] = []

@@ -37,6 +37,7 @@ from simipu.arenas import ARENAS
 from simipu.codes import keep_codes, multiplies_parts
 from simipu.demand import MOST_FOLDED_OPERATIONS, measure
 from simipu.errors import (
+    CANCELLED,
     LoadError,
     LoadMemoryError,
     LoadTimeoutError,
@@ -45,11 +46,14 @@ from simipu.errors import (
     RunMemoryError,
     RunTimeoutError,
     SimIpuError,
+    describe_limit,
+    describe_memory,
 )
 from simipu.executable import Program
 from simipu.kernels import LIBRARY, find_kernels, warn_of_none
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import KernelUse, Numerics, lower
+from simipu.numerics.indices import INDEX_CHECKS, clamp_indices
 from simipu.numerics.kernels import KERNELS, set_threads
 from simipu.numerics.quarter import QUARTERS, decode
 from simipu.operators import operator_of
@@ -102,6 +106,8 @@ class GraphOptions:
     the machine, or the container, has. in_order: compute nodes in the order in which the graph has them;
     ONNX Runtime's own leaves what only looks at tensors to the end, which keeps them all alive. optimise: let
     ONNX Runtime's optimisers rewrite the graph; without them it is an oracle, for some of them are wrong.
+    index_check: what an index outside of its table does that is computed at run time (Gather, GatherElements,
+    GatherND): "error" ends the run, "clamp" takes the nearest element.
     """
 
     num_threads: int = 0
@@ -112,10 +118,14 @@ class GraphOptions:
     memory_bytes: int = field(default_factory=usable_memory_bytes)
     in_order: bool = False
     optimise: bool = True
+    index_check: str = "error"
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MOST_THREADS:
             raise LoadError(f"num_threads: expected 0 to {MOST_THREADS}, found {self.num_threads}")
+        if self.index_check not in INDEX_CHECKS:
+            expected = " or ".join(INDEX_CHECKS)
+            raise LoadError(f"index_check: expected {expected}, found {self.index_check!r}")
         for name in ("limit_seconds", "ready_seconds", "memory_bytes"):
             if not getattr(self, name) > 0:
                 raise LoadError(f"{name}: expected more than 0, found {getattr(self, name)}")
@@ -264,25 +274,6 @@ def _lacked_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
-CANCELLED = "the run was ended: its session was stopped"
-
-
-def describe_limit(seconds: float) -> str:
-    """What a run that was ended is told."""
-    return (
-        f"a run took longer than its limit of {seconds:g} s and was ended (the limit is "
-        "target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS)"
-    )
-
-
-def describe_memory(limit_bytes: int) -> str:
-    """What a run is told that ran out of memory."""
-    return (
-        f"a run asked for more than its limit of {limit_bytes} bytes of memory and was ended (the "
-        "limit is sim_memory_mib)"
-    )
-
-
 def read_graph(program: Program) -> onnx.ModelProto:
     """The graph of a MAIN program; LoadError for one that is damaged, refers to anything outside the
     executable, or does not take and give what the program's streams do."""
@@ -353,6 +344,8 @@ def lower_program(
             )
     try:
         inferred = infer_shapes(model)
+        if options.index_check == "clamp" and clamp_indices(model, inferred):
+            inferred = infer_shapes(model)
         demand = measure(inferred)
         keeps = not options.prepack or multiplies_parts(model, numerics)
         lowered, values = lower_model(model, weights, numerics, inferred, kernels, keeps_codes=keeps)

@@ -61,3 +61,22 @@ class RunTimeoutError(DeviceLostError):
 class RunCancelledError(SimIpuError):
     """A run was ended, or not begun, because nobody wants its rows any more: its session is stopped. Nothing
     runs after it."""
+
+
+CANCELLED = "the run was ended: its session was stopped"
+
+
+def describe_limit(seconds: float) -> str:
+    """What a run that was ended is told."""
+    return (
+        f"a run took longer than its limit of {seconds:g} s and was ended (the limit is "
+        "target.hostSyncTimeout of POPLAR_RUNTIME_OPTIONS)"
+    )
+
+
+def describe_memory(limit_bytes: int) -> str:
+    """What a run is told that ran out of memory."""
+    return (
+        f"a run asked for more than its limit of {limit_bytes} bytes of memory and was ended (the "
+        "limit is sim_memory_mib)"
+    )

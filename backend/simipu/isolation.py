@@ -22,7 +22,6 @@ from typing import Any
 
 from popef.console import LineFormatter
 from simipu.computed import (
-    CANCELLED,
     Array,
     ComputedGraph,
     GraphOptions,
@@ -30,13 +29,12 @@ from simipu.computed import (
     NoKernelError,
     ReferenceGraph,
     Weights,
-    describe_limit,
-    describe_memory,
     lower_program,
     make_graph,
     use_kernels,
 )
 from simipu.errors import (
+    CANCELLED,
     DeviceLostError,
     LoadError,
     LoadMemoryError,
@@ -46,6 +44,8 @@ from simipu.errors import (
     RunMemoryError,
     RunTimeoutError,
     SimIpuError,
+    describe_limit,
+    describe_memory,
 )
 from simipu.executable import Program
 from simipu.fused import FusedGraph

@@ -61,6 +61,7 @@ class Parameters:
     sim_isolation: str
     sim_prepack: bool
     sim_numerics: str
+    sim_index_check: str
     join_dependent_rows: bool
 
 
@@ -276,6 +277,15 @@ PARAMETERS = (
         one_of("exact", "fast"),
         "exact: half and fp8 are rounded as on the chip; fast: fp32 between operators, so answers are not "
         "the chip's",
+    ),
+    Parameter(
+        "sim_index_check",
+        "error, clamp",
+        "error",
+        one_of("error", "clamp"),
+        "what an index outside of its table does that is computed at run time (Gather, GatherElements, "
+        "GatherND): error ends the run, clamp takes the nearest element, for the chip raises nothing. The "
+        "runners of `poprt.runtime` clamp. Indices of Scatters end the run either way",
     ),
     Parameter(
         "join_dependent_rows",

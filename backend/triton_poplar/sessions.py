@@ -44,6 +44,7 @@ def open_session(state: ModelState) -> Session:
             prepack=parameters.sim_prepack,
             limit_seconds=host_sync_timeout_seconds(),
             exact=parameters.sim_numerics == "exact",
+            index_check=parameters.sim_index_check,
             ready_seconds=parameters.sim_load_sec,
             memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
         ),

@@ -38,7 +38,7 @@ class ReplicaIdToDevice(dict[int, Device]):
     """Devices by the replica that is to run on them."""
 
 
-_HIDDEN = ("device_wait_config", "replica_to_device", "flush_by_name")
+HIDDEN = ("device_wait_config", "replica_to_device", "flush_by_name", "index_check")
 """Fields that are not shown, as ours are not."""
 
 
@@ -51,12 +51,14 @@ class RuntimeConfig(ModelRunnerConfig):
 
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)  # type: ignore[assignment]
     replica_to_device: Mapping[int, Device] = field(default_factory=ReplicaIdToDevice)
+    index_check: str = "clamp"
+    """Ours: published scripts feed indices that are out of range, at which no chip raises."""
     runner_type: ClassVar[RunnerType] = RunnerType.ModelRunner
 
     def __repr__(self) -> str:
         """JSON as the real class prints it: the names of the C++ class, sorted; devices and data for flushing
         are left out."""
-        real = [entry.name for entry in fields(self) if entry.name not in (*_HIDDEN, *self.OURS)]
+        real = [entry.name for entry in fields(self) if entry.name not in (*HIDDEN, *self.OURS)]
         return describe(self, real, self.device_wait_config)
 
     def for_model_runner(self) -> ModelRunnerConfig:

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 
 from model_runtime import ModelRunnerConfig, ModelRuntimeError
 
-from poprt.runtime.config import DeviceWaitConfig, RunnerType, describe
+from poprt.runtime.config import HIDDEN, DeviceWaitConfig, RunnerType, describe
 
 NO_PLACE = -1
 
@@ -63,11 +63,13 @@ class PackRunnerConfig:
     enable_padding_remove: bool = False
     enable_prefetch_datastreams: bool = True
     device_wait_config: DeviceWaitConfig = field(default_factory=DeviceWaitConfig)
+    index_check: str = "clamp"
+    """Ours: as RuntimeConfig's."""
     runner_type: ClassVar[RunnerType] = RunnerType.PackRunner
 
     def __repr__(self) -> str:
         """JSON, as RuntimeConfig's."""
-        names = [entry.name for entry in fields(self) if entry.name != "device_wait_config"]
+        names = [entry.name for entry in fields(self) if entry.name not in HIDDEN]
         return describe(self, names, self.device_wait_config)
 
     def enable_input_single_row_mode(
@@ -91,7 +93,8 @@ class PackRunnerConfig:
 
     def for_model_runner(self) -> ModelRunnerConfig:
         """How the runner underneath is made: what is packed already waits for nothing."""
-        return ModelRunnerConfig(device_wait_config=self.device_wait_config.for_model_runner(), timeout_ns=1)
+        wait = self.device_wait_config.for_model_runner()
+        return ModelRunnerConfig(device_wait_config=wait, timeout_ns=1, index_check=self.index_check)
 
     def check(self) -> None:
         """Raise ModelRuntimeError for what no model could be run with."""

@@ -60,6 +60,15 @@ class Rounding(Enum):
     """Its sums are, and its operands may be of 8 bits."""
 
 
+class Indexing(Enum):
+    """How the values of an operator's second input choose elements of its first one."""
+
+    ALONG_AXIS = auto()
+    """Each is a place along the attribute `axis`."""
+    TUPLES = auto()
+    """The last axis holds places along the axes that follow the attribute `batch_dims`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """One operator, in every version of it."""
@@ -94,6 +103,8 @@ class Operator:
     """What shape inference does not see."""
     meaning: str = ""
     """What it says, in words, where the standard does not."""
+    indexing: Indexing | None = None
+    """How indices that are computed at run time choose what it reads; None: none do."""
     refusal: str = ""
     """Why it cannot be compiled, if so."""
     is_random: bool = False

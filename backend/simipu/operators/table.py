@@ -18,7 +18,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu.operators import counts, guards
 from simipu.operators.chip import CHIP_OPERATORS
 from simipu.operators.domain import CHIP_DOMAIN
-from simipu.operators.entry import Operator, Rounding, Surroundings
+from simipu.operators.entry import Indexing, Operator, Rounding, Surroundings
 from simipu.operators.formulas import composite, products, reducing
 from simipu.operators.formulas import elementwise as ew
 from simipu.operators.formulas import moving as moves
@@ -26,6 +26,7 @@ from simipu.operators.formulas.elementwise import Elementwise
 from simipu.operators.formulas.vertices import InnerLoop
 from simipu.operators.rules import computing as rows
 from simipu.operators.rules import moving as places
+from simipu.operators.rules.places import Rule
 
 IPU_COPY = "IpuCopy"
 """Our own operator, by its name in PopART: a tensor goes to another IPU."""
@@ -70,6 +71,10 @@ def _elementwise(names: str, cost: Any, rounding: Rounding = Rounding.ROUNDED) -
 
 def _leading(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
     return _family(names, rows=rows.leading_axis, cost=cost, **entry)
+
+
+def _reading(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[str, Operator]:
+    return _family(name, rows=rule, cost=moves.gather, rounding=Rounding.EXACT, indexing=indexing, **entry)
 
 
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
@@ -249,9 +254,9 @@ _MOVING: Mapping[str, Operator] = {
     **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move, rounding=EXACT),
     **_family("EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT),
     **_family("Range", whole_batch=_ONE_SHAPE, cost=moves.move, shaped_by=(0, 1, 2)),
-    **_family("Gather", rows=places.gather, cost=moves.gather, rounding=EXACT, reads_mapped_weights=True),
-    **_family("GatherElements", rows=places.gather_elements, cost=moves.gather, rounding=EXACT),
-    **_family("GatherND", rows=places.gather_nd, cost=moves.gather, rounding=EXACT),
+    **_reading("Gather", places.gather, Indexing.ALONG_AXIS, reads_mapped_weights=True),
+    **_reading("GatherElements", places.gather_elements, Indexing.ALONG_AXIS),
+    **_reading("GatherND", places.gather_nd, Indexing.TUPLES),
     **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
     **_family("ScatterND", rows=places.scatter_nd, cost=moves.gather, rounding=EXACT),
     **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT, last_opset=10),
