@@ -35,7 +35,7 @@ def run_joined(
 ) -> Iterable[Outcome]:
     """What each of the requests gets, whose rows are joined into as few runs as hold them; whatever goes
     wrong is a request's outcome. `ready_ns`: see Session.run."""
-    if session.runs_alone:
+    if session.runs_alone or not requests[0].inputs:
         return [_run_one(session, request, ready_ns) for request in requests]
     try:
         if len(requests) == 1:

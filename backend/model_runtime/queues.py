@@ -183,10 +183,11 @@ class InputQueue:
 class OutputQueue:
     """The places waiting for rows of one output anchor."""
 
-    def __init__(self, anchor: popef.Anchor, lock: Condition) -> None:
+    def __init__(self, anchor: popef.Anchor, lock: Condition, *, starts_runs: bool = False) -> None:
         self._name = anchor.name()
         self._info = anchor.tensorInfo()
         self._lock = lock
+        self._starts_runs = starts_runs
         self._entries: deque[_Output] = deque()
         self._disconnected = False
 
@@ -215,6 +216,12 @@ class OutputQueue:
         """Enqueue what was checked."""
         with self._lock:
             self._entries.append(_Output(place, rows, 0, callback))
+            if self._starts_runs:
+                self._lock.notify()
+
+    def writeAvailable(self) -> int:
+        """Rows that have a place and are not yet written."""
+        return sum(entry.rows - entry.written for entry in self._entries)
 
     def write(self, values: Array) -> None:
         """Hand out computed rows to the places in order. Raises StoppedError once the queue is
@@ -296,7 +303,8 @@ class QueueManager:
     as they wait. The rest, fewer than an iteration has, waits for more, until `timeout_ns` after the last of
     them came, when `timeout_callback` is called, which decides (`flushAll`); without one everything is
     flushed. A `timeout_ns` of 0 waits for ever, None not at all. `check_rows` raises for a number of rows
-    that one enqueue cannot have; with `alone` each enqueue has a run of its own.
+    that one enqueue cannot have; with `alone` each enqueue has a run of its own. With `starts_runs`, of a
+    model without inputs, each row of which an output has a place is a run.
     """
 
     def __init__(
@@ -310,6 +318,7 @@ class QueueManager:
         timeout_ns: int | None = None,
         check_rows: Callable[[int], None] = lambda _rows: None,
         alone: bool = False,
+        starts_runs: bool = False,
     ) -> None:
         self.lock = Condition()
         """Guards the queues (re-entrant): held by whoever enqueues the several tensors of a request."""
@@ -319,7 +328,10 @@ class QueueManager:
             name: InputQueue(anchor, row_shape, self.rows_per_iteration, self.lock, check_rows, alone)
             for name, (anchor, row_shape) in inputs.items()
         }
-        self._outputs = {anchor.name(): OutputQueue(anchor, self.lock) for anchor in outputs}
+        self._outputs = {
+            anchor.name(): OutputQueue(anchor, self.lock, starts_runs=starts_runs) for anchor in outputs
+        }
+        self._starts_runs = starts_runs
         self._alone = alone
         self._timeout_callback = timeout_callback
         self._timeout_ns = timeout_ns
@@ -400,6 +412,12 @@ class QueueManager:
         with self.lock:
             looked_ns = time.perf_counter_ns() if free_at_ns is None else free_at_ns
             while not self._disconnected:
+                if self._starts_runs:
+                    if self._has_places():
+                        return 1
+                    with endless_wait:
+                        self.lock.wait()
+                    continue
                 if not self._inputs:
                     return self.rows_per_run
                 rows = self.readAvailable()
@@ -419,6 +437,13 @@ class QueueManager:
                     self._time_out(flush_at_ns)
                     looked_ns = time.perf_counter_ns()
             return 0
+
+    def _has_places(self) -> bool:
+        """Whether a row of every output has a place: what a run without inputs begins with."""
+        if not all(queue.writeAvailable() for queue in self._outputs.values()):
+            return False
+        self._flushed_at_ns = time.perf_counter_ns()
+        return True
 
     def _grant(self, rows: int) -> int:
         """Of so many rows that wait, how many a run may take now."""

@@ -167,6 +167,8 @@ class RequestFlow:
         self._requests.append(request)
         for index, (anchor, array) in enumerate(request.inputs.items()):
             queues.inputQueue(anchor).add(array, None if index else request.started)
+        if not request.inputs and request.started is not None:
+            request.started()
         last = len(request.outputs) - 1
         for index, (anchor, place) in enumerate(request.outputs.items()):
             queues.outputQueue(anchor).add(place, request.rows, self._finish if index == last else None)

@@ -191,6 +191,7 @@ class Session(CompiledModel):
             timeout_ns=timeout_ns,
             check_rows=self.check_rows,
             alone=self.runs_alone,
+            starts_runs=not self.getUserInputAnchors(),
         )
         for anchor in inputs:
             self._streams.connect_input(anchor, queues.inputQueue(anchor.name()).read)
@@ -227,7 +228,7 @@ class Session(CompiledModel):
         engine = self._bound()
         try:
             work = [(index, engine.pull(index, granted), given) for index, _, given in self.plan]
-            rows = len(work[0][1][0]) if work[0][1] else 0
+            rows = len(work[0][1][0]) if work[0][1] else 1
             # Asked where it counts only, that is when paced.
             ready_ns = queues.ready_ns() if queues is not None and free_at_ns is not None else None
             self._run(work, rows, ready_ns, to_streams=True)
@@ -240,11 +241,12 @@ class Session(CompiledModel):
         (ours).
 
         `inputs` has an array of shape (rows, *row shape) for each user input anchor, the result one for each
-        user output anchor; a model without a batch has one whole tensor a row. `ready_ns` is since when a
+        user output anchor; a model without a batch has one whole tensor a row, and one without inputs one
+        row. `ready_ns` is since when a
         paced device could have had them, on the clock of time.perf_counter_ns (None: now). Raises RunError
         and DeviceLostError, and like `check_rows`.
         """
-        rows = len(next(iter(inputs.values())))
+        rows = len(next(iter(inputs.values()))) if inputs else 1
         if self.runs_alone:
             self.check_rows(rows)
         most = self.rows_per_run

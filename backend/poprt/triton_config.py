@@ -82,6 +82,8 @@ def make_config(name: str, compiled: Executable, names: Mapping[str, str]) -> Mo
 
 def _batch_size(compiled: Executable) -> int:
     anchors = user_anchors(compiled)
+    if not any(anchor.type() == popef.TensorType.INPUT for anchor in anchors):
+        return 0
     axes = [compiled.rows.axis(anchor.name()) for anchor in anchors]
     return popef.batch_size([anchor.tensorInfo().shape() for anchor in anchors], axes)
 

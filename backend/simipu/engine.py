@@ -146,7 +146,7 @@ class Engine:
             return 0
         values = self.pull(index)
         self.compute(index, values, ready_ns, to_streams=True)
-        return len(values[0]) if values else 0
+        return len(values[0]) if values else 1
 
     def pull(self, index: int, most: int | None = None) -> list[Array]:
         """The rows that the input streams of MAIN program `index` deliver for one run, in their order: at
@@ -308,9 +308,9 @@ class _LoadedMain:
         return values
 
     def check(self, values: Sequence[Array]) -> int:
-        """The number of rows that all inputs have; RunError where they differ, or one is of another shape or
-        type."""
-        rows = 0
+        """The number of rows that all inputs have, 1 where there are none; RunError where they differ, or one
+        is of another shape or type."""
+        rows = 0 if self.inputs else 1
         for stream, row_shape, value in zip(self.inputs, self._row_shapes, values, strict=True):
             if rows and len(value) != rows:
                 raise RunError(

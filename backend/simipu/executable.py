@@ -126,8 +126,8 @@ class Program:
     @property
     def batch_size(self) -> int:
         """Rows of the compiled batch: what all streams have along their batch axes, or 0 where that is not
-        one number, and of a fused program."""
-        if self.branches:
+        one number, of a fused program, and of one without inputs: nothing says what a row of it is."""
+        if self.branches or not any(s.direction is Direction.HOST_TO_DEVICE for s in self.streams):
             return 0
         sizes = {stream.shape[stream.batch_axis] if stream.shape else 0 for stream in self.streams}
         return sizes.pop() if len(sizes) == 1 else 0

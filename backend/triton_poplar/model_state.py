@@ -146,10 +146,10 @@ class ModelState:
         self.models = popef.fused_models(metadata)
         inputs = model.user_anchors(popef.TensorType.INPUT)
         outputs = model.user_anchors(popef.TensorType.OUTPUT)
-        if not inputs or not outputs:
+        if not outputs:
             raise ModelConfigError(
-                f"{self.executable_files[0]} has {len(inputs)} input and {len(outputs)} output anchors for "
-                "its main program; a served model needs at least one of each"
+                f"{self.executable_files[0]} has no output anchors for its main program; a served model "
+                "needs at least one"
             )
         fixed = model.frozen_inputs()
         frozen = [anchor for anchor in metadata.anchors() if anchor.name() in fixed]
@@ -161,7 +161,8 @@ class ModelState:
         except popef.PopefError as error:
             raise ModelConfigError(f"model {self.name!r}: {error}") from error
         self.rows = rows.with_frozen(shapes.values()) if frozen else rows
-        self.batch_size = popef.batch_size(shapes.values(), [self.rows.axis(name) for name in shapes])
+        axes = [self.rows.axis(name) for name in shapes]
+        self.batch_size = popef.batch_size(shapes.values(), axes) if inputs else 0
         replicas, iterations = max(1, metadata.replicationFactor()), max(1, metadata.deviceIterations())
         self.total_batch_size = self.batch_size * replicas * iterations
         """Rows that one run has place for; 0 without a batch."""

@@ -109,6 +109,8 @@ class Request:
             extra = sorted(inputs.keys() - state.inputs.keys())
             what = f"lacks input {missing[0]!r}" if missing else f"has unknown input {extra[0]!r}"
             raise RequestError(f"the request {what}; model {state.name!r} takes {', '.join(state.inputs)}")
+        if not state.inputs:
+            self.batch_size = 1
         for name, tensor in state.inputs.items():
             array = _to_rows(inputs[name], tensor, state)
             if array.dtype != tensor.dtype or array.shape[1:] != tensor.shape or not array.ndim:

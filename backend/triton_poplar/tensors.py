@@ -141,7 +141,7 @@ def check_config_tensors(
         raise ModelConfigError(
             f"config.pbtxt lacks input {missing[0]!r}; the model needs {', '.join(tensors)}"
         )
-    if not entries:
+    if tensors and not entries:
         raise ModelConfigError(f"config.pbtxt lists no {kind}; the model's {kind}s are {', '.join(tensors)}")
 
 

@@ -7,8 +7,10 @@ import time
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from poprt import Compiler, Converter
-from sample_models import gather_model
+from sample_models import gather_model, make_model
+from triton_poplar.auto_complete import complete_config
 from triton_poplar.errors import RequestError
 from triton_poplar.instance_state import ModelInstanceState
 from triton_poplar.model_state import ModelState
@@ -324,3 +326,26 @@ def test_refused_values_are_told_of_once_with_the_instances_name(compile_popef, 
     assert lines[0].startswith("gather_0_0: model 'gather' could not compute the request: ")
     assert lines[-1].startswith("gather_0_0: ")
     assert instance.statistics.errors["run"] == 300
+
+
+@pytest.mark.parametrize("mode", ["synchronous", "asynchronous"])
+def test_a_model_without_inputs_answers_each_request_once(mode, compile_popef, tmp_path):
+    weights = {"w": np.float32([[1, 4], [9, 16]])}
+    outputs = {"y": (TensorProto.FLOAT, [2, 2])}
+    model = make_model([helper.make_node("Sqrt", ["w"], ["y"])], {}, outputs, weights)
+    compile_popef(model, batch=None, name="constant/1/executable.popef")
+    config = {"name": "constant"} | complete_config({"name": "constant"}, tmp_path / "constant" / "1")
+    assert (config["max_batch_size"], config["input"]) == (0, [])
+    state, answers = ModelState(config, tmp_path / "constant" / "1"), Answers()
+    state.validate()
+    instance = ModelInstanceState(state, "constant_0", answers.put if mode == "asynchronous" else None)
+    requests = [Request(state, {}, ()) for _ in range(5)]
+    if mode == "asynchronous":
+        instance.submit(requests)
+        requests = answers.wait(5)
+    else:
+        instance.execute(requests)
+    for each in requests:
+        np.testing.assert_array_equal(each.outputs()["y"], [[1, 2], [3, 4]])
+    assert instance.read_statistics().rows == 5
+    instance.close()

@@ -10,7 +10,7 @@ computes one that ONNX Runtime lacks, says the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -248,8 +248,14 @@ class _Lowering:
         """The main graph, whose inputs and outputs keep their types."""
         # Callers bring and get halves; inside all is float, under names of its own. The Cast of an output
         # loses nothing: what made it has rounded it to half already.
-        wide_inputs = {v.name: f"{v.name}/wide" for v in graph.input if v.name in self.halves}
-        wide_outputs = {v.name: f"{v.name}/wide" for v in graph.output if v.name in self.halves}
+        # An output that is an input or a weight as it is stays a half, too.
+        weights = {tensor.name for tensor in graph.initializer}
+        outputs = {value.name for value in graph.output}
+        given = {v.name: None for v in graph.input} | dict.fromkeys(sorted(weights & outputs))
+        wide_inputs = {name: f"{name}/wide" for name in given if name in self.halves}
+        wide_outputs = {
+            v.name: f"{v.name}/wide" for v in graph.output if v.name in self.halves - given.keys()
+        }
         renames = {**wide_inputs, **wide_outputs}
         self._rename(renames)
         rename(graph, renames)
@@ -260,11 +266,12 @@ class _Lowering:
             nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
         _replace_nodes(graph, nodes)
         if self.has_kernels:
-            self._settle_weights(graph)
+            self._settle_weights(graph, given.keys())
             graph.initializer.extend(numpy_helper.from_array(held, name) for name, held in self.held.items())
         else:
             for tensor in graph.initializer:
-                widen_tensor(tensor)
+                if tensor.name not in given:
+                    widen_tensor(tensor)
         put_bodies(graph, self.surroundings(version))
 
     def surroundings(self, version: int) -> Surroundings:
@@ -300,8 +307,9 @@ class _Lowering:
     def _lower_nodes(self, graph: onnx.GraphProto) -> list[onnx.NodeProto]:
         return [each for node in graph.node for each in self._lower_node(node)]
 
-    def _settle_weights(self, graph: onnx.GraphProto) -> None:
-        """Weights that only kernels and Gather take stay halves, 8-bit ones that only products take codes."""
+    def _settle_weights(self, graph: onnx.GraphProto, given: Collection[str]) -> None:
+        """Weights that only kernels and Gather take stay halves, as `given` ones do, 8-bit ones that only
+        products take codes."""
         stored = {t.name for t in graph.initializer if t.name in self.halves}
         for name, place, node in iter_reads(graph):
             if name in stored and not takes_narrow(node, place):
@@ -310,7 +318,7 @@ class _Lowering:
         for tensor in graph.initializer:
             if tensor.name in coded:
                 tensor.data_type = TensorProto.UINT8
-            elif tensor.name not in stored:
+            elif tensor.name not in stored and tensor.name not in given:
                 widen_tensor(tensor)
         nodes = []
         for node in graph.node:

@@ -42,7 +42,7 @@ def take_rows(
     """
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
     given = {stream.tensor: stream.shape for stream in inputs}
-    reason = f"its inputs do not share a batch dimension (axis {batch_axis})"
+    reason = f"its inputs do not share a batch dimension (axis {batch_axis})" if given else "it has no inputs"
     for batch, axes in _find_batches(given, batch_axis):
         try:
             if batch == 1:
