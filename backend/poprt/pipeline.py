@@ -38,6 +38,8 @@ CONVERSION = (
     "const_input_shape",
     "upgrade_legacy_opset",
     "convert_version",
+    "settle_layouts",
+    "settle_windows",
     # Folding: what is computed once, and what need not be computed.
     "half_to_float",
     "double_to_float",
@@ -126,6 +128,8 @@ PREPARATION = (
     "remove_initializer_from_input",
     "upgrade_legacy_opset",
     "keep_outputs",
+    "settle_layouts",
+    "settle_windows",
     "forget_declared_shapes",
     "widen_integers",
     "check_chip_operators",

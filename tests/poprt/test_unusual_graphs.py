@@ -93,3 +93,125 @@ def test_a_model_without_inputs_answers_each_request_once():
         place = np.zeros((2, 3), futures[0]["y"].dtype)
         runner.execute({}, {"y": place})
         np.testing.assert_allclose(place, np.sqrt(W), rtol=1e-3)
+
+
+def windowed(op_type, size, out, **attributes):
+    """A node over an axis of that size, with a filter where it has one."""
+    weights = {"w": numbers(2, 2, *attributes["kernel_shape"])} if op_type.startswith("Conv") else {}
+    node = helper.make_node(op_type, ["x", *weights], ["y"], **attributes)
+    return make_model([node], {"x": (F, [1, 2, size])}, {"y": (F, [1, 2, out])}, weights, opset=19)
+
+
+CEILED = {"kernel_shape": [3], "strides": [4], "pads": [1, 1], "ceil_mode": 1}
+WINDOWS = {
+    "a max pool that leaves its last window out": ("MaxPool", 6, 2, CEILED),
+    "an average that counts its padding": ("AveragePool", 6, 2, {**CEILED, "count_include_pad": 1}),
+    "an average that does not": ("AveragePool", 6, 2, CEILED),
+    "a norm": ("LpPool", 8, 4, {"kernel_shape": [1], "strides": [2], "ceil_mode": 1}),
+    "ceil_mode beside VALID": (
+        "MaxPool", 8, 4, {"kernel_shape": [1], "strides": [2], "ceil_mode": 1, "auto_pad": "VALID"}
+    ),
+    "ceil_mode beside SAME": (
+        "AveragePool", 6, 3, {"kernel_shape": [2], "strides": [2], "ceil_mode": 1, "auto_pad": "SAME_UPPER"}
+    ),
+    "a dilated pool": ("MaxPool", 6, 2, {**CEILED, "kernel_shape": [4], "dilations": [3], "pads": [3, 3]}),
+    "output_padding beside SAME_LOWER": (
+        "ConvTranspose", 4, 8,
+        {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_LOWER", "output_padding": [1]},
+    ),
+    "output_padding beside SAME_UPPER": (
+        "ConvTranspose", 4, 16,
+        {"kernel_shape": [4], "strides": [4], "auto_pad": "SAME_UPPER", "output_padding": [2]},
+    ),
+    "an output shape below the input's": ("ConvTranspose", 9, 6, {"kernel_shape": [2], "output_shape": [6]}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("case", WINDOWS)
+def test_windows_are_as_many_as_onnx_runtime_finds(case, precision):
+    op_type, size, out, attributes = WINDOWS[case]
+    assert_answers(windowed(op_type, size, out, **attributes), {"x": numbers(1, 2, size)}, precision)
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_dilated_windows_with_auto_pad_are_padded_as_the_standard_says(auto_pad):
+    """ONNX Runtime leaves the dilations of pools out of the padding, and refuses convolutions."""
+    size, dilation, stride = 7, 2, 2
+    x = numbers(1, 2, size)
+    attributes = {"kernel_shape": [2], "strides": [stride], "dilations": [dilation]}
+    model = windowed("MaxPool", size, 4, auto_pad=auto_pad, **attributes)
+    total = (4 - 1) * stride + dilation + 1 - size
+    before = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+    padded = np.pad(x, ((0, 0), (0, 0), (before, total - before)), constant_values=-np.inf)
+    expected = np.maximum(padded[:, :, 0:7:stride], padded[:, :, dilation : 7 + dilation : stride])
+    assert_answers(model, {"x": x}, "fp32", {"y": expected})
+    same = windowed("Conv", size, 4, auto_pad=auto_pad, **attributes)
+    explicit = windowed("Conv", size, 4, pads=[before, total - before], **attributes)
+    assert_answers(same, {"x": x}, "fp32", expect(explicit, {"x": x}))
+
+
+def test_a_window_smaller_than_its_stride_needs_no_padding():
+    """ONNX Runtime refuses it for a negative one."""
+    model = windowed("MaxPool", 9, 3, auto_pad="SAME_UPPER", kernel_shape=[2], strides=[3])
+    x = numbers(1, 2, 9)
+    expected = np.maximum(x[:, :, 0::3], x[:, :, 1::3])
+    assert_answers(model, {"x": x}, "fp32", {"y": expected})
+
+
+def test_windows_behind_windows_see_the_sizes_that_there_are():
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["a"], kernel_shape=[1], strides=[2], ceil_mode=1),
+        helper.make_node("AveragePool", ["a"], ["b"], **CEILED),
+        helper.make_node("Shape", ["b"], ["s"]),
+        helper.make_node("Reshape", ["b", "s"], ["y"]),
+    ]
+    model = make_model(nodes, {"x": (F, [1, 2, 12])}, {"y": (F, [1, 2, "n"])}, {}, opset=19)
+    assert_answers(model, {"x": numbers(1, 2, 12)}, "fp32")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("op_type", ["GRU", "LSTM", "RNN"])
+def test_recurrent_networks_with_rows_first(op_type, precision):
+    """The same network with steps first, which ONNX Runtime has a kernel for, between transposes in numpy."""
+    gates, rows, steps, size, hidden = {"GRU": 3, "LSTM": 4, "RNN": 1}[op_type], 3, 4, 5, 2
+    weights = {
+        "w": numbers(2, gates * hidden, size, seed=1),
+        "r": numbers(2, gates * hidden, hidden, seed=2),
+        "h": numbers(rows, 2, hidden, seed=3),
+    }
+    last = ["c"] if op_type == "LSTM" else []
+    names = ["y", "y_h", *(["y_c"] if last else [])]
+
+    def network(layout, x_shape, state_shape, y_shape, h):
+        node = helper.make_node(
+            op_type, ["x", "w", "r", "", "", "h"], names, hidden_size=hidden, direction="bidirectional",
+            layout=layout,
+        )  # fmt: skip
+        outputs = {"y": (F, y_shape)} | dict.fromkeys(names[1:], (F, state_shape))
+        return make_model([node], {"x": (F, x_shape)}, outputs, {**weights, "h": h})
+
+    x = numbers(rows, steps, size)
+    first = network(1, [rows, steps, size], [rows, 2, hidden], [rows, steps, 2, hidden], weights["h"])
+    second = network(
+        0, [steps, rows, size], [2, rows, hidden], [steps, 2, rows, hidden], weights["h"].transpose(1, 0, 2)
+    )
+    expected = expect(second, {"x": x.transpose(1, 0, 2)})
+    expected = {
+        name: value.transpose((2, 0, 1, 3) if name == "y" else (1, 0, 2)) for name, value in expected.items()
+    }
+    assert_answers(first, {"x": x}, precision, expected)
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_a_pad_of_an_old_opset_may_name_a_value_that_nothing_reads(mode):
+    node = helper.make_node("Pad", ["x"], ["y"], mode=mode, pads=[0, 1, 0, 2], value=1.5)
+    model = make_model([node], {"x": (F, [2, 4])}, {"y": (F, [2, 7])}, {}, opset=10)
+    assert_answers(model, {"x": numbers(2, 4)}, "fp16")
+
+
+def test_a_pad_may_name_its_axes():
+    node = helper.make_node("Pad", ["x", "pads", "", "axes"], ["y"], mode="reflect")
+    weights = {"pads": np.int64([1, 2]), "axes": np.int64([-1])}
+    model = make_model([node], {"x": (F, [2, 4])}, {"y": (F, [2, 7])}, weights, opset=18)
+    assert_answers(model, {"x": numbers(2, 4)}, "fp32")

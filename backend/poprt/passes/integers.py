@@ -43,6 +43,8 @@ are clipped."""
 _FIXED = frozenset(("OneHot", "Unique"))
 """Operators for which the standard allows 32 bits, and ONNX Runtime (1.23) has no kernel, or none for all
 types that go together."""
+_WIDE_PLACES = frozenset((("Pad", 3),))
+"""Inputs for which the standard allows 32 bits, and ONNX's shape inference (1.23) does not."""
 _LOOP_LIMIT = 0
 """The place of a Loop's trip count, and of the number of the turn in its body: both have 64 bits."""
 
@@ -166,7 +168,8 @@ class _Narrowing:
 
         def find(parameters: Sequence[Any], place: int) -> _Group:
             parameter = parameters[min(place, len(parameters) - 1)]
-            may_narrow = "tensor(int32)" in parameter.types and node.op_type not in _FIXED
+            is_fixed = node.op_type in _FIXED or (node.op_type, place) in _WIDE_PLACES
+            may_narrow = "tensor(int32)" in parameter.types and not is_fixed
             return groups.setdefault(parameter.type_str, _Group(may_narrow))
 
         for place in places:

@@ -10,7 +10,8 @@ from typing import Any
 
 import onnx
 from onnx import TensorProto, defs, helper
-from onnxgraph import change_without_weights, find_opset, iter_bodies, iter_nodes
+from onnxgraph import attribute, change_without_weights, find_opset, iter_bodies, iter_nodes
+from onnxgraph.edit import drop_attribute
 from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.weights import LARGE, is_outlined
 from simipu import CompileError
@@ -99,10 +100,19 @@ class ConvertVersion(Pass):
         if lowest < found:
             model = convert_down(model, lowest)
         if find_opset(model, 1) != self._version:
+            _drop_unread_values(model)
             weights = model.graph.initializer
             large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
             change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
         return model
+
+
+def _drop_unread_values(model: onnx.ModelProto) -> None:
+    """Drop the value of each Pad that pads with what is there: the converter would leave it where newer
+    opsets have no such attribute."""
+    for node in iter_nodes(model.graph):
+        if node.op_type == "Pad" and attribute(node, "mode", b"constant") != b"constant":
+            drop_attribute(node, "value")
 
 
 def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ from simipu.numerics.partials import HALF_BLOCK, QUARTER_BLOCK, Operands, add_pr
 from simipu.numerics.quarter import QUARTERS, QuarterFormat
 from simipu.numerics.rounding import round_to_half, round_to_quarter, rounding_constants
 from simipu.numerics.tables import Table, find_tables
-from simipu.numerics.weights import find_codes, iter_reads, widen_tensor
+from simipu.numerics.weights import find_codes, iter_reads, widen_tensor, widen_tensors
 from simipu.operators import Rounding, operator_of
 from simipu.operators.chip import KERNEL_DOMAIN
 from simipu.operators.entry import Surroundings
@@ -246,32 +247,26 @@ class _Lowering:
 
     def lower_graph(self, graph: onnx.GraphProto, version: int) -> None:
         """The main graph, whose inputs and outputs keep their types."""
-        # Callers bring and get halves; inside all is float, under names of its own. The Cast of an output
-        # loses nothing: what made it has rounded it to half already.
-        # An output that is an input or a weight as it is stays a half, too.
-        weights = {tensor.name for tensor in graph.initializer}
-        outputs = {value.name for value in graph.output}
-        given = {v.name: None for v in graph.input} | dict.fromkeys(sorted(weights & outputs))
+        # Callers bring and get halves, outputs that are inputs or weights too; inside all is float, under
+        # names of its own. The Cast of an output loses nothing: what made it has rounded it to half already.
+        outputs = [v.name for v in graph.output]
+        weights = [t.name for t in graph.initializer if t.name in outputs]
+        given = dict.fromkeys([v.name for v in graph.input] + weights)
         wide_inputs = {name: f"{name}/wide" for name in given if name in self.halves}
-        wide_outputs = {
-            v.name: f"{v.name}/wide" for v in graph.output if v.name in self.halves - given.keys()
-        }
-        renames = {**wide_inputs, **wide_outputs}
-        self._rename(renames)
+        wide_outputs = {name: f"{name}/wide" for name in outputs if name in self.halves - given.keys()}
+        self._rename(renames := wide_inputs | wide_outputs)
         rename(graph, renames)
         nodes = [make_cast(name, wide, TensorProto.FLOAT) for name, wide in wide_inputs.items()]
         nodes += self._lower_nodes(graph)
         nodes += [make_cast(wide, name, TensorProto.FLOAT16) for name, wide in wide_outputs.items()]
         if self.is_fused:
-            nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
+            nodes = fuse(nodes, set(outputs), self.dims)
         _replace_nodes(graph, nodes)
         if self.has_kernels:
             self._settle_weights(graph, given.keys())
             graph.initializer.extend(numpy_helper.from_array(held, name) for name, held in self.held.items())
         else:
-            for tensor in graph.initializer:
-                if tensor.name not in given:
-                    widen_tensor(tensor)
+            widen_tensors(graph, given)
         put_bodies(graph, self.surroundings(version))
 
     def surroundings(self, version: int) -> Surroundings:
@@ -282,10 +277,9 @@ class _Lowering:
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())
         self.types.update({new: self.types[old] for old, new in renames.items()})
-        self.shapes.update({new: self.shapes[old] for old, new in renames.items() if old in self.shapes})
-        self.dims.update({new: self.dims[old] for old, new in renames.items() if old in self.dims})
-        self.made.update({new: self.made[old] for old, new in renames.items() if old in self.made})
-        self.codes.update({new: self.codes[old] for old, new in renames.items() if old in self.codes})
+        known: tuple[dict[str, Any], ...] = (self.shapes, self.dims, self.made, self.codes)
+        for facts in known:
+            facts.update({new: facts[old] for old, new in renames.items() if old in facts})
         self.tables = {
             renames.get(name, name): replace(table, root=renames.get(table.root, table.root))
             for name, table in self.tables.items()
@@ -297,8 +291,7 @@ class _Lowering:
         for value in (*graph.input, *graph.output):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 value.type.tensor_type.elem_type = TensorProto.FLOAT
-        for tensor in graph.initializer:
-            widen_tensor(tensor)
+        widen_tensors(graph)
         nodes = self._lower_nodes(graph)
         if self.is_fused:
             nodes = fuse(nodes, {value.name for value in graph.output}, self.dims)
@@ -308,8 +301,7 @@ class _Lowering:
         return [each for node in graph.node for each in self._lower_node(node)]
 
     def _settle_weights(self, graph: onnx.GraphProto, given: Collection[str]) -> None:
-        """Weights that only kernels and Gather take stay halves, as `given` ones do, 8-bit ones that only
-        products take codes."""
+        """Weights that only kernels and Gather take, and `given` ones, stay halves; 8-bit ones codes."""
         stored = {t.name for t in graph.initializer if t.name in self.halves}
         for name, place, node in iter_reads(graph):
             if name in stored and not takes_narrow(node, place):

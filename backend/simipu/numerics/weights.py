@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -44,6 +44,13 @@ def find_codes(
         for name, node in wide.items()
         if node.input[0] not in lost
     }
+
+
+def widen_tensors(graph: onnx.GraphProto, given: Container[str] = ()) -> None:
+    """Make the initializers of a graph but those `given` ones floats, see `widen_tensor`."""
+    for tensor in graph.initializer:
+        if tensor.name not in given:
+            widen_tensor(tensor)
 
 
 def widen_tensor(tensor: onnx.TensorProto) -> None:

@@ -1,0 +1,210 @@
+"""Passes over nodes whose attributes ONNX's shape inference, ONNX Runtime and the specification read in
+different ways: they are written so that all three agree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnxgraph import attribute
+from onnxgraph.edit import drop_attribute, set_attribute
+
+from poprt.passes.base_pass import Stage, register
+from poprt.passes.node_rules import NodeRule, View
+
+_POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
+_SAME = ("SAME_UPPER", "SAME_LOWER")
+_SPATIAL = 2
+"""The first axis that a window moves along."""
+
+Pads = list[tuple[int, int]]
+"""What is put before and behind each spatial axis."""
+
+
+@register(
+    "settle_windows",
+    stage=Stage.INTERFACE,
+    default=True,
+    is_ours=True,
+    before=("constant_folding", "shape_inference"),
+)
+class SettleWindows(NodeRule):
+    """Write the padding of pools and convolutions down where ONNX Runtime and ONNX's shape inference find
+    another, or none.
+
+    Sizes with `auto_pad` SAME are ceil(input / stride), of a ConvTranspose input * stride, whatever the
+    dilations, the output padding, and windows smaller than their stride. With `ceil_mode` a window that would
+    start behind the input and the padding before it is left out.
+    """
+
+    op_types = _POOLS | {"Conv", "ConvTranspose"}
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Shapes behind a node whose size changes are inferred anew."""
+        self._is_stale = True
+        while self._is_stale:
+            self._is_stale = False
+            model = super().run(model)
+        return model
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The same node with explicit padding, if it needs it."""
+        shape = view.shape(node.input[0])
+        kernel = _find_kernel(node, view)
+        if self._is_stale or shape is None or kernel is None or len(shape) != _SPATIAL + len(kernel):
+            return None
+        window = _Window(node, shape[_SPATIAL:], kernel)
+        found = window.find_pads()
+        if found is None and not window.rounds_twice:
+            return None
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        drop_attribute(made, "ceil_mode")
+        if found is not None:
+            drop_attribute(made, "auto_pad")
+            drop_attribute(made, "output_shape")
+            set_attribute(made, "pads", [before for before, _ in found] + [behind for _, behind in found])
+        sizes = view.shape(node.output[0])
+        self._is_stale = sizes is None or list(sizes[_SPATIAL:]) != window.sizes(found)
+        return [made]
+
+
+class _Window:
+    """The attributes of a node, one for each spatial axis."""
+
+    def __init__(self, node: onnx.NodeProto, given: Sequence[int], kernel: Sequence[int]) -> None:
+        rank = len(kernel)
+        self._node, self._given = node, given
+        self._strides = list(attribute(node, "strides") or [1] * rank)
+        dilations = list(attribute(node, "dilations") or [1] * rank)
+        self._extents = [(size - 1) * step + 1 for size, step in zip(kernel, dilations, strict=True)]
+        auto = attribute(node, "auto_pad", b"NOTSET")
+        self._auto = auto.decode() if isinstance(auto, bytes) else auto
+        pads = list(attribute(node, "pads") or []) if self._auto == "NOTSET" else []
+        pads = pads or [0] * (2 * rank)
+        self._pads: Pads = list(zip(pads[:rank], pads[rank:], strict=True))
+        self._axes = list(zip(given, self._extents, self._strides, strict=True))
+        self._is_dilated = any(step > 1 for step in dilations)
+
+    def find_pads(self) -> Pads | None:
+        """Return the padding to write down, or None where all agree on what the node says."""
+        if self._node.op_type == "ConvTranspose":
+            return self._find_transposed()
+        if self._auto in _SAME:
+            return self._find_same() if self._is_dilated or self._skips() else None
+        return self._find_ceiled() if attribute(self._node, "ceil_mode", 0) else None
+
+    @property
+    def rounds_twice(self) -> bool:
+        """Whether `ceil_mode` stands beside a padding that leaves nothing to round."""
+        return self._auto in _SAME and bool(attribute(self._node, "ceil_mode", 0))
+
+    def sizes(self, pads: Pads | None) -> list[int]:
+        """Return the sizes of the result with that padding, or with `auto_pad` SAME."""
+        if pads is None:
+            return [-(-size // stride) for size, _, stride in self._axes]
+        if self._node.op_type == "ConvTranspose":
+            added = self._output_padding()
+            return [
+                stride * (size - 1) + more + extent - sum(pad)
+                for (size, extent, stride), more, pad in zip(self._axes, added, pads, strict=True)
+            ]
+        return [
+            (size + sum(pad) - extent) // stride + 1
+            for (size, extent, stride), pad in zip(self._axes, pads, strict=True)
+        ]
+
+    def _skips(self) -> bool:
+        """Whether ONNX Runtime refuses a pool, because a window smaller than its stride gives a negative
+        padding."""
+        is_refused = self._node.op_type == "MaxPool" or (
+            self._node.op_type == "AveragePool" and not attribute(self._node, "count_include_pad", 0)
+        )
+        return is_refused and any(extent < stride for _, extent, stride in self._axes)
+
+    def _find_same(self) -> Pads:
+        totals = [
+            max(0, (-(-size // stride) - 1) * stride + extent - size) for size, extent, stride in self._axes
+        ]
+        return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
+
+    def _find_ceiled(self) -> Pads | None:
+        """Padding with which no window is cut off or left out: the last one ends with it.
+
+          input      padding
+        |1 2 3 4 5 6|.        kernel 1, stride 2: ceil(6 / 2) = 3 steps, so 4 windows, of which the
+         ^   ^   ^   x        last would start at 6, behind the input
+        """
+        pads, is_changed = [], False
+        for (size, extent, stride), (before, behind) in zip(self._axes, self._pads, strict=True):
+            windows = steps = -(-(size + before + behind - extent) // stride) + 1
+            while windows > 1 and (windows - 1) * stride >= size + before:
+                windows -= 1
+            is_changed |= windows < steps
+            pads.append((before, max(0, (windows - 1) * stride + extent - size - before)))
+        return pads if is_changed else None
+
+    def _find_transposed(self) -> Pads | None:
+        wanted = list(attribute(self._node, "output_shape") or [])[-len(self._axes) :]
+        added = self._output_padding()
+        if not wanted and not (self._auto in _SAME and any(added)):
+            return None
+        wanted = wanted or [size * stride for size, _, stride in self._axes]
+        whole = self.sizes([(0, 0)] * len(self._axes))
+        totals = [size - want for size, want in zip(whole, wanted, strict=True)]
+        if min(totals) < 0:
+            return None
+        return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
+
+    def _output_padding(self) -> list[int]:
+        return list(attribute(self._node, "output_padding") or [0] * len(self._axes))
+
+    def _part(self, total: int, *, is_upper: bool) -> tuple[int, int]:
+        """Halve the padding of an axis; where it is odd, the larger half is behind with SAME_UPPER."""
+        half = total // 2
+        return (half, total - half) if is_upper else (total - half, half)
+
+
+def _find_kernel(node: onnx.NodeProto, view: View) -> Sequence[int] | None:
+    given: Sequence[int] | None = attribute(node, "kernel_shape")
+    if given is not None or node.op_type in _POOLS:
+        return given
+    shape = view.shape(node.input[1])
+    return None if shape is None else shape[_SPATIAL:]
+
+
+_ROWS_FIRST = (1, 0, 2)
+"""Between (steps, rows, size) and (rows, steps, size), and between (directions, rows, size) and
+(rows, directions, size)."""
+_OUTPUT = (2, 0, 1, 3)
+"""From (steps, directions, rows, size) to (rows, steps, directions, size)."""
+_STATES = range(5, 7)
+"""The inputs with the initial states: of (directions, rows, size), or rows first."""
+
+
+@register("settle_layouts", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+class SettleLayouts(NodeRule):
+    """Transpose around recurrent networks whose `layout` is 1, rows first: ONNX Runtime has kernels for steps
+    first only."""
+
+    op_types = frozenset(("GRU", "LSTM", "RNN"))
+    needs_shapes = False
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The node with steps first, between Transposes."""
+        if not attribute(node, "layout", 0):
+            return None
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        drop_attribute(made, "layout")
+        around = view.start(node, "steps_first")
+        for place in (0, *_STATES):
+            if node.input[place : place + 1] not in ([], [""]):
+                made.input[place] = around.add("Transpose", node.input[place], perm=_ROWS_FIRST)
+        around.nodes.append(made)
+        for place, name in enumerate(node.output):
+            if name:
+                made.output[place] = around.new_name()
+                perm = _ROWS_FIRST if place else _OUTPUT
+                around.add_as(name, "Transpose", made.output[place], perm=perm)
+        return around.nodes
