@@ -243,7 +243,9 @@ def test_a_run_is_sent_when_it_has_as_many_samples_as_it_may_have(row_sums):
 
 
 def test_a_refused_value_fails_its_own_request_only():
-    runner = runtime.Runner(Compiler.compile(table_model()), single_row())
+    config = single_row()
+    config.index_check = "error"
+    runner = runtime.Runner(Compiler.compile(table_model()), config)
     futures = []
     for index in (3, 77, 4):
         ids, places = np.array([index], np.int32), {"found": np.zeros(1, np.float32)}

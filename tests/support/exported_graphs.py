@@ -278,3 +278,69 @@ def deberta_like(batch: int = 2, tokens: int = 8, heads: int = 2, size: int = 8)
         "Reshape", net.add("Transpose", mixed, perm=[0, 2, 1, 3]), net.integers(batch, tokens, width)
     )
     return net.model({net.linear(joined, width, 2): [batch, tokens, 2]})
+
+
+def _deberta_softmax(net: Exporter, scores: str, pairs: str) -> str:
+    """XSoftmax by its symbolic function: each layer casts the mask anew, and to truths for each filling."""
+    left = net.add("Sub", net.constant(1, np.int64), net.add("Cast", pairs, to=I64))
+    hidden = net.add("Cast", left, to=TensorProto.UINT8)
+    lowest, zero = net.constant(float(np.finfo(np.float32).min)), net.constant(0.0)
+    filled = net.add("Where", net.add("Cast", hidden, to=TensorProto.BOOL), lowest, scores)
+    shares = net.add("Softmax", filled, axis=3)
+    return net.add("Where", net.add("Cast", hidden, to=TensorProto.BOOL), zero, shares)
+
+
+def _deberta_layer(net: Exporter, x: str, pairs: str, sizes: Sequence[int]) -> str:
+    batch, tokens, heads, size = sizes
+    width, flat = heads * size, net.integers(batch * heads, tokens, size)
+    query, key, value = (
+        net.add("Reshape", net.heads(net.linear(x, width, width), sizes), flat) for _ in range(3)
+    )
+    scores = net.add("MatMul", query, net.add("Transpose", key, perm=[0, 2, 1]))
+    scores = net.add("Div", scores, net.constant(size**0.5))
+    scores = net.add("Reshape", scores, net.integers(-1, heads, tokens, tokens))
+    shares = _deberta_softmax(net, scores, pairs)
+    shares = net.add("Reshape", shares, net.integers(batch * heads, tokens, tokens))
+    mixed = net.add("Reshape", net.add("MatMul", shares, value), net.integers(batch, heads, tokens, size))
+    joined = net.add("Transpose", mixed, perm=[0, 2, 1, 3])
+    joined = net.add("Reshape", joined, net.integers(batch, tokens, width))
+    x = net.layer_norm(net.add("Add", net.linear(joined, width, width), x), width)
+    inner = net.erf_gelu(net.linear(x, width, 2 * width))
+    return net.layer_norm(net.add("Add", net.linear(inner, 2 * width, width), x), width)
+
+
+def _deberta_convolution(net: Exporter, given: str, x: str, mask: str, shown: str, shape: list[int]) -> str:
+    """The convolution over tokens beside the first layer."""
+    width = shape[2]
+    found = net.add("Transpose", given, perm=[0, 2, 1])
+    found = net.add("Conv", found, net.weight(width, width, 3), net.weight(width), pads=[1, 1])
+    found = net.add("Transpose", found, perm=[0, 2, 1])
+    left = net.add("Cast", net.add("Sub", net.constant(1, np.int64), mask), to=TensorProto.BOOL)
+    hidden = net.add("Expand", net.unsqueeze(left, -1), net.integers(*shape))
+    hidden = net.add("Cast", hidden, to=TensorProto.BOOL)
+    found = net.erf_gelu(net.add("Where", hidden, net.constant(0.0), found))
+    return net.add("Mul", net.layer_norm(net.add("Add", x, found), width), shown)
+
+
+def deberta_v2_like(
+    batch: int = 2, tokens: int = 8, layers: int = 2, heads: int = 2, size: int = 8, *, conv: bool = True
+) -> onnx.ModelProto:
+    """DeBERTa-v2 without its relative positions, in the node sequence that transformers 4.25.1 exports: the
+    mask of pairs in bytes, which each layer's softmax takes apart anew, and the convolution. The result is
+    the first token's, without the convolution every token's."""
+    net, width = Exporter(12), heads * size
+    ids, mask = (net.input(name, [batch, tokens], I64) for name in ("input_ids", "attention_mask"))
+    x = net.layer_norm(net.add("Gather", net.weight(50, width), ids), width)
+    shown = net.add("Cast", net.unsqueeze(mask, 2), to=F)
+    given = x = net.add("Mul", x, shown)
+    wide = net.unsqueeze(net.unsqueeze(mask, 1), 2)
+    pairs = net.add("Mul", wide, net.unsqueeze(net.axes("Squeeze", wide, [-2]), -1))
+    pairs = net.add("Cast", pairs, to=TensorProto.UINT8)
+    for layer in range(layers):
+        x = _deberta_layer(net, x, pairs, [batch, tokens, heads, size])
+        if conv and not layer:
+            x = _deberta_convolution(net, given, x, mask, shown, [batch, tokens, width])
+    if not conv:
+        return net.model({net.linear(x, width, 2): [batch, tokens, 2]})
+    first = net.add("Gather", x, net.constant(0, np.int64), axis=1)
+    return net.model({net.linear(first, width, 2): [batch, 2]})

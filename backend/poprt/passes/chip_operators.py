@@ -128,7 +128,8 @@ class AutoInsertRemap(Pass):
     """Put a Remap, which lays a tensor out anew, before or behind operators.
 
     remap_mode: a text with commas, or a list, of before_ or after_ and an operator in lower case; blanks
-    around them are no part of them. Weights, and what is no float, are left as they are.
+    around them are no part of them. Before an operator its first input is laid out anew. Weights, and what is
+    no float, are left as they are.
     """
 
     def __init__(self, remap_mode: str | Collection[str] = ("after_matmul",)) -> None:
@@ -185,14 +186,17 @@ class _Placing(PatternPass):
             scope.rewrite(node, [*before, changed, *after], [node])
 
     def _put_before(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:
+        """Of the first input alone: published passes for DeBERTa, converted with before_add, look for an Add
+        that reads the residual, its second input, as it is."""
         made = scope.start(node, "remap")
-        for index, name in enumerate(node.input):
-            maker = scope.makers.get(name)
-            is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
-            if name and scope.type(name) in _FLOATS and scope.tensor(name) is None and not is_done:
-                laid_out = made.new_name()
-                add_remap(made.nodes, name, laid_out, scope.names, after_matmul=False)
-                node.input[index] = laid_out
+        floats = (place for place, name in enumerate(node.input) if name and scope.type(name) in _FLOATS)
+        index = next((place for place in floats if scope.tensor(node.input[place]) is None), None)
+        maker = scope.makers.get(node.input[index]) if index is not None else None
+        is_done = maker is not None and is_operator(maker, "Remap", domain=CHIP_DOMAIN)
+        if index is not None and not is_done:
+            laid_out = made.new_name()
+            add_remap(made.nodes, node.input[index], laid_out, scope.names, after_matmul=False)
+            node.input[index] = laid_out
         return made.nodes
 
     def _put_after(self, node: onnx.NodeProto, scope: Scope) -> list[onnx.NodeProto]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import attribute
+from onnxgraph import attribute, find_inputs
 from onnxgraph.edit import set_attribute
 
 from poprt.passes.base_pass import Stage, register
@@ -46,8 +46,8 @@ class _Pairs(ScopedPass):
 
 @register("fuse_consecutive_cast", stage=Stage.FOLDING, default=True)
 class FuseConsecutiveCast(_Pairs):
-    """Cast at once what is cast twice, where the type between holds every value of the first; back to the
-    first type, nothing is left."""
+    """Cast at once what is cast twice, where the type between holds every value of the first, or a value's
+    range shows that nothing is lost on the way; back to the first type, nothing is left."""
 
     op_types = frozenset({"Cast"})
 
@@ -58,7 +58,9 @@ class FuseConsecutiveCast(_Pairs):
             attribute(first, "to", 0),
             attribute(second, "to", 0),
         )
-        if len(first.attribute) > 1 or len(second.attribute) > 1 or not is_lossless(given, between, wanted):
+        if len(first.attribute) > 1 or len(second.attribute) > 1:
+            return
+        if not (is_lossless(given, between, wanted) or _fits(first.input[0], between, wanted, scope)):
             return
         if given == wanted and scope.bypass(second, first.input[0]):
             return
@@ -93,6 +95,94 @@ def is_lossless(given: int, between: int, wanted: int) -> bool:
         return False
     changes_kind = (start.kind == "f") != (middle.kind == "f")
     return not changes_kind or end.kind in "fb" or np.can_cast(start, end, "safe")
+
+
+def _fits(name: str, between: int, wanted: int, scope: Scope) -> bool:
+    """Whether a cast by way of an integer type `between` loses nothing of a tensor of integers whose range is
+    known: it holds them all or, on the way to a truth, gives none that is not 0 as 0."""
+    middle, end = _integer_bounds(between), _dtype(wanted)
+    if middle is None or end is None:
+        return False
+    if end.kind == "b" and _is_mask_of_pairs(name, scope):
+        return True
+    bounds = _find_range(name, scope)
+    if bounds is None:
+        return False
+    if end.kind == "b":
+        wraps_at = middle[1] - middle[0] + 1
+        return -wraps_at < bounds[0] and bounds[1] < wraps_at
+    return middle[0] <= bounds[0] and bounds[1] <= middle[1]
+
+
+def _is_mask_of_pairs(name: str, scope: Scope) -> bool:
+    """Whether a tensor is the product of an input of whole numbers and itself, laid out in another way, as
+    DeBERTa makes one mask of pairs of another of tokens.
+
+    Its values are taken to be less than 16, so that no product is a multiple of 256: published passes that
+    pack DeBERTa look for the Cast to a truth right behind the product.
+    """
+    product = scope.maker(name)
+    if product is None or product.op_type != "Mul" or product.domain:
+        return False
+    sources = {_find_source(each, scope) for each in product.input}
+    given = {value.name for value in find_inputs(scope.graph)}
+    return len(sources) == 1 and sources <= given and scope.type(name) in _WIDE_INTEGERS
+
+
+def _find_source(name: str, scope: Scope) -> str:
+    """What a tensor was before it was laid out in another way."""
+    maker = scope.maker(name)
+    while maker is not None and maker.op_type in _LAYING_OUT and not maker.domain:
+        name = maker.input[0]
+        maker = scope.maker(name)
+    return name
+
+
+def _integer_bounds(element: int) -> tuple[int, int] | None:
+    """The least and the greatest value of an integer type."""
+    dtype = _dtype(element)
+    if dtype is None or dtype.kind not in "iu":
+        return None
+    bits = 8 * dtype.itemsize
+    return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+def _find_range(name: str, scope: Scope) -> tuple[int, int] | None:
+    """The least and the greatest value that a tensor of whole numbers can have: of what is cast from a type
+    of at most 16 bits, and of the sum or difference of such a tensor and a small constant."""
+    maker = scope.maker(name)
+    if maker is None or scope.type(name) not in _WIDE_INTEGERS:
+        return None
+    if maker.op_type not in _ADDING:
+        return _find_cast_range(name, scope)
+    left, right = (_find_constant_range(each, scope) or _find_cast_range(each, scope) for each in maker.input)
+    if left is None or right is None:
+        return None
+    if maker.op_type == "Add":
+        return left[0] + right[0], left[1] + right[1]
+    return left[0] - right[1], left[1] - right[0]
+
+
+def _find_constant_range(name: str, scope: Scope) -> tuple[int, int] | None:
+    found = scope.numbers(name)
+    if not found or max(map(abs, found)) > _MAX_SHIFT:
+        return None
+    return min(found), max(found)
+
+
+def _find_cast_range(name: str, scope: Scope) -> tuple[int, int] | None:
+    maker = scope.maker(name)
+    if maker is None or maker.op_type != "Cast":
+        return None
+    source = scope.type(maker.input[0])
+    return _integer_bounds(source) if source in _NARROW_INTEGERS else None
+
+
+_WIDE_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+_LAYING_OUT = ("Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+_NARROW_INTEGERS = (TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT16, TensorProto.INT16)
+"""Types whose sums with small constants do not overflow 32 bits."""
+_MAX_SHIFT = 1 << 16
 
 
 @register("fuse_consecutive_reshape", stage=Stage.FOLDING, default=True)

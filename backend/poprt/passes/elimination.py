@@ -214,9 +214,11 @@ class EliminateDuplicateNodes(ScopedPass):
     needs_shapes = False
 
     def is_ours(self, node: onnx.NodeProto) -> bool:
-        """Not those with bodies, nor large constants, nor what users' operators may do besides."""
+        """Not those with bodies, nor large constants, nor what users' operators may do besides. Nor Casts:
+        published passes for DeBERTa remove those of each layer and expect that each layer has its own."""
         return node.domain in STANDARD_DOMAINS and not (
-            find_operator(node.op_type).is_random
+            node.op_type == "Cast"
+            or find_operator(node.op_type).is_random
             or node.op_type == "Dropout"
             or any(iter_bodies(node))
             or sum(each.ByteSize() for each in node.attribute) > _MOST_COMPARED_BYTES

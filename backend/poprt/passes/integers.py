@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnx
 from onnx import AttributeProto, TensorProto
 from onnxgraph import (
+    attribute,
     find_opset,
     fresh_name,
     infer_shapes,
@@ -115,6 +116,8 @@ class _Narrowing:
         self._read: dict[str, int] = {}
         self._twins: dict[str, str] = {}
         """The names of tensors in 64 bits, where there is such a one."""
+        self._as_bytes: set[str] = set()
+        """Those that are cast to bytes."""
         self._schemas: dict[str, onnx.defs.OpSchema | None] = {}
 
     def plan(self, graph: onnx.GraphProto) -> list[_NodePlan]:
@@ -142,6 +145,8 @@ class _Narrowing:
         outputs = [name for name in node.output if self._is_wide(name)]
         if not (places or outputs):
             return _NodePlan()
+        if node.op_type == "Cast" and attribute(node, "to") == TensorProto.UINT8:
+            self._as_bytes.add(node.input[0])
         schema = self._find_schema(node)
         if schema is None or any(iter_bodies(node)):
             wide = _LOOP_LIMIT if node.op_type == "Loop" else None
@@ -257,17 +262,29 @@ class _Narrowing:
         for place, demand in plan.demands.items():
             if demand == _WIDE:
                 node.input[place] = self._twins.get(node.input[place], node.input[place])
-        after: list[onnx.NodeProto] = []
+        before, after = list[onnx.NodeProto](), list[onnx.NodeProto]()
         for place, name in enumerate(node.output):
             if not self._is_wide(name):
                 continue
+            if name not in plan.kept and node.op_type == "Mul" and name in self._as_bytes:
+                before = self._cast_operands(node)
             if name in plan.kept:
                 node.output[place], casts = self._keep(name)
                 after += casts
             else:
                 self._retype(node)
                 after += self._widen(name)
-        return [node, *after]
+        return [*before, node, *after]
+
+    def _cast_operands(self, node: onnx.NodeProto) -> list[onnx.NodeProto]:
+        """Casts to 32 bits in front of a product that is cast to bytes, which the real tool leaves there: the
+        published passes that pack DeBERTa find its mask by them. They change no value."""
+        casts = []
+        for place, name in enumerate(node.input):
+            node.input[place] = fresh_name(f"{name}/int32", self._taken)
+            self._taken.add(node.input[place])
+            casts.append(make_cast(name, node.input[place], _I32))
+        return casts
 
     def _retype(self, node: onnx.NodeProto) -> None:
         """Have a node whose attributes say the type of its result say the narrow one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 from onnx import TensorProto
-from onnxgraph import GraphError, find_makers, iter_graphs, sort_nodes
+from onnxgraph import GraphError, find_makers, iter_graphs, iter_reads, replace_nodes, sort_nodes
 from onnxgraph.edit import forget_values
 from simipu import CompileError
 
@@ -26,10 +26,34 @@ def topological_sort(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 def clean_info(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model, changed in place, that says of its inner tensors what can be inferred now, and nothing that
-    was said before."""
+    was said before.
+
+    Nodes whose results nobody reads go where they read something that nothing makes: a script has taken away
+    what they hung on.
+    """
+    _drop_loose_ends(model.graph)
     for graph in iter_graphs(model.graph):
         forget_values(graph)
     return infer_shapes(model)
+
+
+def _drop_loose_ends(graph: onnx.GraphProto) -> None:
+    known = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    loose: set[int] = set()
+    for place, node in enumerate(graph.node):
+        if known.issuperset(iter_reads(node)):
+            known.update(node.output)
+        else:
+            loose.add(place)
+    used = {value.name for value in graph.output}
+    kept: list[onnx.NodeProto] = []
+    for place in reversed(range(len(graph.node))):
+        node = graph.node[place]
+        if place not in loose or used.intersection(node.output):
+            kept.append(node)
+            used.update(iter_reads(node))
+    if len(kept) < len(graph.node):
+        replace_nodes(graph, reversed(kept))
 
 
 def get_dtype(graph: onnx.GraphProto, name: str) -> int | None:
