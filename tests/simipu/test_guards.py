@@ -216,6 +216,9 @@ def test_a_constant_that_a_node_makes_is_one():
     assert lower(model, None) is model
 
 
+ENDLESS_REGIONS = np.float32([[-1e10, -(2.0**63), 2.0**31, 0], [1e10, -(2.0**63), 0, 2]])
+
+
 def test_a_region_that_is_cut_off_beyond_the_image_is_otherwise_as_it_was():
     attributes = {"output_height": 2, "output_width": 2, "spatial_scale": 0.5}
     node = helper.make_node("RoiAlign", ["x", "r", "b"], ["y"], **attributes)
@@ -235,6 +238,10 @@ def test_a_region_that_is_cut_off_beyond_the_image_is_otherwise_as_it_was():
 @pytest.mark.server
 def test_no_values_of_an_input_end_the_process(tmp_path):
     cases = {each.name: each.make() for each in EXTREMES}
+    (regions,) = (
+        runs for name, (_, runs) in cases.items() if name.startswith("RoiAlign") and "input 1" in name
+    )
+    regions.append({**regions[0], "i1": ENDLESS_REGIONS})
     found = compute_in_child(cases, tmp_path)
     loaded = [name for name, answers in found.items() if len(answers) == len(cases[name][1])]
     # The rest has no kernel, or is refused as it is loaded.

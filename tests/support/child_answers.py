@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,9 @@ Case = tuple[onnx.ModelProto, Sequence[Mapping[str, Array]]]
 """A model in float, and what it is fed in each run."""
 Answer = list[Array] | str
 """The outputs of a run, or its error."""
-LIMIT_SECONDS, MEMORY_BYTES = 60.0, 1 << 30
+LIMIT_SECONDS = 60.0
+MEMORY_BYTES, ADDRESS_BYTES = 1 << 30, 8 << 30
+"""What the graph, and the child, may take."""
 
 
 def compute_in_child(cases: Mapping[str, Case], folder: Path) -> dict[str, list[Answer]]:
@@ -56,6 +59,7 @@ def _answer(run: Callable[[], Any]) -> Any:
 
 def main(source: Path, result: Path) -> None:
     """Compute all cases; the last line printed is of the run that ended the process."""
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_BYTES, ADDRESS_BYTES))
     found = {}
     for name, ((model, weights, outputs), runs) in pickle.loads(source.read_bytes()).items():
         lowered, options = Lowered(model, weights), GraphOptions(num_threads=1, memory_bytes=MEMORY_BYTES)

@@ -111,6 +111,7 @@ def _whole(*values: int) -> Array:
 
 _CUBE, _IMAGE = _floats(2, 3, 4), _floats(1, 1, 2, 2)
 _KEYS = [_floats(2, 2, 3, 4)] * 3
+_POOLED = {"output_height": 2, "output_width": 2}
 _REGIONS = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], np.float32)
 
 
@@ -160,7 +161,7 @@ EXTREMES = [
     Extreme("RotaryEmbedding", [_floats(2, 2, 3, 4), _floats(5, 2), _floats(5, 2), "?"], [2, 3], opset=23),
     Extreme("Attention", [*_KEYS, None, None, None, "?"], [2], opset=24),
     Extreme("RoiAlign", [_floats(2, 1, 4, 4), _REGIONS, "?"], [2]),
-    Extreme("RoiAlign", [_floats(2, 1, 4, 4), "?", _whole(0, 1)], [2, 4], np.float32),
+    Extreme("RoiAlign", [_floats(2, 1, 4, 4), "?", _whole(0, 1)], [2, 4], np.float32, attributes=_POOLED),
     Extreme(
         "MaxRoiPool", [_floats(2, 1, 4, 4), "?"], [2, 5], np.float32, attributes={"pooled_shape": [2, 2]}
     ),
