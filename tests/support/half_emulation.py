@@ -20,7 +20,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-HALF_MAX = np.float32(65504)
+HALF_MAX, FLOAT_MAX = np.float32(65504), np.finfo(np.float32).max
+GROWING = ("Cosh", "Exp", "Pow", "ReduceProd", "Sinh")
+"""Operators whose infinity is an overflow of float."""
 QUARTERS: dict[int, Any] = {
     TensorProto.FLOAT8E4M3FNUZ: ml_dtypes.float8_e4m3fnuz,
     TensorProto.FLOAT8E5M2FNUZ: ml_dtypes.float8_e5m2fnuz,
@@ -45,13 +47,14 @@ Array = npt.NDArray[Any]
 
 
 def to_half(values: Array, nan_on_overflow: bool = False) -> Array:
-    """Halves of floats: nearest even; the largest half, or NaN, where that is too small."""
+    """Halves of floats: nearest even; the largest half, or NaN, where that is too small. Infinities stay."""
     values = np.asarray(values, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         if nan_on_overflow:
             halves = values.astype(np.float16)
             return np.where(np.isinf(halves) & np.isfinite(values), np.float16(np.nan), halves)
-        return np.clip(values, -HALF_MAX, HALF_MAX).astype(np.float16)
+        bounded = np.clip(values, -HALF_MAX, HALF_MAX)
+        return np.where(np.isinf(values), values, bounded).astype(np.float16)
 
 
 def multiply(left: Array, right: Array, block: int, nan_on_overflow: bool = False) -> Array:
@@ -337,4 +340,5 @@ def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto
     graph = helper.make_graph([single], "one", infos, outputs)
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
     with np.errstate(all="ignore"):
-        return list(ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True))))
+        found = ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True)))
+    return [np.clip(value, -FLOAT_MAX, FLOAT_MAX) if node.op_type in GROWING else value for value in found]

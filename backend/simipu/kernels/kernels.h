@@ -49,7 +49,7 @@ enum kind {
 enum rounding {
     KEPT,    /* no rounding: the result is a half already, or stays a float */
     ROUNDED, /* to half, to nearest even; too large: see `nan_on_overflow` */
-    GROWING, /* the same, but an infinity is an overflow whatever it was before (with nan_on_overflow) */
+    GROWING, /* the same, but an infinity is an overflow whatever it was before */
     PLAIN    /* to half, where nothing is too large: infinities stay */
 };
 
@@ -70,8 +70,8 @@ struct program {
 /* a value is NaN, a finite one is rounded that is too large for half, or an infinity comes of finite ones (of
    a GROWING step: of any).
 
-   Without nan_on_overflow too large values, infinities included, become the largest half with their sign.
-   With it they become NaN, while infinities of a ROUNDED step stay. */
+   Too large values become the largest half with their sign, with nan_on_overflow NaN. Infinities of a ROUNDED
+   step stay; of a GROWING step they are too large. */
 
 /* An operand of a step, by where its element for an element of the result lies. */
 struct values {

@@ -82,7 +82,8 @@ INLINE V apply(enum kind kind, V x, V y, float unit, int nan_on_overflow) {
 INLINE V round_value(V x, enum rounding rounding, int nan_on_overflow) {
     if (rounding == KEPT) return x;
     if (rounding == PLAIN) return v_half(x);
-    return nan_on_overflow ? v_half_or_nan(x, rounding == GROWING) : v_half_bounded(x);
+    int growing = rounding == GROWING;
+    return nan_on_overflow ? v_half_or_nan(x, growing) : v_half_bounded(x, growing);
 }
 
 INLINE void apply_to_run(enum kind kind, enum rounding rounding, int nan_on_overflow,

@@ -46,7 +46,7 @@ enum rule { FLOATS, HALVES, BOUNDED, NO_OVERFLOW };
 INLINE V round_total(V x, enum rule rule) {
     switch (rule) {
     case HALVES: return v_half(x);
-    case BOUNDED: return v_half_bounded(x);
+    case BOUNDED: return v_half_bounded(x, 0);
     case NO_OVERFLOW: return v_half_or_nan(x, 0);
     default: return x;
     }

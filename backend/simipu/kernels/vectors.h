@@ -261,8 +261,11 @@ INLINE V v_decode(const uint8_t *from, int is_f152) {
                    : v_mul(v_code_bits(from, 20), v_all(0x1p119f));
 }
 
-/* To half, too large values (infinities included) to the largest; NaN stays. */
-INLINE V v_half_bounded(V x) { return v_half(v_max(v_all(-HALF_MOST), v_min(v_all(HALF_MOST), x))); }
+/* To half, too large values to the largest; NaN stays, and infinities unless `growing`. */
+INLINE V v_half_bounded(V x, int growing) {
+    V half = v_half(v_max(v_all(-HALF_MOST), v_min(v_all(HALF_MOST), x)));
+    return growing ? half : v_if_equal(v_abs(x), v_all(__builtin_inff()), x, half);
+}
 
 /* To half, too large values to NaN; infinities stay unless `growing`. */
 INLINE V v_half_or_nan(V x, int growing) {

@@ -35,17 +35,19 @@ def round_to_half(
 ) -> str:
     """Round to half, to nearest even, and widen again.
 
-    What is too large becomes the largest half, infinities included, or NaN with `nan_on_overflow`: then an
-    infinity stays one, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`:
-    no result can be too large.
+    What is too large becomes the largest half, or NaN with `nan_on_overflow`. An infinity stays one, as on
+    the chip, unless the operator is `growing`, whose infinity is an overflow of float. `bounded`: no result
+    can be too large.
     """
-    if not (bounded or nan_on_overflow):
-        source = chain.add("Clip", source, *HALF_BOUNDS)
-    half = chain.add("Cast", source, to=TensorProto.FLOAT16)
-    checked = nan_on_overflow and not bounded
-    if not checked:
+    clips = not (bounded or nan_on_overflow)
+    clipped = chain.add("Clip", source, *HALF_BOUNDS) if clips else source
+    half = chain.add("Cast", clipped, to=TensorProto.FLOAT16)
+    if bounded or (clips and growing):
         return chain.add_as(result or chain.new_name(), "Cast", half, to=TensorProto.FLOAT)
     wide = chain.add("Cast", half, to=TensorProto.FLOAT)
+    if clips:
+        infinite = chain.add("IsInf", source)
+        return chain.add_as(result or chain.new_name(), "Where", infinite, source, wide)
     lost = chain.add("IsInf", wide)
     if not growing:
         lost = chain.add("Xor", lost, chain.add("IsInf", source))

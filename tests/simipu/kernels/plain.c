@@ -27,7 +27,7 @@ static double round_to_bits(double size, int mantissa_bits, int least) {
 
 static float round_to_half(float value, enum rounding rounding, int nan_on_overflow) {
     if (rounding == KEPT || isnan(value)) return value;
-    if (isinf(value) && (rounding == PLAIN || nan_on_overflow)) return rounding == GROWING ? NAN : value;
+    if (isinf(value) && rounding != GROWING) return value;
     double size = isinf(value) ? INFINITY : round_to_bits(fabs((double)value), 10, -14);
     if (size > HALF_MAX) size = rounding == PLAIN ? INFINITY : nan_on_overflow ? NAN : HALF_MAX;
     return (float)copysign(size, value);
