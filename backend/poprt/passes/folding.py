@@ -143,10 +143,30 @@ def _check_size(name: str, size_bytes: int) -> None:
 def _take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         inline(tensor)
+    whole = _hide_defined(model)
     made = take_apart(model)
+    for node in iter_nodes(made.graph):
+        if node.name in whole:
+            hidden = whole[node.name]
+            hidden.input[:], hidden.output[:] = list(node.input), list(node.output)
+            node.CopyFrom(hidden)
     forget_values(made.graph)
     keep_opsets(made, {node.domain for node in iter_nodes(made.graph)} | {""})
     return made
+
+
+def _hide_defined(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
+    """Put Identities in the place of operators that stay whole though they have a definition; the nodes that
+    they were, by the names of the Identities."""
+    whole: dict[str, onnx.NodeProto] = {}
+    for node in iter_nodes(model.graph):
+        if node.domain in STANDARD_DOMAINS and find_operator(node.op_type).is_defined:
+            hidden = onnx.NodeProto()
+            hidden.CopyFrom(node)
+            node.op_type, node.name = "Identity", f"poprt/whole/{len(whole)}"
+            del node.attribute[:]
+            whole[node.name] = hidden
+    return whole
 
 
 def _declare_outputs(model: onnx.ModelProto) -> None:

@@ -1,7 +1,6 @@
 """Functions whose kernels in ONNX Runtime are not exact enough for half: other nodes for them, in float.
 
-Of all 65,536 halves no result is more than one unit in the last place from the nearest half, and few are not
-the nearest.
+No result of any of the 65,536 halves is more than 0.501 units in the last place from the exact one.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ Function = Callable[[Chain, onnx.NodeProto], str]
 _HALF_BITS, _DOUBLE_BITS = 11, 53
 _LEAST, _LEAST_NORMAL, _FAR = 2.0**-24, 2.0**-14, 2.0**17
 """The least half, the least normal one, and a number beyond all."""
+_SATURATED = 100.0
+"""Where the gate of Mish is 1, and the square of e^x no infinity."""
 _TAIL_DEGREE, _TAIL_END, _BEYOND_TAIL = 9, 6.0, 64.0
 """Of the polynomial of `_fit_tail`, and up to where: there the tail is less than the least half. And where it
 is 0 in float."""
@@ -30,6 +31,16 @@ def function_of(node: onnx.NodeProto) -> Function | None:
     if node.op_type == "Gelu" and attribute(node, "approximate", b"none") != b"none":
         return None
     return None if node.domain else _FUNCTIONS.get(node.op_type)
+
+
+def compute_float(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """The nodes that compute one whose result is no half: others for a Celu, which the standard has in float
+    only, between casts from and to half."""
+    if node.op_type != "Celu" or node.domain:
+        return [node]
+    chain = Chain(f"{node.output[0]}/function")
+    chain.add_as(node.output[0], "Identity", _celu(chain, node))
+    return chain.nodes
 
 
 def _sigmoid(chain: Chain, node: onnx.NodeProto) -> str:
@@ -52,6 +63,33 @@ def _leaky_relu(chain: Chain, node: onnx.NodeProto) -> str:
     product = chain.add("Mul", chain.add("Cast", x, to=TensorProto.DOUBLE), _double(chain, alpha))
     below = chain.add("Less", x, chain.constant(0.0))
     return chain.add("Where", below, _find_nearest(chain, product), x)
+
+
+def _mish(chain: Chain, node: onnx.NodeProto) -> str:
+    """x tanh(log(1 + e^x)), as x n / (n + 2) of n = e^x (e^x + 2): nothing is lost where little is left."""
+    x = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
+    two = _double(chain, 2)
+    grown = chain.add("Exp", chain.add("Min", x, _double(chain, _SATURATED)))
+    grown = chain.add("Mul", grown, chain.add("Add", grown, two))
+    gate = chain.add("Div", grown, chain.add("Add", grown, two))
+    return _find_nearest(chain, chain.add("Mul", x, gate))
+
+
+def _swish(chain: Chain, node: onnx.NodeProto) -> str:
+    """x / (1 + e^(-alpha x)), with a gate of 0 for -inf as well."""
+    x = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE)
+    power = chain.add("Exp", chain.add("Mul", x, _double(chain, -attribute(node, "alpha", 1.0))))
+    one = _double(chain, 1)
+    gate = chain.add("Div", one, chain.add("Add", one, power))
+    return _find_nearest(chain, chain.add("Mul", x, gate))
+
+
+def _hard_swish(chain: Chain, node: onnx.NodeProto) -> str:
+    """x min(max(x + 3, 0), 6) / 6."""
+    x, six = chain.add("Cast", node.input[0], to=TensorProto.DOUBLE), _double(chain, 6)
+    gate = chain.add("Max", chain.add("Add", x, _double(chain, 3)), _double(chain, 0))
+    gate = chain.add("Div", chain.add("Min", gate, six), six)
+    return _find_nearest(chain, chain.add("Mul", x, gate))
 
 
 def _double(chain: Chain, value: float) -> str:
@@ -138,4 +176,7 @@ _FUNCTIONS: Mapping[str, Function] = {
     "Celu": _celu,
     "Selu": _selu,
     "Gelu": _gelu,
+    "HardSwish": _hard_swish,
+    "Mish": _mish,
+    "Swish": _swish,
 }

@@ -36,7 +36,7 @@ from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
 from simipu.numerics.bodies import find_body, find_constants, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
-from simipu.numerics.functions import function_of
+from simipu.numerics.functions import compute_float, function_of
 from simipu.numerics.fusing import Dims, fuse
 from simipu.numerics.kernels import (
     BINARY,
@@ -82,10 +82,9 @@ def lower(
 
     `inferred` is what `infer_shapes` says of the model, where that is known already.
 
-    Graph inputs and outputs keep their names and types. IPUs and stages that nodes say go. A model without
-    such tensors, operators and places comes back as it is. Narrow initializers without data (constants and
-    device variables) become fp32 ones, but for those that `kernels` take as halves or, of 8 bits, as bytes:
-    whoever feeds them looks at their types. Raises LoadError for a model older than opset 11.
+    Graph inputs and outputs keep their names and types; places go. A model with nothing to replace comes back
+    as it is. Narrow initializers without data (constants and device variables) become fp32 ones, but for
+    those that `kernels` take as halves or bytes. Raises LoadError for a model older than opset 11.
     """
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
     version = find_opset(model, OLDEST_OPSET)
@@ -103,7 +102,7 @@ def lower(
             "debug.floatPointOpException: expected the kernels, which look at every result, found none; "
             "install the project where there is a C compiler, or compile without the engine option"
         )
-    # The placed graph stays: it is what is costed, what files hold, and what the emulation is compared with.
+    # The placed graph stays: it is what is costed, and what files hold.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
     if is_placed:
@@ -236,8 +235,7 @@ class _Lowering:
     def _operands_of(self, node: onnx.NodeProto) -> Operands:
         """Of a product; its block is 0 where sums stay float."""
         left, right, result = (self.shapes.get(name, ()) for name in (*node.input[:2], node.output[0]))
-        # The AMP units have no float partials for 8-bit operands, whatever partials_type says (poplibs,
-        # ConvVertexType.cpp).
+        # Operands of 8 bits have no float partials, whatever partials_type says (ConvVertexType.cpp).
         in_quarters = self.from_quarters.issuperset(node.input[:2])
         block = QUARTER_BLOCK if in_quarters else HALF_BLOCK
         operands = Operands(left, right, result, block, lambda body, sum_: self._round(body, sum_))
@@ -326,7 +324,7 @@ class _Lowering:
                 widen_tensor(each.t)
             if each.name == "dtype" and each.i == TensorProto.FLOAT16:
                 each.i = TensorProto.FLOAT
-        # Bodies round inside: an If's or a Loop's own results are rounded by whatever made them there.
+        # Results of an If or a Loop are rounded by whatever makes them inside.
         for subgraph in iter_bodies(node):
             self._lower_subgraph(subgraph)
         if node.op_type == "Cast":
@@ -334,7 +332,7 @@ class _Lowering:
         results = [name for name in node.output if name in self.halves]
         rounding = operator_of(node).rounding_of(node)
         if not results or self.numerics is None:
-            return [node]
+            return compute_float(node) if self.numerics else [node]
         if self.kernels is KernelUse.FUSED and (made := self._chain(node, rounding)):
             return made
         if rounding is Rounding.EXACT:

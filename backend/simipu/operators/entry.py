@@ -92,6 +92,8 @@ class Operator:
     taken_apart: bool = False
     """Whether ONNX Runtime has no kernel and puts the standard's definition in its place, before anything
     else here is asked: the entry's other fields are of no use."""
+    is_defined: bool = False
+    """Whether ONNX Runtime has no kernel, and computes the standard's definition instead."""
     condition: str = ""
     """What has to be so for it to be computed, in words."""
     body: Body | None = None

@@ -120,6 +120,7 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     **_elementwise("HardSigmoid Sigmoid", _SIGMOID, BOUNDED),
     **_elementwise("Softsign", _SWISH, BOUNDED),
     **_elementwise("Softplus", _SWISH),
+    **_family("HardSwish Mish Swish", rows=rows.elementwise, cost=_SWISH, is_defined=True),
     **_elementwise("Gelu", Elementwise(InnerLoop(8, 4), InnerLoop(21, 2))),
     **_elementwise("Cos Sin", _TRIGONOMETRIC, BOUNDED),
     **_elementwise("Acos Asin Atan", _INVERSE_SINE, BOUNDED),
@@ -311,7 +312,6 @@ _BODIES: Mapping[str, Operator] = {
 
 _TAKEN_APART: Mapping[str, Operator] = {
     **_family("CastLike", rows=rows.elementwise, cost=ew.cast, taken_apart=True),
-    **_family("HardSwish Mish Swish", rows=rows.elementwise, cost=_SWISH, taken_apart=True),
     **_leading("GroupNormalization", reducing.norm, taken_apart=True),
     **_family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
     **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
