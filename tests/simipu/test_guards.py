@@ -62,7 +62,7 @@ def transposed_product(operands, weight, *, given, opset=17, between=()):
 
 
 @pytest.mark.parametrize("given", [True, False])
-@pytest.mark.parametrize("opset", [12, 13])
+@pytest.mark.parametrize("opset", [8, 12, 13])
 @pytest.mark.parametrize("between", [(), ("Relu",)])
 @pytest.mark.parametrize(("operands", "weight"), PRODUCTS.values(), ids=PRODUCTS)
 def test_a_product_with_a_vector_is_not_transposed_wrongly(operands, weight, between, opset, given):

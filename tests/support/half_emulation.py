@@ -340,5 +340,5 @@ def _reference(node: onnx.NodeProto, inputs: list[Array], model: onnx.ModelProto
     graph = helper.make_graph([single], "one", infos, outputs)
     alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=8)
     with np.errstate(all="ignore"):
-        found = ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True)))
-    return [np.clip(value, -FLOAT_MAX, FLOAT_MAX) if node.op_type in GROWING else value for value in found]
+        found = list(ReferenceEvaluator(alone).run(None, dict(zip(names, wide, strict=True))))
+    return [np.clip(value, -FLOAT_MAX, FLOAT_MAX) for value in found] if node.op_type in GROWING else found

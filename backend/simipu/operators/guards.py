@@ -50,10 +50,10 @@ def _multiply_as_matrices(chain: Chain, node: onnx.NodeProto, around: Surroundin
     left, right = node.input
     if around.ranks[left] == _VECTOR:
         row = _move_axis(chain, "Unsqueeze", left, 0, around.opset)
-        result, axis = chain.add("MatMul", row, right), -2
+        result, axis = chain.add("MatMul", row, right), around.ranks[right] - 2
     else:
         column = _move_axis(chain, "Unsqueeze", right, 1, around.opset)
-        result, axis = chain.add("MatMul", left, column), -1
+        result, axis = chain.add("MatMul", left, column), around.ranks[left] - 1
     _move_axis(chain, "Squeeze", result, axis, around.opset, node.output[0])
 
 
