@@ -8,8 +8,11 @@ import pytest
 from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter
+from poprt.pipeline import estimate
 from sample_models import make_model
+from simipu import CompileError
 from simipu.numerics import KernelUse, Numerics, lower
+from simipu.target import find_target
 
 F = TensorProto.FLOAT
 PRECISIONS = ("fp32", "fp16")
@@ -215,3 +218,150 @@ def test_a_pad_may_name_its_axes():
     weights = {"pads": np.int64([1, 2]), "axes": np.int64([-1])}
     model = make_model([node], {"x": (F, [2, 4])}, {"y": (F, [2, 7])}, weights, opset=18)
     assert_answers(model, {"x": numbers(2, 4)}, "fp32")
+
+
+def empty(node, out, weights=(), shape=(2, 4), axis=1):
+    """A node on a tensor `z`: no elements along an axis of the input."""
+    ends = {"start": np.int64([1]), "end": np.int64([1]), "axes": np.int64([axis])}
+    nodes = [helper.make_node("Slice", ["x", *ends], ["z"]), node]
+    return make_model(nodes, {"x": (F, shape)}, {"y": (F, out)}, {**ends, **dict(weights)})
+
+
+EMPTY = {
+    "the sums of a product": empty(
+        helper.make_node("MatMul", ["z", "w"], ["y"]), [2, 3], {"w": np.zeros((0, 3), np.float32)}
+    ),
+    "the rows of a product": empty(
+        helper.make_node("Gemm", ["z", "w"], ["y"]), [0, 3], {"w": numbers(4, 3)}, axis=0
+    ),
+    "the rows of a convolution": empty(
+        helper.make_node("Conv", ["z", "w"], ["y"]), [0, 2, 2], {"w": numbers(2, 4, 1)}, (2, 4, 2), axis=0
+    ),
+    "what is summed up": empty(
+        helper.make_node("ReduceSum", ["z", "a"], ["y"], keepdims=0), [2], {"a": np.int64([1])}
+    ),
+    "a part of a Concat": empty(helper.make_node("Concat", ["z", "x"], ["y"], axis=1), [2, 4]),
+    "what is padded": empty(
+        helper.make_node("Pad", ["z", "pads"], ["y"]), [2, 2], {"pads": np.int64([0, 1, 0, 1])}
+    ),
+    "softmax": empty(helper.make_node("Softmax", ["z"], ["y"]), [2, 0]),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("what", EMPTY)
+def test_tensors_inside_a_graph_may_have_no_elements(what, precision):
+    shape = [dim.dim_value for dim in EMPTY[what].graph.input[0].type.tensor_type.shape.dim]
+    assert_answers(EMPTY[what], {"x": numbers(*shape)}, precision)
+
+
+def test_an_input_may_have_no_elements_where_it_is_said():
+    nodes = [helper.make_node("Concat", ["x", "w"], ["y"], axis=0)]
+    model = make_model(nodes, {"x": (F, [0, 3])}, {"y": (F, [2, 3])}, {"w": W})
+    with pytest.raises(CompileError, match="dimension 0 must be fixed at compile time"):
+        Converter().convert(model)
+    with pytest.raises(CompileError, match="batch_size must be at least 1, found 0"):
+        Converter(batch_size=0).convert(model)
+    found = answer(model, {"x": numbers(0, 3)}, input_shape={"x": [0, 3]})
+    np.testing.assert_array_equal(found["y"], W)
+
+
+@pytest.mark.parametrize("attention", ["query", "key"])
+def test_the_cost_of_products_of_nothing_is_known(attention):
+    rows, keys = (0, 4) if attention == "query" else (4, 0)
+    node = helper.make_node("Attention", ["q", "k", "v"], ["y"])
+    sizes = {"q": [1, 2, rows, 8], "k": [1, 2, keys, 8], "v": [1, 2, keys, 8]}
+    model = make_model(
+        [node], {name: (F, size) for name, size in sizes.items()}, {"y": (F, sizes["q"])}, {}, opset=23
+    )
+    assert estimate(model, find_target("ipu2", 1)).cycles >= 0
+
+
+CASTS = {
+    "int64": (TensorProto.INT64, TensorProto.DOUBLE, "64 bits"),
+    "double": (TensorProto.DOUBLE, TensorProto.INT64, "64 bits"),
+    "half": (TensorProto.FLOAT16, TensorProto.INT16, "in half"),
+}
+
+
+def bit_cast(source, to, weight=None):
+    node = helper.make_node("BitCast", ["x" if weight is None else "w"], ["z"], to=to)
+    last = helper.make_node("Cast", ["z"], ["y"], to=F)
+    weights = {} if weight is None else {"w": weight}
+    return make_model([node, last], {"x": (source, [2])}, {"y": (F, [2])}, weights, opset=26)
+
+
+@pytest.mark.parametrize("case", CASTS)
+def test_bits_that_the_conversion_would_change_are_refused(case):
+    source, to, reason = CASTS[case]
+    with pytest.raises(CompileError, match=f"reads the bits of .*{reason}"):
+        Converter(precision="fp16").convert(bit_cast(source, to))
+
+
+def test_bits_of_floats_and_of_constants_are_those_that_were_given():
+    x = np.float32([1.0, -2.5])
+    assert_answers(
+        bit_cast(F, TensorProto.INT32), {"x": x}, "fp32", {"y": x.view(np.int32).astype(np.float32)}
+    )
+    wide = np.int64([0x3FF0000000000000, 0x4000000000000000])
+    model = bit_cast(F, TensorProto.DOUBLE, wide)
+    assert_answers(model, {"x": x}, "fp32", {"y": np.float32([1, 2])})
+
+
+def test_bits_of_floats_are_read_before_they_are_rounded_to_half():
+    node = helper.make_node("BitCast", ["x"], ["y"], to=TensorProto.INT32)
+    model = make_model([node], {"x": (F, [2])}, {"y": (TensorProto.INT32, [2])}, {}, opset=26)
+    x = np.float32([1.0, -2.5])
+    np.testing.assert_array_equal(answer(model, {"x": x}, "fp16")["y"], x.view(np.int32))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_normalisation_with_axes_by_default(precision):
+    node = helper.make_node("MeanVarianceNormalization", ["x"], ["y"])
+    spec = (F, [2, 3, 4, 5])
+    x = numbers(*spec[1])
+    expected = (x - x.mean((0, 2, 3), keepdims=True)) / x.std((0, 2, 3), keepdims=True)
+    assert_answers(make_model([node], {"x": spec}, {"y": spec}, {}), {"x": x}, precision, {"y": expected})
+
+
+def test_a_short_fourier_transform_is_one_sided_by_default():
+    node = helper.make_node("STFT", ["x", "step", "", "length"], ["y"])
+    weights = {"step": np.int64(4), "length": np.int64(8)}
+    model = make_model([node], {"x": (F, [1, 16, 1])}, {"y": (F, [1, 3, 5, 2])}, weights)
+    x = numbers(1, 16, 1)
+    frames = np.fft.rfft(np.stack([x[0, i : i + 8, 0] for i in (0, 4, 8)]))
+    expected = np.stack([frames.real, frames.imag], -1)[None].astype(np.float32)
+    assert_answers(model, {"x": x}, "fp32", {"y": expected})
+
+
+def scan(opset):
+    """Running sums, of a body that says nothing of its results."""
+    nodes = [
+        helper.make_node("Add", ["state", "part"], ["sum"]),
+        helper.make_node("Identity", ["sum"], ["each"]),
+    ]
+    values = [onnx.ValueInfoProto(name=name) for name in ("state", "part", "sum", "each")]
+    body = helper.make_graph(nodes, "body", values[:2], values[2:])
+    node = helper.make_node("Scan", ["w", "x"], ["last", "y"], num_scan_inputs=1, body=body)
+    outputs = {"last": (F, [3]), "y": (F, [4, 3])}
+    return make_model([node], {"x": (F, [4, 3])}, outputs, {"w": np.float32([1, 2, 3])}, opset=opset)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_bodies_need_not_say_the_types_of_what_they_make(precision):
+    assert_answers(scan(17), {"x": numbers(4, 3)}, precision)
+
+
+def test_a_scan_with_an_axis_for_the_batch_is_refused_in_half():
+    with pytest.raises(CompileError, match="a Scan of opset 8 has an axis for the batch"):
+        Converter(precision="fp16").convert(scan(8))
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_eight_bit_floats_at_a_border_are_refused_by_name(side):
+    kinds = (TensorProto.FLOAT8E4M3FNUZ, F)
+    source, to = kinds if side == "input" else kinds[::-1]
+    node = helper.make_node("Cast", ["x"], ["y"], to=to)
+    model = make_model([node], {"x": (source, [2])}, {"y": (to, [2])}, {}, opset=19)
+    with pytest.raises(CompileError, match=f"{side} '[xy]' has type FLOAT8E4M3FNUZ.*put a Cast"):
+        Compiler.compile(model)

@@ -113,7 +113,7 @@ def _find_open_shapes(model: onnx.ModelProto, given: Sequence[Any]) -> dict[str,
         value.name: list(np.shape(array))
         for value, array in zip(model.graph.input, given, strict=False)
         if value.type.HasField("tensor_type")
-        and any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+        and any(not dim.dim_value for dim in value.type.tensor_type.shape.dim)
     }
 
 

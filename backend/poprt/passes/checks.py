@@ -227,10 +227,22 @@ class CheckStatic(ImmutablePass):
         known = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
         for value in graph.input:
             _check_type(f"input {value.name!r}", value.type)
+            _check_border("input", value)
         for node in graph.node:
             for name in filter(None, node.output):
                 _check_result(graph, node, name, known.get(name))
+        for value in graph.output:
+            _check_border("output", value)
         return model
+
+
+def _check_border(side: str, value: onnx.ValueInfoProto) -> None:
+    kind = value.type.tensor_type.elem_type
+    if kind in QUARTERS:
+        raise CompileError(
+            f"{side} {value.name!r} has type {TensorProto.DataType.Name(kind)}, which is for tensors inside "
+            "of a model only; expected FLOAT or FLOAT16: put a Cast behind the input, or before the output"
+        )
 
 
 def _find_fault(model: onnx.ModelProto) -> str | None:

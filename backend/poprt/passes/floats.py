@@ -370,6 +370,7 @@ class _Conversion:
             or _EXPORTED.get(node.op_type) in self.skip_op_types
             or node.name in self.skip_op_names
             or any(name in self.overflowing for name in node.output)
+            or node.op_type == "BitCast"  # of floats: halves have other bits
             or not self._has_half(node)
         )
 

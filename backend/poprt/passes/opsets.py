@@ -31,6 +31,9 @@ _ONNX_ERRORS = (
     onnx.version_converter.ConvertError,
     RuntimeError,
 )
+_SCAN_HAS_NO_BATCH = 9
+"""The opset from which a Scan's inputs have no axis for the batch; the converter of onnx drops it from the
+model's own inputs."""
 _MOST_NESTED = 8
 """Functions of the standard that call others; known are 3."""
 _KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
@@ -116,6 +119,13 @@ def _drop_unread_values(model: onnx.ModelProto) -> None:
 
 
 def _convert_by_onnx(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+    if find_opset(model, 1) < _SCAN_HAS_NO_BATCH <= version:
+        old = next((node for node in iter_nodes(model.graph) if node.op_type == "Scan"), None)
+        if old is not None:
+            raise CompileError(
+                f"node {describe(old)}: a Scan of opset 8 has an axis for the batch, which those of opset "
+                f"{version} lack; export the model with opset {_SCAN_HAS_NO_BATCH} or later"
+            )
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = model.ir_version, {"": find_opset(model, 1)}
     try:

@@ -3,13 +3,18 @@ different ways: they are written so that all three agree."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
-from onnxgraph import attribute
+from onnx import TensorProto, helper, numpy_helper
+from onnxgraph import attribute, infer_shapes, iter_graphs
 from onnxgraph.edit import drop_attribute, set_attribute
+from simipu import CompileError
 
-from poprt.passes.base_pass import Stage, register
+from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.checks import describe
 from poprt.passes.node_rules import NodeRule, View
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
@@ -208,3 +213,98 @@ class SettleLayouts(NodeRule):
                 perm = _ROWS_FIRST if place else _OUTPUT
                 around.add_as(name, "Transpose", made.output[place], perm=perm)
         return around.nodes
+
+
+_DEFAULTS: dict[str, tuple[str, Any]] = {
+    "MeanVarianceNormalization": ("axes", [0, 2, 3]),
+    "STFT": ("onesided", 1),
+}
+"""Attributes whose default ONNX's shape inference (1.23) fails on, or takes for another."""
+
+
+@register("settle_defaults", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+class SettleDefaults(NodeRule):
+    """Write down attributes that a node leaves out and whose default ONNX's shape inference gets wrong: the
+    axes of a MeanVarianceNormalization, and that an STFT is one-sided."""
+
+    op_types = frozenset(_DEFAULTS)
+    needs_shapes = False
+
+    def replace(self, node: onnx.NodeProto, _view: View) -> list[onnx.NodeProto] | None:
+        """The same node with the attribute."""
+        name, default = _DEFAULTS[node.op_type]
+        if attribute(node, name) is not None:
+            return None
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        set_attribute(made, name, default)
+        return [made]
+
+
+_DIGITS = re.compile(r"\d+")
+
+
+@register(
+    "settle_bits",
+    stage=Stage.INTERFACE,
+    default=True,
+    is_ours=True,
+    takes={"precision": "precision"},
+    before=("half_to_float", "double_to_float", "constant_folding"),
+)
+class SettleBits(NodeRule):
+    """Compute BitCasts of constants while their types are those that were given, and refuse those whose bits
+    the conversion would change: of 64 bits, and of halves where a model becomes one in half."""
+
+    op_types = frozenset(("BitCast",))
+
+    def __init__(self, precision: str = "fp32") -> None:
+        super().__init__()
+        self._precision = precision
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """A constant. Raises CompileError for a node that reads bits which the chip does not have."""
+        source, to = view.type(node.input[0]), attribute(node, "to")
+        kinds = [TensorProto.DataType.Name(kind) for kind in (source, to)]
+        value = view.value(node.input[0])
+        if value is not None and value.ndim:
+            cast = value.view(helper.tensor_dtype_to_np_dtype(to))
+            made = numpy_helper.from_array(cast, node.output[0])
+            return [helper.make_node("Constant", [], node.output, node.name, value=made)]
+        if any(_DIGITS.findall(kind)[-1:] == ["64"] or kind == "DOUBLE" for kind in kinds):
+            fault = "the chip has no types of 64 bits"
+        elif self._precision != "fp32" and "FLOAT16" in kinds:
+            fault = "a model in half computes them from floats again"
+        else:
+            return None
+        raise CompileError(
+            f"node {describe(node)}: it reads the bits of {kinds[0]} as those of {kinds[1]}, which would be "
+            f"others: {fault}; export the model without BitCast there"
+        )
+
+
+@register("settle_bodies", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+class SettleBodies(Pass):
+    """Write the types of inputs and outputs down that bodies of Loop, Scan and If leave out: what changes a
+    type looks for it there."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Types that cannot be inferred stay open."""
+        untyped = [list(filter(_lacks_type, _borders(graph))) for graph in iter_graphs(model.graph)]
+        if not any(untyped[1:]):
+            return model
+        for open_values, known in zip(untyped, iter_graphs(infer_shapes(model).graph), strict=True):
+            types = {value.name: value.type.tensor_type.elem_type for value in _borders(known)}
+            for value in open_values:
+                if types.get(value.name):
+                    value.type.tensor_type.elem_type = types[value.name]
+        return model
+
+
+def _borders(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    return [*graph.input, *graph.output]
+
+
+def _lacks_type(value: onnx.ValueInfoProto) -> bool:
+    kind = value.type.WhichOneof("value")
+    return kind is None or (kind == "tensor_type" and not value.type.tensor_type.elem_type)

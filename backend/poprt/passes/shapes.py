@@ -108,7 +108,8 @@ class FixInputs(Pass):
 class ConstInputShape(Pass):
     """Give each input of a model the shape asked for and forget every other shape.
 
-    `const_input_shape` may fix variable dimensions only; names that the model lacks are warned of.
+    `const_input_shape` may fix variable dimensions only, among them those that the model says are 0; names
+    that the model lacks are warned of.
     `batch_size` fixes the dimension `batch_axis` (default 0) of every input where it is still variable. If
     one has a 1 there and `widens`, all get, or keep, a batch of 1, and widen_batch makes it what is asked
     for.
@@ -128,6 +129,8 @@ class ConstInputShape(Pass):
     def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
         """Raises CompileError for a contradiction, or a dimension that stays variable."""
         inputs = _inputs_by_name(model.graph)
+        if self._batch_size is not None and self._batch_size < 1:
+            raise CompileError(f"batch_size must be at least 1, found {self._batch_size}")
         for name in sorted(set(self._input_shape) - set(inputs)):
             # Published scripts give shapes of inputs that their models have not.
             self.logger.warning(
@@ -327,7 +330,8 @@ def _settle(value: onnx.ValueInfoProto, axis: int, asked: int | None) -> int:
             f"input {value.name!r} has shape {describe_shape(value)}: dimension {axis} must be fixed at "
             f"compile time; use --input_shape {value.name}=... or --batch_size"
         )
-    if size < 1:
+    is_empty = size == 0 and dim.HasField("dim_value") and dim.dim_value == 0
+    if size < 1 and not is_empty:
         raise CompileError(f"input {value.name!r}: dimension {axis} must be at least 1, found {size}")
     return size
 

@@ -23,7 +23,7 @@ from simipu.operators.formulas.calibration import Calibration
 from simipu.operators.formulas.code import NO_CODE, Code
 from simipu.operators.formulas.elementwise import is_quarter_cast
 from simipu.operators.formulas.layout import Layout, follow, linear
-from simipu.operators.formulas.moving import control
+from simipu.operators.formulas.moving import control, move
 from simipu.operators.formulas.plan import PlanOptions
 from simipu.operators.formulas.work import VIEW, Context, Work
 from simipu.target import Target
@@ -243,7 +243,16 @@ def operator_work(context: Context) -> Work:
     known = context.constants.issuperset(filter(None, context.node.input)) and not operator.is_random
     # A copy between IPUs is the placement's: the compiler does not undo it.
     folded = known and not is_quarter_cast(context) and context.node.op_type != IPU_COPY
-    return Work(VIEW) if cost is None or not context.outputs or folded else cost(context)
+    if cost is None or not context.outputs or folded:
+        return Work(VIEW)
+    return move(context) if _is_empty(context) else cost(context)
+
+
+def _is_empty(context: Context) -> bool:
+    """Whether there is nothing to compute with: what is there of the result is a value to be filled in."""
+    settings = operator_of(context.node).shaped_by
+    read = [value for place, value in enumerate(context.inputs) if place not in settings]
+    return not context.result.size or any(value is not None and not value.size for value in read)
 
 
 def code_of_all(operators: Iterable[OperatorCost], *, outlined: bool) -> Code:

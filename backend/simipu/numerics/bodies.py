@@ -3,9 +3,13 @@ it computes wrongly."""
 
 from __future__ import annotations
 
-import onnx
-from onnxgraph import Chain, attribute, iter_bodies, iter_graphs, replace_nodes
+from collections.abc import Mapping
 
+import onnx
+from onnx import helper
+from onnxgraph import Chain, attribute, iter_bodies, iter_graphs, iter_nodes, replace_nodes
+
+from simipu.numerics.fusing import Dims
 from simipu.operators import operator_of
 from simipu.operators.entry import Body, Surroundings
 
@@ -21,6 +25,17 @@ def find_constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     return {
         name: tensor for name, tensor in found.items() if tensor.data_location != onnx.TensorProto.EXTERNAL
     }
+
+
+def declare_scans(graph: onnx.GraphProto, dims: Mapping[str, Dims]) -> None:
+    """Write down, in place, the shapes of what the bodies of Scans make: ONNX Runtime asks for them, and
+    finds none behind a kernel."""
+    for node in iter_nodes(graph):
+        for body in iter_bodies(node) if node.op_type == "Scan" else ():
+            for value in body.output:
+                if value.name in dims and not value.type.tensor_type.HasField("shape"):
+                    kind = value.type.tensor_type.elem_type
+                    value.CopyFrom(helper.make_tensor_value_info(value.name, kind, dims[value.name]))
 
 
 def put_bodies(graph: onnx.GraphProto, around: Surroundings) -> None:

@@ -34,7 +34,7 @@ from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
-from simipu.numerics.bodies import find_body, find_constants, put_bodies
+from simipu.numerics.bodies import declare_scans, find_body, find_constants, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.functions import compute_float, function_of
 from simipu.numerics.fusing import Dims, fuse
@@ -105,8 +105,8 @@ def lower(
     # The placed graph stays: it is what is costed, and what files hold.
     lowered = onnx.ModelProto()
     lowered.CopyFrom(model)
-    if is_placed:
-        strip_places(lowered.graph)
+    strip_places(lowered.graph)
+    declare_scans(lowered.graph, lowering.dims)
     lowering.find_tables(lowered)
     lowering.lower_graph(lowered.graph, version)
     if any(node.domain == KERNEL_DOMAIN for node in iter_nodes(lowered.graph)):

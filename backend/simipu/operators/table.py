@@ -249,7 +249,7 @@ _MOVING: Mapping[str, Operator] = {
     **_family("Pad", rows=places.pad, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Trilu", rows=places.trilu, cost=moves.move, rounding=EXACT),
     **_leading("DepthToSpace SpaceToDepth", moves.move, rounding=EXACT),
-    **_family("Resize", rows=places.resize, cost=composite.resized, shaped_by=(2, 3)),
+    **_family("Resize", rows=places.resize, cost=composite.resized, shaped_by=(1, 2, 3)),
     **_family("Upsample", rows=places.upsample, cost=composite.resized, shaped_by=(1,), last_opset=9),
     **_family("OneHot", rows=places.one_hot, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
     **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move, rounding=EXACT),
