@@ -261,3 +261,30 @@ def test_large_weights_do_not_travel(monkeypatch):
     )
     convert(model, 18)
     assert seen[0] < 10_000
+
+
+@pytest.mark.parametrize("version", [11, 13, 18])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(
+    ("op_type", "opset", "scales"),
+    [
+        ("Upsample", 7, [1, 1, 1.5, 3]),
+        ("Upsample", 9, [1, 1, 2, 1.5]),
+        ("Resize", 10, [1, 1, 1.5, 2]),
+        ("Resize", 10, [1, 1, 0.6, 0.5]),
+        ("Resize", 10, [1, 1, 0.6, 1.5]),
+        ("Resize", 10, [1, 1, 1, 1]),
+    ],
+)
+def test_resizes_of_old_still_begin_at_the_first_element(op_type, opset, scales, mode, version):
+    """The converter of onnx has newer ones scale from the middles of elements."""
+    given = {"scales": [float(each) for each in scales]} if opset < 9 else {}
+    node = helper.make_node(op_type, ["x"] if given else ["x", "s"], ["y"], mode=mode, **given)
+    x = np.random.default_rng(0).integers(0, 99, (1, 1, 6, 5)).astype(np.float32)
+    size = [int(np.floor(length * scale)) for length, scale in zip(x.shape, scales, strict=True)]
+    weights = {} if given else {"s": np.array(scales, np.float32)}
+    model = make_model([node], {"x": (F, x.shape)}, {"y": (F, size)}, weights, opset)
+    converted = convert(model, version)
+    onnx.checker.check_model(converted, full_check=True)
+    (expected,), (found,) = (run(each, {"x": x}) for each in (model, converted))
+    np.testing.assert_array_equal(found, expected)

@@ -22,11 +22,14 @@ from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
 from poprt.passes.node_rules import NodeRule, View
 from poprt.passes.opset_rules import NoOlderFormError, Older
+from poprt.passes.small_values import find_value
 
 OLDEST_KEPT = 7
 """Models of older opsets are written in this one."""
 _BROADCAST = frozenset("Add And Div Equal Greater Less Mul Or Pow Sub Xor".split())
 _OF_OLD = ("axis", "broadcast", "consumed_inputs", "is_test", "output_sequence")
+_MIDDLES_CAME = 11
+"""The opset from which Resize scales from the middles of elements by default."""
 _CHANNELS = 2
 """The rank up to which channels are the last axis."""
 
@@ -140,6 +143,46 @@ class _AlignedOperands(NodeRule):
         aligned = chain.unsqueeze_as(chain.new_name(), node.input[1], range(own, own + missing))
         made = older.without(_OF_OLD, [node.input[0], aligned])
         return [*chain.nodes, made]
+
+
+class KeepResizes(NodeRule):
+    """Resizes that the converter of onnx has made of an Upsample, or a Resize of opset 10.
+
+    Those scale from the first element on. Without an attribute that says so, newer ones scale from the
+    middles of elements. The nearest element was the one before, and the one behind where an axis shrinks.
+    """
+
+    name = "convert_version"
+    op_types = frozenset(("Resize",))
+    needs_shapes = False
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """Where some axes grow and others shrink, two nodes."""
+        older = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME)
+        if older.get("coordinate_transformation_mode") is not None:
+            return None
+        if older.get("mode", "nearest") != "nearest":
+            return [older.without([], coordinate_transformation_mode="asymmetric")]
+        scales = find_value(view, node.input[2])
+        if scales is None:
+            raise CompileError(
+                f"node {describe(node)}: the nearest element in opset {_MIDDLES_CAME} depends on its scales, "
+                f"and {node.input[2]!r} is computed; keep the model's opset, or export it with a newer one"
+            )
+        modes = [mode for mode, is_so in (("floor", scales > 1), ("ceil", scales < 1)) if is_so.any()]
+        if len(modes) < len(("floor", "ceil")):
+            given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": (*modes, "floor")[0]}
+            return [older.without([], **given)]
+        chain = older.start()
+        made = node.input[0]
+        for mode, chosen in (("floor", np.maximum(scales, 1)), ("ceil", np.minimum(scales, 1))):
+            inputs = [made, node.input[1], chain.constant(chosen)]
+            given = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": mode}
+            made = chain.new_name() if mode == "floor" else node.output[0]
+            chain.nodes.append(older.without([], inputs, **given))
+            chain.nodes[-1].output[0] = made
+        chain.nodes[0].name = f"{chain.prefix}/Resize"
+        return chain.nodes
 
 
 def _rule(*op_types: str) -> Callable[[Rule], Rule]:

@@ -20,7 +20,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 from poprt.passes import opset_spellings as _opset_spellings  # noqa: F401 - its rules register themselves
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
-from poprt.passes.legacy_opsets import UpgradeLegacyOpset
+from poprt.passes.legacy_opsets import KeepResizes, UpgradeLegacyOpset
 from poprt.passes.node_rules import NodeRule, View
 from poprt.passes.opset_rules import RULES, NoOlderFormError, Older
 from poprt.passes.standard_functions import expand
@@ -107,6 +107,8 @@ class ConvertVersion(Pass):
             weights = model.graph.initializer
             large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
             change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
+            if found < OLDEST_OPSET <= self._version:
+                model = KeepResizes().run(model)
         return model
 
 
