@@ -20,7 +20,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 
 from poprt.options import ConverterOptions
 from poprt.passes import Pass, PassManager, Stage, find_pass, get_pass
-from poprt.passes.floats import is_half
+from poprt.passes.floats import has_halves, is_half
 
 CONVERSION = (
     # Admission: is it a model that may be looked at.
@@ -282,7 +282,8 @@ def _settle(options: ConverterOptions, model: onnx.ModelProto) -> ConverterOptio
     stays_half = options.precision == "fp32" and is_half(model)
     precision = "fp16" if stays_half or options.quantize else options.precision
     version = options.convert_version
-    if version is None and precision != "fp32" and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
+    narrow = precision != "fp32" or has_halves(model)
+    if version is None and narrow and find_opset(model, OLDEST_OPSET) < OLDEST_OPSET:
         version = OLDEST_OPSET
     origin = model if options.check else None
     return replace(options, precision=precision, convert_version=version, origin_model=origin, quantize=False)

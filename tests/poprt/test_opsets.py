@@ -263,6 +263,12 @@ def test_large_weights_do_not_travel(monkeypatch):
     assert seen[0] < 10_000
 
 
+def test_a_model_in_float_with_halves_in_it_is_brought_to_opset_11():
+    nodes = [helper.make_node("Cast", ["x"], ["h"], to=F16), helper.make_node("Cast", ["h"], ["y"], to=F)]
+    model = make_model(nodes, {"x": (F, [2])}, {"y": (F, [2])}, {}, 7)
+    assert find_opset(Converter().convert(model)) == OLD
+
+
 @pytest.mark.parametrize("version", [11, 13, 18])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize(

@@ -99,6 +99,11 @@ def is_half(model: onnx.ModelProto) -> bool:
     return TensorProto.FLOAT16 in types and TensorProto.FLOAT not in types
 
 
+def has_halves(model: onnx.ModelProto) -> bool:
+    """Whether any tensor of a model is known to be in half."""
+    return any(TensorProto.FLOAT16 in _types(graph) for graph in iter_graphs(model.graph))
+
+
 @register("double_to_float", stage=Stage.FOLDING, default=True, before=("constant_folding",))
 class DoubleToFloat(Pass):
     """Turn the doubles of a model, which the chip has none of, into floats: weights, and for the model to
