@@ -1,5 +1,5 @@
-"""The computed graph of a program, ready in this process: in ONNX Runtime, or the onnx reference where that
-has no kernel. `numerics` makes it of the placed one, which the executable holds.
+"""The computed graph of a program, ready in this process, in ONNX Runtime; where that lacks a kernel, see
+`reference`. `numerics` makes it of the placed one, which the executable holds.
 
 Weights are handed over as arrays that are mapped from their file, and stay there. Of streams only the names
 are looked at; no rows or cycles here.
@@ -20,7 +20,6 @@ import onnx
 import onnxruntime
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 from onnxgraph import (
     GraphError,
     GraphTooLargeError,
@@ -241,35 +240,6 @@ class OrtGraph:
             raise RunCancelledError(CANCELLED)
 
 
-class ReferenceGraph:
-    """A graph in the onnx reference implementation: slow, and nothing ends its run but the end of its
-    process."""
-
-    def __init__(self, lowered: Lowered) -> None:
-        try:
-            self._evaluator = ReferenceEvaluator(_inline(lowered))
-        except MemoryError:
-            raise
-        except Exception as error:  # as of its operators
-            raise LoadError(f"the onnx reference: {type(error).__name__}: {error}") from error
-
-    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-        """Compute operator by operator in numpy."""
-        try:
-            results = self._evaluator.run(list(names), dict(feeds))
-        except MemoryError:
-            raise
-        except Exception as error:  # its operators raise what numpy raises
-            raise RunError(f"the onnx reference: {type(error).__name__}: {error}") from error
-        return list(results)
-
-    def cancel(self) -> None:
-        """Nothing to do: who runs it ends its process."""
-
-    def close(self) -> None:
-        """Nothing to give up."""
-
-
 def _lacked_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
@@ -430,7 +400,7 @@ def _iter_names(graph: onnx.GraphProto) -> Iterator[str]:
             yield from _iter_names(subgraph)
 
 
-def _inline(lowered: Lowered) -> onnx.ModelProto:
+def inline_weights(lowered: Lowered) -> onnx.ModelProto:
     """The model with its weights inside."""
     whole = onnx.load_model_from_string(lowered.model)
     for tensor in whole.graph.initializer:
@@ -460,7 +430,9 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
         if not lowered.weights:
             raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
         _log.info("program %s takes a copy of its weights: %s", label, error)
-        return make_graph(Lowered(_inline(lowered).SerializeToString(), {}, lowered.fold), options, label)
+        return make_graph(
+            Lowered(inline_weights(lowered).SerializeToString(), {}, lowered.fold), options, label
+        )
 
 
 def _session_options(

@@ -27,7 +27,6 @@ from simipu.computed import (
     GraphOptions,
     Lowered,
     NoKernelError,
-    ReferenceGraph,
     Weights,
     lower_program,
     make_graph,
@@ -51,6 +50,7 @@ from simipu.executable import Program
 from simipu.fused import FusedGraph
 from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
+from simipu.reference import ReferenceGraph
 from simipu.watchdog import WATCHDOG
 
 _LOST = (EOFError, ConnectionError)

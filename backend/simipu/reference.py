@@ -1,0 +1,183 @@
+"""A graph of which ONNX Runtime lacks a kernel: operator by operator, each in ONNX Runtime if that has one,
+and in the onnx reference implementation if not.
+
+The reference is written to be read. It ignores attributes, and some of its operators compute something else
+than the standard says. Where an answer of such an operator would be wanted the run is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops import load_op
+from onnxgraph import iter_bodies, iter_nodes
+from onnxgraph.nodes import STANDARD_DOMAINS
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from simipu.computed import ORT_ERRORS, Array, Lowered, inline_weights
+from simipu.errors import LoadError, RunError
+
+IGNORED_ATTRIBUTES: Mapping[str, frozenset[str]] = {
+    "BatchNormalization": frozenset(("spatial",)),
+    "CastLike": frozenset(("round_mode",)),
+    "GRU": frozenset(("activation_alpha", "activation_beta", "activations", "clip")),
+    "LSTM": frozenset(("activation_alpha", "activation_beta", "activations", "clip", "input_forget")),
+    "RNN": frozenset(("clip",)),
+    "Scan": frozenset(("directions",)),
+    "Upsample": frozenset(("scales",)),
+}
+"""By operator, the attributes that the reference does not look at, and that change answers."""
+WRONG_OPERATORS = frozenset(
+    (
+        "AveragePool BatchNormalization ConvTranspose GRU GlobalMaxPool Hardmax LRN LSTM LogSoftmax Loop "
+        "LpNormalization LpPool MaxPool QLinearConv QLinearMatMul RNN RoiAlign Scan Softmax"
+    ).split()
+)
+"""Operators that the reference computes otherwise than the standard says, for some attributes, opsets or
+shapes: random graphs beside ONNX Runtime have shown it."""
+_TYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
+_SPELLED = _TYPES - {"float32", "float64"} | {"float", "double"}
+"""Types that numpy has, as numpy and as ONNX Runtime call them."""
+_EVALUATED = frozenset(("Constant", "If"))
+"""Left to the reference, which knows what is around them."""
+
+_NOTHING = np.empty(0, np.float32)
+"""A result that nobody wants."""
+
+
+class ReferenceGraph:
+    """A graph that is computed operator by operator: slow, and nothing ends its run but the end of its
+    process."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        model = inline_weights(lowered)
+        for node in iter_nodes(model.graph):
+            if node.op_type == "Scan" or (node.op_type == "Loop" and _is_mistaken(node)):
+                raise LoadError(
+                    f"node {node.name or node.output[0]!r}: ONNX Runtime has no kernel for another operator "
+                    f"of the graph, and the onnx reference computes {node.op_type} wrongly"
+                )
+        try:
+            self._evaluator = ReferenceEvaluator(model, new_ops=_make_operators(model))
+        except MemoryError:
+            raise
+        except Exception as error:  # as of its operators
+            raise LoadError(f"the onnx reference: {type(error).__name__}: {error}") from error
+
+    def run(self, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
+        """Compute operator by operator."""
+        try:
+            results = self._evaluator.run(list(names), dict(feeds))
+        except (MemoryError, RunError):
+            raise
+        except Exception as error:  # its operators raise what numpy raises
+            raise RunError(f"the onnx reference: {type(error).__name__}: {error}") from error
+        return list(results)
+
+    def cancel(self) -> None:
+        """Nothing to do: who runs it ends its process."""
+
+    def close(self) -> None:
+        """Nothing to give up."""
+
+
+class _Operator(OpRun):
+    """An operator in ONNX Runtime, and where that has no kernel, in the reference."""
+
+    op_domain = ""
+
+    def __init__(self, onnx_node: onnx.NodeProto, run_params: dict[str, Any], schema: Any = None) -> None:
+        super().__init__(onnx_node, run_params, schema)
+        self._opset = int(run_params["opsets"][""])
+        self._sessions: dict[tuple[str, ...], onnxruntime.InferenceSession | None] = {}
+        self._own: OpRun | None = None
+
+    def _load_attributes(self) -> None:
+        self.has_linked_attribute = False
+        self.attributes_names_: set[str] = set()
+
+    def _run(self, *values: Any, **_: Any) -> tuple[Any, ...]:
+        # Under the name of what is left out the evaluator keeps what it was given last.
+        named = zip(self.onnx_node.input, values, strict=False)
+        values = tuple(value if name else None for name, value in named)
+        given = [None if value is None else np.asarray(value) for value in values]
+        if not any(isinstance(value, list) for value in values):
+            session = self._find_session(given)
+            if session is not None:
+                feeds = {f"i{place}": value for place, value in enumerate(given) if value is not None}
+                made = iter(session.run(None, feeds))
+                return tuple(next(made) if name else _NOTHING for name in self.onnx_node.output)
+        return self._compute(values)
+
+    def _find_session(self, given: Sequence[Array | None]) -> onnxruntime.InferenceSession | None:
+        """The node alone; None where there is no kernel for its types."""
+        key = tuple("" if value is None else value.dtype.name for value in given)
+        if not _TYPES.issuperset(name for name in key if name):
+            return None
+        if key not in self._sessions:
+            try:
+                session = self._open(given)
+                results = {value.type.removeprefix("tensor(").rstrip(")") for value in session.get_outputs()}
+                self._sessions[key] = session if results <= _SPELLED else None
+            except ort_errors.NotImplemented:
+                self._sessions[key] = None
+            except ORT_ERRORS as error:
+                raise RunError(f"ONNX Runtime: {error}") from error
+        return self._sessions[key]
+
+    def _open(self, given: Sequence[Array | None]) -> onnxruntime.InferenceSession:
+        node = onnx.NodeProto()
+        node.CopyFrom(self.onnx_node)
+        node.input[:] = ["" if value is None else f"i{place}" for place, value in enumerate(given)]
+        node.output[:] = [f"o{place}" if name else "" for place, name in enumerate(node.output)]
+        inputs = [
+            helper.make_tensor_value_info(f"i{place}", helper.np_dtype_to_tensor_dtype(value.dtype), None)
+            for place, value in enumerate(given)
+            if value is not None
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+        graph = helper.make_graph([node], "operator", inputs, outputs)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+    def _compute(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        op_type = self.onnx_node.op_type
+        present = {each.name for each in self.onnx_node.attribute}
+        ignored = sorted(present & IGNORED_ATTRIBUTES.get(op_type, frozenset()))
+        if ignored or op_type in WRONG_OPERATORS:
+            fault = f"ignores its attribute {ignored[0]!r}" if ignored else "computes it wrongly"
+            raise RunError(
+                f"node {self.onnx_node.name or self.onnx_node.output[0]!r}: ONNX Runtime has no kernel for "
+                f"{op_type} of these types, and the onnx reference {fault}; cast its inputs to float"
+            )
+        if self._own is None:
+            self._own = load_op("", op_type, self._opset)(self.onnx_node, self.run_params)
+        found: tuple[Any, ...] = self._own.run(*values)
+        return found
+
+
+def _is_mistaken(loop: onnx.NodeProto) -> bool:
+    """Whether the reference computes a Loop wrongly: it takes a condition that is left out for false, and
+    joins the results that are collected along the wrong axis."""
+    states = len(loop.input) - 2
+    return not loop.input[1] or any(len(body.output) - 1 > states for body in iter_bodies(loop))
+
+
+def _make_operators(model: onnx.ModelProto) -> list[type[OpRun]]:
+    """A class for each operator of the standard in a model."""
+    op_types = {
+        node.op_type
+        for node in iter_nodes(model.graph)
+        if node.domain in STANDARD_DOMAINS and not any(True for _ in iter_bodies(node))
+    }
+    return [type(op_type, (_Operator,), {}) for op_type in sorted(op_types - _EVALUATED)]
