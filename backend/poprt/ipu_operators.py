@@ -40,6 +40,7 @@ REWRITTEN: Mapping[str, str] = {
     ),
     "CastLike": "PopRT's replace_castlike",
     "Einsum": "PopRT's replace_einsum_with_matmul, as far as it is a product",
+    "GatherElements": "PopRT's indices_workaround prepares its indices",
     "GreaterOrEqual": "PopRT's replace_greater_or_equal",
     "HardSwish": "PopRT's replace_hardswish",
     "LessOrEqual": "PopRT's replace_less_or_equal",

@@ -103,6 +103,16 @@ def _find_shapes(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], di
     return shapes, sizes
 
 
+def count_all_operations(inferred: onnx.ModelProto) -> int:
+    """The multiply-adds, or elements looked at, of one run of a model whose shapes were inferred, as far as
+    they are known; a body counts once."""
+    total = 0
+    for graph, _ in _iter_graphs(inferred.graph):
+        shapes, _ = _find_shapes(graph)
+        total += sum(count_operations(node, shapes) or 0 for node in graph.node)
+    return total
+
+
 def count_operations(node: onnx.NodeProto, shapes: Shapes) -> int | None:
     """Multiply-adds, or elements looked at, of one run of `node`, at least; None where a shape is not
     known."""

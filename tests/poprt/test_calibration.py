@@ -2,6 +2,7 @@
 it."""
 
 import logging
+import os
 import re
 
 import numpy as np
@@ -9,12 +10,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions, Converter, cli
+from poprt.calibration import sides
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.calibration.ranges import find_range
 from sample_models import make_model
 from simipu import CompileError, Direction, Stream
+from simipu.computed import OrtGraph
+from simipu.errors import RunTimeoutError
 
 F, I64, I32, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL
+F16 = TensorProto.FLOAT16
 random = np.random.default_rng(0)
 
 
@@ -150,6 +155,34 @@ def test_single_nodes_stay_in_float_by_their_names(caplog):
     assert not compiled.findings.comparison.is_bad
     with pytest.raises(CompileError, match="the model has no node 'nobody'"):
         compile_half(overflowing_norm(), caplog, fp16_skip_op_names=["nobody"])
+
+
+def test_the_limit_of_a_run_grows_with_the_models_work(monkeypatch):
+    limits = []
+    for width in (8, 65536):
+        product = node("MatMul", "x w", "y")
+        weights = {"w": np.zeros((width, 8), np.float16)}
+        model = make_model([product], {"x": (F16, [width, width])}, {"y": (F16, [width, 8])}, weights)
+        limits.append(sides.Side(model, {}, None)._limit_seconds())
+    cores = os.cpu_count()
+    assert limits == [
+        pytest.approx(sides.MIN_LIMIT_SECONDS, abs=0.1),
+        pytest.approx(sides.MIN_LIMIT_SECONDS + 65536 * 65536 * 8 / (5e8 * cores), rel=0.01),
+    ]
+
+
+def test_a_run_that_takes_too_long_says_what_would_help(monkeypatch, caplog):
+    def stop(*_arguments):
+        raise RunTimeoutError("a limit")
+
+    monkeypatch.setattr(OrtGraph, "run", stop)
+    model = Converter(precision="fp16", batch_size=4).convert(
+        simple([node("Relu", "x", "y")], {}),
+    )
+    with caplog.at_level(logging.WARNING, "poprt"):
+        Compiler.compile(model, None, CompilerOptions(skip_dry_run=True))
+    assert "longer than its limit, which grows with the model's work" in caplog.text
+    assert "compile with a smaller batch" in caplog.text
 
 
 def test_models_in_float_are_not_compared(linear):

@@ -23,7 +23,6 @@ LACKED = {
     "QuantizeLinear": (["x", "scale", "zero"], {"y": (U8, [2, 4])}, SCALE),
     "DequantizeLinear": (["x", "scale", "zero"], {"y": SMALL}, SCALE),
     "GatherND": (["x", "at"], {"y": (F, [2])}, INDICES),
-    "GatherElements": (["x", "at"], {"y": (F, [2, 2])}, {"at": np.array([[0, 1], [1, 0]])}),
     "ScatterND": (["x", "at", "new"], {"y": SMALL}, {**INDICES, "new": np.zeros(2, np.float32)}),
 }
 """For each operator of the issue: its inputs, outputs and weights."""
@@ -51,6 +50,12 @@ def test_each_operator_that_the_chips_compiler_lacks_is_warned_of_once(operator,
     assert warnings_of(caplog, converted) == [expected]
     with pytest.raises(CompileError, match=f"has no {operator} .node 'culprit'.*only_ipu_operators"):
         Compiler.compile(converted, None, CompilerOptions(only_ipu_operators=True))
+
+
+@pytest.mark.parametrize("op_type", "BatchNormalization CumSum Gather GatherElements OneHot TopK".split())
+def test_operators_for_which_the_real_tool_has_a_workaround_are_its_own(op_type):
+    """batchnorm_, cumsum_, indices_, onehot_ and topk_workaround."""
+    assert ipu_operators.is_implemented(op_type)
 
 
 def test_the_command_refuses_them_on_demand(tmp_path, capsys):

@@ -329,6 +329,27 @@ def test_a_registered_pass_can_be_overridden(registry):
     assert Pass.get_registered_passes()["constant_folding"] is Mine
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        (
+            "place_nodes",
+            [],
+            "pass 'place_nodes': missing a required argument: 'target'; its arguments are target, ",
+        ),
+        (
+            "insert_copies",
+            [],
+            "missing a required argument: 'num_ipus'.*are num_ipus; it is a step of the compiler",
+        ),
+        ("constant_folding", [1, 2], "pass 'constant_folding': too many positional arguments"),
+    ],
+)
+def test_arguments_that_a_pass_lacks_or_does_not_take_are_named(name, arguments, message):
+    with pytest.raises(CompileError, match=message):
+        get_pass(name, *arguments)
+
+
 def test_whoever_replaces_the_function_that_finds_passes_is_asked(monkeypatch):
     class Mine(base_pass.ImmutablePass):
         """As ByteMLPerf has one."""

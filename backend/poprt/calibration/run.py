@@ -13,7 +13,7 @@ import onnx
 from onnx import TensorProto
 from onnxgraph import iter_bodies
 from simipu import LoadError, RunError, Stream
-from simipu.errors import DeviceLostError, LoadTimeoutError
+from simipu.errors import DeviceLostError, LoadTimeoutError, RunTimeoutError
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 
@@ -27,6 +27,10 @@ Array = npt.NDArray[Any]
 
 _FAILURES = (LoadError, RunError, DeviceLostError, ValueError)
 _FAILED = "the calibration run failed, so nothing is known of what half precision does: %s"
+_TOOK_TOO_LONG = (
+    "the calibration run took longer than its limit, which grows with the model's work, so nothing is known "
+    "of what half precision does; compile with a smaller batch, or on more or faster cores, to know it"
+)
 
 _log = logging.getLogger("poprt")
 _HALVES = frozenset((TensorProto.FLOAT16,))
@@ -70,7 +74,7 @@ def calibrate(
     except LoadTimeoutError:
         raise
     except _FAILURES as error:
-        _log.warning(_FAILED, error)
+        _warn_of_failure(error)
         return Findings()
     report(overflows, made_up=data is None)
     try:
@@ -78,9 +82,16 @@ def calibrate(
     except (
         _FAILURES
     ) as error:  # of the model in float, or of one that is tried: the compiled one is ready in time
-        _log.warning(_FAILED, error)
+        _warn_of_failure(error)
         return Findings(overflows=overflows)
     return Findings(comparison, overflows)
+
+
+def _warn_of_failure(error: Exception) -> None:
+    if isinstance(error, RunTimeoutError):
+        _log.warning(_TOOK_TOO_LONG)
+    else:
+        _log.warning(_FAILED, error)
 
 
 def _compare(

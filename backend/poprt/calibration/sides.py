@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -13,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
-from onnxgraph import drop_unread_nodes, find_inputs, replace_outputs
+from onnxgraph import drop_unread_nodes, find_inputs, infer_shapes, replace_outputs
 from simipu import GraphOptions
 from simipu.computed import Lowered, lower_model
+from simipu.demand import count_all_operations
 from simipu.isolation import open_lowered
 from simipu.kernels import find_kernels
 from simipu.numerics import KernelUse, Numerics
@@ -25,8 +27,11 @@ Feeds = Mapping[str, Array]
 
 ENOUGH_SECONDS = 2.0
 """After which no further batch is computed."""
-MOST_SECONDS = 120.0
-"""The longest that one batch may take."""
+MIN_LIMIT_SECONDS, MAX_LIMIT_SECONDS = 120.0, 3600.0
+"""The bounds of the longest time that one batch may take."""
+_MIN_OPERATIONS_PER_CORE_SECOND = 5 * 10**8
+"""Multiply-adds of the slowest case: a product of 512 by 1024 by 1024 with sums in half does 0.6e9 without
+kernels and 1.6e9 with the portable ones on a core that other processes share."""
 READY_SECONDS = 150.0
 """The longest that a compiled model may take to be made ready: half of what a server allows, which may be
 slower."""
@@ -73,7 +78,7 @@ class Side:
 
         options = GraphOptions(
             prepack=False,
-            limit_seconds=MOST_SECONDS,
+            limit_seconds=self._limit_seconds(),
             ready_seconds=READY_SECONDS,
             in_order=True,
             # The side in float is the oracle.
@@ -87,6 +92,11 @@ class Side:
                 yield graph.run(wanted, self._cast(feeds))
                 if time.monotonic() - start > enough_seconds:
                     return
+
+    def _limit_seconds(self) -> float:
+        """The longest that one batch may take: it grows with the work of the model."""
+        needed = count_all_operations(infer_shapes(self.model)) / _MIN_OPERATIONS_PER_CORE_SECOND
+        return min(MAX_LIMIT_SECONDS, MIN_LIMIT_SECONDS + needed / (os.cpu_count() or 1))
 
     def _cast(self, feeds: Feeds) -> dict[str, Array]:
         types = {value.name: value.type.tensor_type.elem_type for value in find_inputs(self.model.graph)}

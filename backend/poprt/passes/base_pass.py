@@ -278,9 +278,17 @@ def find_pass(name: str) -> type[Pass]:
 
 
 def get_pass(name: str, *arguments: Any, **options: Any) -> Pass:
-    """A pass by its name, made with these arguments. Raises CompileError for a name that is not
-    registered."""
-    return find_pass(name)(*arguments, **options)
+    """A pass by its name, made with these arguments. Raises CompileError for a name that is not registered,
+    and for arguments that the pass does not take, or needs and was not given."""
+    found = find_pass(name)
+    signature = inspect.signature(found)
+    try:
+        signature.bind(*arguments, **options)
+    except TypeError as error:
+        listed = ", ".join(signature.parameters) or "none"
+        step = "; it is a step of the compiler's own" if found.info.stage is Stage.LOWERING else ""
+        raise CompileError(f"pass {name!r}: {error}; its arguments are {listed}{step}") from None
+    return found(*arguments, **options)
 
 
 def get_registered_passes() -> dict[str, type[Pass]]:
