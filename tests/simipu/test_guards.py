@@ -216,6 +216,33 @@ def test_a_constant_that_a_node_makes_is_one():
     assert lower(model, None) is model
 
 
+def recurrent_over_nothing(operator, gates, steps, rows, *, begins):
+    """The model, what it is fed, and its right answers."""
+    outputs = ["y", "h", "c"][: 3 if operator == "LSTM" else 2]
+    weights = {"w": np.ones((1, gates * 3, 4), np.float32), "r": np.ones((1, gates * 3, 3), np.float32)}
+    start = np.full((1, rows, 3), 0.5, np.float32)
+    feeds = {"x": np.zeros((steps, rows, 4), np.float32), **({"start": start} if begins else {})}
+    names = ["x", "w", "r", *(["", ""] + ["start"] * (len(outputs) - 1) if begins else [])]
+    model = graph_of([helper.make_node(operator, names, outputs, hidden_size=3)], feeds, weights)
+    del model.graph.output[:]
+    model.graph.output.extend(helper.make_tensor_value_info(name, F, None) for name in outputs)
+    last = start if begins else np.zeros_like(start)
+    return model, feeds, [np.zeros((steps, 1, rows, 3), np.float32), *[last] * (len(outputs) - 1)]
+
+
+def test_a_recurrent_network_over_nothing_ends_no_process(tmp_path):
+    cases, expected = {}, {}
+    networks = [("LSTM", 4), ("GRU", 3), ("RNN", 1)]
+    for network, sizes, begins in product(networks, [(0, 2), (3, 0), (0, 0)], [False, True]):
+        name = f"{network[0]} of {sizes}, {begins}"
+        model, feeds, expected[name] = recurrent_over_nothing(*network, *sizes, begins=begins)
+        cases[name] = (model, [feeds])
+    for name, (answers,) in compute_in_child(cases, tmp_path).items():
+        for value, wanted in zip(answers, expected[name], strict=True):
+            np.testing.assert_array_equal(value, wanted, err_msg=name)
+            assert value.shape == wanted.shape
+
+
 ENDLESS_REGIONS = np.float32([[-1e10, -(2.0**63), 2.0**31, 0], [1e10, -(2.0**63), 0, 2]])
 
 

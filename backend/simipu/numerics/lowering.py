@@ -270,7 +270,7 @@ class _Lowering:
     def surroundings(self, version: int) -> Surroundings:
         """What bodies and guards may know; the graph is of that opset."""
         ranks = {name: len(shape) for name, shape in self.shapes.items()}
-        return Surroundings(version, ranks, self.types, self.constants)
+        return Surroundings(version, ranks, self.shapes, self.types, self.constants)
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())

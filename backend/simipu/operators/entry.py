@@ -24,6 +24,8 @@ class Surroundings:
     opset: int
     ranks: Mapping[str, int] = field(default_factory=dict)
     """Of the tensors, where they are known."""
+    shapes: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
+    """Their sizes; None where one is open."""
     types: Mapping[str, int] = field(default_factory=dict)
     """Their element types: float where the chip has half."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import Chain, attribute
@@ -19,6 +20,8 @@ _AXES_AS_INPUT = 13
 _BROADCASTING = 7
 """The first opset whose Div broadcasts as numpy does, and which ONNX Runtime computes."""
 _VECTOR = 1
+_FIRST_STATE = 5
+"""The input of a recurrent network that is its first hidden state; that of an LSTM's cells is the next."""
 _FRAME_LENGTH = 3
 """The input of an STFT that says how many samples a frame has."""
 _WIDER: Mapping[int, int] = {
@@ -94,6 +97,28 @@ def _cut_regions(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> No
     cut = chain.add("Max", regions, chain.add("Neg", sizes))
     cut = chain.add("Min", cut, chain.add("Add", sizes, sizes))
     _copy_with(chain, node, 1, cut)
+
+
+def guard_recurrence(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+    """Compute the results of an LSTM or a GRU over nothing as empty ones, or the states that it begins with:
+    ONNX Runtime ends the process."""
+    known = [around.shapes.get(name, (None,)) for name in (node.input[0], *filter(None, node.output))]
+    is_static = all(None not in shape for shape in known)
+    return _recur_over_nothing if is_static and 0 in known[0] else None
+
+
+def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    kind = around.types.get(node.input[0]) or TensorProto.FLOAT
+    zero = numpy_helper.from_array(np.zeros(1, helper.tensor_dtype_to_np_dtype(kind)))
+    # The last states are the outputs from 1 on, the first ones the inputs from 5 on.
+    for place, name in enumerate(node.output):
+        start = place + _FIRST_STATE - 1
+        state = node.input[start] if place and start < len(node.input) else ""
+        if name and state:
+            chain.add_as(name, "Identity", state)
+        elif name:
+            sizes = chain.shape([size or 0 for size in around.shapes[name]])
+            chain.add_as(name, "ConstantOfShape", sizes, value=zero)
 
 
 def guard_frames(node: onnx.NodeProto, around: Surroundings) -> Body | None:

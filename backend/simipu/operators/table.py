@@ -197,7 +197,13 @@ _PRODUCTS: Mapping[str, Operator] = {
     ),
     **_family("Einsum", rows=rows.einsum, cost=composite.einsum, count=counts.count_einsum),
     **_family("Attention", rows=rows.attention, cost=composite.attention),
-    **_family("GRU LSTM RNN", rows=rows.recurrent, cost=products.recurrent, count=counts.count_recurrent),
+    **_family(
+        "GRU LSTM RNN",
+        rows=rows.recurrent,
+        cost=products.recurrent,
+        count=counts.count_recurrent,
+        guard=guards.guard_recurrence,
+    ),
 }
 
 _REDUCING: Mapping[str, Operator] = {
