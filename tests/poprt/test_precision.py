@@ -136,6 +136,23 @@ def test_a_node_that_overflows_in_half_is_named_at_compile_time(caplog):
     assert not Compiler.compile(Converter(batch_size=16).convert(overflowing(1e30))).findings.overflows
 
 
+def test_a_sum_of_exponentials_that_overflows_is_named_and_one_operator_for_it_does_not_overflow():
+    written = [
+        helper.make_node("Exp", ["x"], ["grown"], name="grow"),
+        helper.make_node("ReduceSum", ["grown"], ["sum"], name="sum", axes=[1]),
+        helper.make_node("Log", ["sum"], ["y"], name="log"),
+    ]
+    whole = [helper.make_node("ReduceLogSumExp", ["x"], ["y"], name="whole", axes=[1])]
+    overflows = []
+    for nodes in (written, whole):
+        model = make_model(nodes, {"x": (F, ["n", 4])}, {"y": (F, ["n", 1])}, {}, opset=11)
+        converted = Converter(precision="fp16", batch_size=1).convert(model)
+        compiled = Compiler.compile(converted, calibration_data={"x": np.full((1, 4), 20.0)})
+        overflows.append([(each.node, each.op_type) for each in compiled.findings.overflows])
+    assert overflows[0][0] == ("grow", "Exp")
+    assert overflows[1] == []
+
+
 def test_calibration_data_decide_what_overflows():
     converted = Converter(precision="fp16", batch_size=2).convert(overflowing(1_000))
     rows = np.full((3, 4), 10.0)
