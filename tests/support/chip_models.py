@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import helper, numpy_helper
 from onnxgraph import infer_shapes
-from oracles import unoptimised_session
 from simipu.numerics import Numerics
 from simipu.numerics.lowering import lower
 from simipu.operators import CHIP_DOMAIN
@@ -39,6 +39,9 @@ def build(
 
 
 def run(model: onnx.ModelProto, numerics: Numerics | None = None, **feeds: Any) -> Any:
-    lowered = lower(model, numerics)
-    session = unoptimised_session(lowered)
+    """What is served: ONNX Runtime with its optimisers."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    lowered = lower(model, numerics).SerializeToString()
+    session = onnxruntime.InferenceSession(lowered, options, ["CPUExecutionProvider"])
     return session.run(None, feeds)
