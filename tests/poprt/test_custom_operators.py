@@ -149,12 +149,12 @@ def make(op_type, *names):
     [
         (lambda _n, _o: [], "its body does not make the output 's'"),
         (lambda _n, _o: [make("Neg", "z", "s")], "its body reads 'z', which is none of the node's inputs"),
-        (lambda _n, _o: [make("Neg", "x", "x")], "its body makes 'x' twice, or an input"),
+        (lambda n, _o: [make("Neg", n.input[0], n.input[0])], "its body makes 'x' twice, or an input"),
         (lambda _n, _o: ["Neg"], "its body makes str, expected nodes"),
         (lambda _n, _o: None, "TypeError: 'NoneType'"),
         (lambda _n, _o: 1 / 0, "ZeroDivisionError: division by zero"),
         (lambda n, _o: [n], "its body has no end: it holds the operator itself"),
-        (lambda _n, _o: [make("Sparkle", "x", "s")], "Sparkle"),
+        (lambda n, _o: [make("Sparkle", n.input[0], n.output[0])], "Sparkle"),
     ],
 )
 def test_a_body_that_is_none_is_refused_with_the_node(body, reason):
@@ -206,3 +206,45 @@ def test_the_command_takes_a_file_with_bodies_and_refuses_libraries(tmp_path, mo
     with pytest.raises(SystemExit, match="2"):
         main([*words, "--custom_library_so_paths", "custom_ops.so"])
     assert "say in Python what the operator computes (register_op_body)" in capsys.readouterr().err
+
+
+def test_names_inside_may_be_those_of_the_model():
+    """The tensors of the model are called as those of the body of Swish."""
+    register_op_body("Swish", DOMAIN)(swish)
+    nodes = [
+        helper.make_node("Identity", ["x"], ["scaled"], name="first"),
+        helper.make_node("Swish", ["scaled"], ["gate"], name="op", domain=DOMAIN),
+        helper.make_node("Swish", ["gate"], ["beta"], name="again", domain=DOMAIN),
+        helper.make_node("Add", ["beta", "scaled"], ["y"], name="add"),
+    ]
+    model = make_model(nodes, {"x": (F, [2, 4])}, {"y": (F, [2, 4])}, {}, 13)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    once = X / (1 + np.exp(-X))
+    np.testing.assert_allclose(run(Converter().convert(model)), once / (1 + np.exp(-once)) + X, atol=1e-6)
+
+
+def test_an_input_that_is_read_twice_is_one_tensor():
+    @register_op_body("Product", DOMAIN)
+    def product(node, _opset):
+        return [helper.make_node("Mul", node.input, node.output)]
+
+    nodes = [helper.make_node("Product", ["x", "x"], ["y"], name="op", domain=DOMAIN)]
+    model = make_model(nodes, {"x": (F, [2, 4])}, {"y": (F, [2, 4])}, {}, 13)
+    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    np.testing.assert_allclose(run(Converter().convert(model)), X * X, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda i, o: helper.make_node("Gelu", i, o), "makes a Gelu that is invalid in opset 13"),
+        (lambda i, o: helper.make_node("ReduceSum", i, o, axes=[1]), "makes a ReduceSum .*Unrecognized attr"),
+        (lambda i, o: helper.make_node("Relu", [*i, *i], o), "makes a Relu that is invalid in opset 13"),
+        (lambda i, o: helper.make_node("NoSuch", i, o), "makes a NoSuch that is invalid in opset 13"),
+    ],
+)
+@pytest.mark.parametrize("compile_it", [lambda m: Converter().convert(m), lambda m: Compiler.compile(m)])
+def test_a_body_that_is_invalid_in_the_models_opset_is_refused_when_compiled(make, message, compile_it):
+    register_op_body("Swish", DOMAIN)(lambda node, _opset: [make(node.input, node.output)])
+    with pytest.raises(CompileError, match=f"node 'op' .my.ops.Swish.: its body {message}"):
+        compile_it(custom())

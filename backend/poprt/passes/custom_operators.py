@@ -7,7 +7,7 @@ memory are those of what was written, and a server needs none of the user's code
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 from onnx import AttributeProto, defs
@@ -22,7 +22,8 @@ from poprt.passes.base_pass import Pass, Stage, register
 
 Body = Callable[[onnx.NodeProto, int], Sequence[onnx.NodeProto]]
 """Given a node of the operator and the opset of its model, the nodes that compute it: they read the node's
-inputs, and make its outputs, by the names that these have there. Names in between are their own."""
+inputs, and make its outputs, by the names that these have there, which are placeholders for the model's own.
+Names in between are their own, and may be any."""
 _MOST_NESTED = 16
 """Bodies inside bodies."""
 _MOST_NODES = 20_000
@@ -152,21 +153,20 @@ def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.Node
     """What takes the place of a node."""
     if not _is_custom(node):
         return [node]
-    given = onnx.NodeProto()
-    given.CopyFrom(node)
+    given, names = _with_placeholders(node)
     try:
         made = list(_BODIES[node.domain, node.op_type](given, opset))
-        _check(node, made)
+        _check(given, names, made)
+        _check_standard(made, opset)
     except Exception as error:  # whatever a stranger's function raises is its own fault, and is named
         text = " ".join(str(error).split())
         kind = "" if isinstance(error, CompileError) else f"{type(error).__name__}: "
         raise CompileError(f"{_describe(node)}: {kind}{text}") from error
     graph = onnx.GraphProto(node=made)
-    kept = {*node.input, *node.output}
     prefix = f"{next(filter(None, node.output))}/{node.op_type}"
-    renames = {}
+    renames = dict(names)
     for name in dict.fromkeys(_iter_made(graph.node)):
-        if name not in kept:
+        if name not in names:
             renames[name] = fresh_name(f"{prefix}/{name}", taken)
             taken.add(renames[name])
     rename(graph, renames)
@@ -178,6 +178,33 @@ def _inline(node: onnx.NodeProto, opset: int, taken: set[str]) -> list[onnx.Node
     return list(graph.node)
 
 
+def _with_placeholders(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, str]]:
+    """The node as its body sees it, and the model's names by those that it has there: a name of the model
+    could be one that the body gives to something of its own."""
+    given, names = onnx.NodeProto(), dict[str, str]()
+    given.CopyFrom(node)
+    for kind, listed in (("input", given.input), ("output", given.output)):
+        for place, name in enumerate(listed):
+            if name:
+                listed[place] = f"{node.domain}.{node.op_type}/{kind}/{place}"
+                names[listed[place]] = name
+    return given, names
+
+
+def _check_standard(made: Sequence[onnx.NodeProto], opset: int) -> None:
+    """Raise CompileError for a node of the standard that is none in that opset."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = onnx.IR_VERSION, {"": opset}
+    for each in made:
+        if each.domain in STANDARD_DOMAINS:
+            try:
+                onnx.checker.check_node(each, context)
+            except onnx.checker.ValidationError as error:
+                raise CompileError(
+                    f"its body makes a {each.op_type} that is invalid in opset {opset}, the model's: {error}"
+                ) from error
+
+
 def _iter_made(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
     for node in nodes:
         yield from filter(None, node.output)
@@ -185,8 +212,9 @@ def _iter_made(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
             yield from _iter_made(body.node)
 
 
-def _check(node: onnx.NodeProto, made: Sequence[onnx.NodeProto]) -> None:
-    """Raise CompileError for nodes that do not make what `node` makes of what it reads."""
+def _check(node: onnx.NodeProto, names: Mapping[str, str], made: Sequence[onnx.NodeProto]) -> None:
+    """Raise CompileError for nodes that do not make what `node` makes of what it reads; `names` are the
+    model's."""
     known = set(filter(None, node.input))
     for each in made:
         if not isinstance(each, onnx.NodeProto):
@@ -199,8 +227,8 @@ def _check(node: onnx.NodeProto, made: Sequence[onnx.NodeProto]) -> None:
             )
         twice = next((name for name in each.output if name and name in known), None)
         if twice is not None:
-            raise CompileError(f"its body makes {twice!r} twice, or an input of the node")
+            raise CompileError(f"its body makes {names.get(twice, twice)!r} twice, or an input of the node")
         known.update(filter(None, each.output))
     missing = next((name for name in node.output if name and name not in known), None)
     if missing is not None:
-        raise CompileError(f"its body does not make the output {missing!r}")
+        raise CompileError(f"its body does not make the output {names[missing]!r}")
