@@ -193,7 +193,8 @@ TYPED: Mapping[str, bytes] = MappingProxyType(
 CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         "GroupNormalization": Operator(
-            rows=rows.leading_axis,
+            rows=rows.grouped("num_groups"),
+            apart=(1, 2),
             cost=reducing.norm,
             body=_group_norm,
             meaning="a norm of groups of the channels, axis 1; with one group and two axes a layer norm; "
@@ -260,6 +261,7 @@ CHIP_OPERATORS: Mapping[str, Operator] = MappingProxyType(
         ),
         "AttentionMask": Operator(
             rows=places.attention_mask,
+            apart=(1,),
             cost=_MASK,
             body=_attention_mask,
             meaning="of segments [batch, tokens] and scores, of which only the shape counts, [batch, 1, "

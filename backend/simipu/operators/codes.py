@@ -221,6 +221,7 @@ CODES: Mapping[str, Operator] = MappingProxyType(
         ),
         "FP8MatMulWithoutShapeInfer": Operator(
             rows=rows.matmul,
+            apart=(0, 1),
             cost=products.matmul,
             body=_product,
             fault=_find_scale_fault,

@@ -85,6 +85,9 @@ class Operator:
     """What it asks of the machine that computes it."""
     shaped_by: Sequence[int] = ()
     """Inputs on whose values, not only shapes, the shape of its result depends."""
+    apart: Sequence[int] = ()
+    """Inputs that meet no rows, or all rows alike, whatever their shape: weights, tables, axes. Those of
+    `shaped_by` are, too."""
     reads_mapped_weights: bool = False
     """Whether ONNX Runtime computes with a weight where it lies. Others' weights its optimizers rewrite, as
     convolutions' into a layout of their own, and some do not know that a value was given."""

@@ -53,6 +53,8 @@ _CONVERTED = Elementwise(InnerLoop(16, 4), InnerLoop(16, 4))
 _WIDENED = Elementwise(InnerLoop(9, 4), InnerLoop(9, 4))
 
 
+_MAX_INPUTS = 100
+"""More than nodes with any number of inputs have."""
 _REGIONS = "its regions are numbered over the whole batch"
 _ONE_SHAPE = "its inputs are sizes, one for the whole batch"
 
@@ -141,8 +143,8 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
     **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
     **_elementwise("Cast", ew.cast),
-    **_family("QuantizeLinear", rows=rows.quantize, cost=composite.scaled(_CONVERTED)),
-    **_family("DequantizeLinear", rows=rows.quantize, cost=composite.scaled(_WIDENED)),
+    **_family("QuantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_CONVERTED)),
+    **_family("DequantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_WIDENED)),
     **_family(
         "DynamicQuantizeLinear",
         whole_batch="its scale comes of the values of the whole batch",
@@ -154,6 +156,7 @@ _PRODUCTS: Mapping[str, Operator] = {
     **_family(
         "MatMul",
         rows=rows.matmul,
+        apart=(0, 1),
         cost=products.matmul,
         rounding=PRODUCT,
         count=counts.count_matmul,
@@ -163,43 +166,67 @@ _PRODUCTS: Mapping[str, Operator] = {
     **_family(
         "Gemm",
         rows=rows.gemm,
+        apart=(1,),
         cost=products.gemm,
         rounding=PRODUCT,
         count=counts.count_gemm,
         reads_mapped_weights=True,
     ),
-    **_leading("Conv", products.convolution, rounding=PRODUCT, count=counts.count_convolution),
+    **_family(
+        "Conv",
+        rows=rows.grouped("group"),
+        apart=(1, 2),
+        cost=products.convolution,
+        rounding=PRODUCT,
+        count=counts.count_convolution,
+    ),
     **_leading(
         "ConvTranspose",
         products.convolution,
+        apart=(1, 2),
         rounding=Rounding.SUMMED,
         count=counts.count_transposed_convolution,
     ),
-    **_leading("ConvInteger", composite.WIDENED_CONVOLUTION, count=counts.count_convolution),
-    **_leading("QLinearConv", composite.WIDENED_SCALED_CONVOLUTION, count=counts.count_convolution),
+    **_leading("ConvInteger", composite.WIDENED_CONVOLUTION, apart=(1, 2, 3), count=counts.count_convolution),
+    **_leading(
+        "QLinearConv",
+        composite.WIDENED_SCALED_CONVOLUTION,
+        apart=range(1, 9),
+        count=counts.count_convolution,
+    ),
     **_family(
         "DeformConv",
         rows=rows.deformable_convolution,
+        apart=(1, 3),
         cost=composite.deformed,
         count=counts.count_convolution,
     ),
     **_family(
         "MatMulInteger",
         rows=rows.integer_matmul,
+        apart=range(4),
         cost=composite.WIDENED_MATMUL,
         count=counts.count_matmul,
     ),
     **_family(
         "QLinearMatMul",
         rows=rows.quantized_matmul,
+        apart=range(1, 8),
         cost=composite.WIDENED_SCALED_MATMUL,
         count=counts.count_matmul,
     ),
-    **_family("Einsum", rows=rows.einsum, cost=composite.einsum, count=counts.count_einsum),
-    **_family("Attention", rows=rows.attention, cost=composite.attention),
+    **_family(
+        "Einsum",
+        rows=rows.einsum,
+        apart=range(_MAX_INPUTS),
+        cost=composite.einsum,
+        count=counts.count_einsum,
+    ),
+    **_family("Attention", rows=rows.attention, apart=(3,), cost=composite.attention),
     **_family(
         "GRU LSTM RNN",
         rows=rows.recurrent,
+        apart=range(1, 8),
         cost=products.recurrent,
         count=counts.count_recurrent,
         guard=guards.guard_recurrence,
@@ -217,9 +244,9 @@ _REDUCING: Mapping[str, Operator] = {
     **_family("Softmax", rows=rows.softmax, cost=reducing.softmax, rounding=BOUNDED),
     **_family("Hardmax", rows=rows.softmax, cost=reducing.softmax, rounding=EXACT),
     **_family("LogSoftmax", rows=rows.softmax, cost=reducing.softmax),
-    **_leading("BatchNormalization", composite.batch_norm),
-    **_leading("InstanceNormalization", reducing.norm),
-    **_leading("LRN", composite.local_response),
+    **_family("BatchNormalization", rows=rows.batch_norm, apart=range(1, 5), cost=composite.batch_norm),
+    **_family("InstanceNormalization", rows=rows.instance_norm, apart=(1, 2), cost=reducing.norm),
+    **_family("LRN", rows=rows.along(1), cost=composite.local_response),
     **_family("LayerNormalization RMSNormalization", rows=rows.inner_axes, cost=reducing.norm),
     **_family("LpNormalization", rows=rows.along(-1), cost=reducing.norm),
     **_family(
@@ -240,7 +267,8 @@ _REDUCING: Mapping[str, Operator] = {
 _MOVING: Mapping[str, Operator] = {
     **_family("Constant", cost=None, rounding=EXACT),
     **_family("ConstantOfShape", whole_batch=_ONE_SHAPE, cost=None, rounding=EXACT, shaped_by=(0,)),
-    **_elementwise("Dropout Identity", None, EXACT),
+    **_elementwise("Identity", None, EXACT),
+    **_family("Dropout", rows=rows.dropout, cost=None, rounding=EXACT),
     **_family("Flatten", rows=places.view, cost=None, rounding=EXACT),
     **_family("Unsqueeze", rows=places.view, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Squeeze", rows=places.squeeze, cost=None, rounding=EXACT, shaped_by=(1,)),
@@ -252,25 +280,26 @@ _MOVING: Mapping[str, Operator] = {
     **_family("Split", rows=rows.along(0), cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Expand", rows=places.expand, cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Tile", rows=places.tile, cost=None, rounding=EXACT, shaped_by=(1,)),
-    **_family("Pad", rows=places.pad, cost=None, rounding=EXACT, shaped_by=(1,)),
+    **_family("Pad", rows=places.pad, apart=(3,), cost=None, rounding=EXACT, shaped_by=(1,)),
     **_family("Trilu", rows=places.trilu, cost=moves.move, rounding=EXACT),
-    **_leading("DepthToSpace SpaceToDepth", moves.move, rounding=EXACT),
+    **_family("DepthToSpace", rows=places.depth_to_space, cost=moves.move, rounding=EXACT),
+    **_family("SpaceToDepth", rows=places.space_to_depth, cost=moves.move, rounding=EXACT),
     **_family("Resize", rows=places.resize, cost=composite.resized, shaped_by=(1, 2, 3)),
     **_family("Upsample", rows=places.upsample, cost=composite.resized, shaped_by=(1,), last_opset=9),
-    **_family("OneHot", rows=places.one_hot, cost=moves.move, rounding=EXACT, shaped_by=(1,)),
+    **_family("OneHot", rows=places.one_hot, apart=(2,), cost=moves.move, rounding=EXACT, shaped_by=(1,)),
     **_family("ReverseSequence", rows=places.reverse_sequence, cost=moves.move, rounding=EXACT),
     **_family("EyeLike", whole_batch="its diagonal runs across the rows", cost=moves.move, rounding=EXACT),
     **_family("Range", whole_batch=_ONE_SHAPE, cost=moves.move, shaped_by=(0, 1, 2)),
-    **_reading("Gather", places.gather, Indexing.ALONG_AXIS, reads_mapped_weights=True),
+    **_reading("Gather", places.gather, Indexing.ALONG_AXIS, apart=(0, 1), reads_mapped_weights=True),
     **_reading("GatherElements", places.gather_elements, Indexing.ALONG_AXIS),
-    **_reading("GatherND", places.gather_nd, Indexing.TUPLES),
+    **_reading("GatherND", places.gather_nd, Indexing.TUPLES, apart=(0, 1)),
     **_family("ScatterElements", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT),
-    **_family("ScatterND", rows=places.scatter_nd, cost=moves.gather, rounding=EXACT),
+    **_family("ScatterND", rows=places.scatter_nd, apart=(1,), cost=moves.gather, rounding=EXACT),
     **_family("Scatter", rows=places.scatter_elements, cost=moves.gather, rounding=EXACT, last_opset=10),
     **_family("TensorScatter", rows=rows.cache_update, cost=composite.written, rounding=EXACT),
     **_leading("Col2Im", composite.folded, shaped_by=(1, 2)),
     **_family("GridSample", rows=rows.grid_sample, cost=composite.sampled),
-    **_family("RotaryEmbedding", rows=rows.rotary_embedding, cost=composite.rotary),
+    **_family("RotaryEmbedding", rows=rows.rotary_embedding, apart=(1, 2), cost=composite.rotary),
     **_family(
         "MaxUnpool",
         whole_batch="its indices number elements over the whole batch",
@@ -297,7 +326,7 @@ _MAKING: Mapping[str, Operator] = {
     **_drawn("RandomUniform RandomUniformLike", Elementwise(InnerLoop(3, 4), InnerLoop(3, 2))),
     **_drawn("RandomNormal RandomNormalLike", Elementwise(InnerLoop(2, 4), InnerLoop(2, 2))),
     **_family("DFT", rows=rows.fourier, cost=composite.fourier, shaped_by=(1, 2)),
-    **_leading("STFT", composite.short_fourier, shaped_by=(1, 3), guard=guards.guard_frames),
+    **_leading("STFT", composite.short_fourier, apart=(2,), shaped_by=(1, 3), guard=guards.guard_frames),
 }
 
 _GUESSED: Mapping[str, Operator] = {
@@ -318,7 +347,7 @@ _BODIES: Mapping[str, Operator] = {
 
 _TAKEN_APART: Mapping[str, Operator] = {
     **_family("CastLike", rows=rows.elementwise, cost=ew.cast, taken_apart=True),
-    **_leading("GroupNormalization", reducing.norm, taken_apart=True),
+    **_leading("GroupNormalization", reducing.norm, apart=(1, 2), taken_apart=True),
     **_family("Bernoulli", taken_apart=True, last_opset=21, is_random=True),
     **_family("CenterCropPad", taken_apart=True, shaped_by=(1,)),
     **_family("NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss", taken_apart=True),

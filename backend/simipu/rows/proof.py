@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -10,6 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnxgraph import (
     collect_values,
     drop_weights,
@@ -22,7 +24,7 @@ from onnxgraph import (
 )
 from onnxgraph.edit import forget_values
 
-from simipu.operators import operator_of
+from simipu.operators import Operator, operator_of
 from simipu.operators.rules.places import Array, Node, NotIndependent, Rows, Shape
 from simipu.streams import Direction, Stream
 
@@ -47,10 +49,8 @@ def take_rows(
         try:
             if batch == 1:
                 # Every run has one row: where its outputs hold it is all there is to know.
-                graph, outputs = (
-                    model,
-                    {s.tensor: _only_row(s, batch_axis) for s in streams if s not in inputs},
-                )
+                results = [stream for stream in streams if stream not in inputs]
+                graph, outputs = model, _find_only_rows(model, results, batch_axis, axes, weights)
             else:
                 graph, outputs = _prove(model, batch, axes, weights)
         except NotIndependent as found:
@@ -89,13 +89,24 @@ def make_row_independent(model: onnx.ModelProto, batch: int, batch_axis: int = 0
     return _prove(model, batch, {value.name: batch_axis for value in find_inputs(model.graph)}, {})[0]
 
 
-def _only_row(stream: Stream, batch_axis: int) -> int:
-    found = [axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)]
-    if not found:
-        raise NotIndependent(
-            f"output {stream.tensor!r} of shape {list(stream.shape)} does not have the inputs' batch of 1"
-        )
-    return found[0]
+def _find_only_rows(
+    model: onnx.ModelProto,
+    results: Iterable[Stream],
+    batch_axis: int,
+    inputs: Mapping[str, int],
+    weights: Mapping[str, Array],
+) -> dict[str, int]:
+    """Return where each output has the only row of a batch of 1: along `batch_axis` or the first axis, or else
+    where the rules lead."""
+    found: dict[str, int] = {}
+    followed: dict[str, int] | None = None
+    for stream in results:
+        axis = next((axis for axis in (batch_axis, 0) if stream.shape[axis : axis + 1] == (1,)), None)
+        if axis is None:
+            followed = _prove(model, 1, inputs, weights)[1] if followed is None else followed
+            axis = followed[stream.tensor]
+        found[stream.tensor] = axis
+    return found
 
 
 def trace_rows(
@@ -144,29 +155,43 @@ def _trace(
 
 
 class _Constants(Mapping[str, Array]):
-    """The constants of a graph by name; a value is read when a rule asks for it, for weights may be large."""
+    """The constants of a graph by name; a value is read or computed when a rule asks for it, for weights may be
+    large."""
 
     def __init__(self, tensors: Iterable[onnx.TensorProto], weights: Mapping[str, Array]) -> None:
         self._weights = dict(weights)
         self._tensors = {t.name: t for t in tensors if t.data_location != onnx.TensorProto.EXTERNAL}
+        self._makers: dict[str, tuple[onnx.NodeProto, int]] = {}
 
-    def add(self, node: onnx.NodeProto) -> None:
-        """Know what a Constant makes."""
-        value = helper.get_attribute_value(node.attribute[0])
-        is_tensor = node.attribute[0].name == "value"
-        self._weights[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+    def add(self, node: onnx.NodeProto, opset: int) -> None:
+        """Know what a node makes of constants: a Constant, or what moves another one, as a Transpose."""
+        if node.op_type == "Constant":
+            value = helper.get_attribute_value(node.attribute[0])
+            is_tensor = node.attribute[0].name == "value"
+            self._weights[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
+        elif node.op_type in _MOVING and not node.domain and all(name in self for name in node.input):
+            self._makers[node.output[0]] = node, opset
 
     def __getitem__(self, name: str) -> Array:
+        if name in self._makers:
+            node, opset = self._makers[name]
+            graph = ReferenceEvaluator(node, opsets={"": opset})
+            (self._weights[name],) = graph.run(None, {each: self[each] for each in node.input})
+            del self._makers[name]
         return self._weights[name] if name in self._weights else numpy_helper.to_array(self._tensors[name])
 
     def __iter__(self) -> Iterator[str]:
-        yield from {**self._weights, **self._tensors}
+        yield from {**self._weights, **self._tensors, **self._makers}
 
     def __len__(self) -> int:
-        return len({**self._weights, **self._tensors})
+        return len({**self._weights, **self._tensors, **self._makers})
 
     def __contains__(self, name: object) -> bool:
-        return name in self._weights or name in self._tensors
+        return name in self._weights or name in self._tensors or name in self._makers
+
+
+_MOVING = frozenset("Identity Reshape Squeeze Transpose Unsqueeze".split())
+"""Operators by which converters lay constants out anew."""
 
 
 @dataclass(slots=True)
@@ -182,10 +207,9 @@ class _Tracer:
 
     def trace(self, proto: onnx.NodeProto) -> list[onnx.NodeProto]:
         """Follow the rows through a node; the nodes that take its place."""
-        if proto.op_type == "Constant":
-            self.constants.add(proto)
         carried = [name for name in iter_reads(proto) if name in self.rows]
         if not carried:
+            self.constants.add(proto, self.opset)
             return [proto]
         try:
             node = self._look(proto)
@@ -198,7 +222,7 @@ class _Tracer:
             proto.input[index] = name
         for index, name in node.computed.items():
             proto.input[index] = name
-        return [*node.chain.nodes, proto]
+        return [*node.chain.nodes, proto, *node.after.nodes]
 
     def output_axis(self, name: str) -> int:
         """Where an output of the graph has its rows."""
@@ -227,10 +251,22 @@ class _Tracer:
         if operator.rows is None or any(True for _ in iter_bodies(proto)):
             raise NotIndependent(operator.whole_batch)
         names = [name for name in proto.output if name]
-        for name, place in zip(names, operator.rows(node), strict=False):
+        places = operator.rows(node)
+        self._check_others(node, operator)
+        for name, place in zip(names, places, strict=False):
             if self.shapes[name][place.axis] != place.size(self.batch):
                 raise NotIndependent(
                     f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis "
                     f"{place.axis}"
                 )
             self.rows[name] = place
+
+    def _check_others(self, node: Node, operator: Operator) -> None:
+        """Raise NotIndependent for an input without rows of which neither the rule nor the operator's entry
+        says how it meets them: it could have a part for every row."""
+        apart = {*operator.apart, *operator.shaped_by, *node.settled}
+        for index in range(len(node.rows)):
+            if index in apart or node.carries(index) or not node.has(index):
+                continue
+            if math.prod(node.shape(index)) != 1:
+                raise NotIndependent(f"its rule does not say how rows meet input {index}")

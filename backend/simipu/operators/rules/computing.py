@@ -6,32 +6,32 @@ from collections.abc import Sequence
 
 from simipu.operators.rules.places import Node, NotIndependent, Rows, Rule
 
+DROPOUT_DROPS_NOTHING = 7
+"""The opset from which Dropout drops nothing unless it is told to train."""
 SOFTMAX_HAS_ONE_AXIS = 13
 """The opset from which Softmax and its kin work along one axis; before, they flatten what follows it."""
 FOURIER_TAKES_AXIS = 20
 """The opset from which DFT's axis is an input."""
+_MATRIX_AXES = 2
+"""The last axes of what is multiplied; those before are broadcast."""
 _SCALARS: tuple[tuple[int, ...], ...] = ((), (1,))
 """Shapes of one number for a whole tensor."""
 
 
 def elementwise(node: Node) -> list[Rows]:
     """Broadcasting: rows must line up; what carries no rows must not tell them apart."""
-    rank = len(node.results[0])
-    aligned = {
-        rows.moved(rows.axis + rank - len(node.shape(index)))
-        for index, rows in enumerate(node.rows)
-        if rows is not None
-    }
-    if len(aligned) != 1:
-        raise NotIndependent("its inputs carry their rows along different axes")
-    (place,) = aligned
-    for index, rows in enumerate(node.rows):
-        if rows is not None or not node.has(index):
-            continue
-        axis = place.axis - (rank - len(node.shape(index)))
-        if axis >= 0 and node.shape(index)[axis] != 1:
-            node.forget_rows(index, axis, place)
+    place = node.align()
+    node.settle(place)
     return [place] * len(node.results)
+
+
+def dropout(node: Node) -> list[Rows]:
+    """Nothing is dropped, but in training: then what is, is drawn for the whole batch."""
+    training = 2
+    is_drawn = node.has(training) and bool(node.constant(training))
+    if is_drawn or (node.opset < DROPOUT_DROPS_NOTHING and not node.attribute("is_test", 0)):
+        raise NotIndependent("it drops elements at random, drawn for the whole batch")
+    return [node.only_rows()] * len(node.results)
 
 
 def matmul(node: Node) -> list[Rows]:
@@ -60,35 +60,44 @@ def matmul(node: Node) -> list[Rows]:
 
 
 def integer_matmul(node: Node) -> list[Rows]:
-    """The zero point of the left operand is one number."""
-    zero_point = 2
-    if any(node.rows[zero_point:]) or (node.has(zero_point) and node.shape(zero_point) not in _SCALARS):
-        raise NotIndependent("its rows have zero points of their own")
-    return matmul(node)
+    """A zero point is one number, or meets no rows."""
+    left, right, left_zero, right_zero = range(4)
+    for operand, zero in ((left, left_zero), (right, right_zero)):
+        has_own = node.has(zero) and node.shape(zero) not in _SCALARS
+        if any(node.rows[zero : zero + 1]) or (has_own and node.rows[operand] is not None):
+            raise NotIndependent("its rows have zero points of their own")
+    (place,) = matmul(node)
+    if place.axis < len(node.results[0]) - _MATRIX_AXES:
+        node.settle(place, left_zero, right_zero)
+    return [place]
 
 
 def quantized_matmul(node: Node) -> list[Rows]:
-    """Scales and zero points of the left operand are one number each."""
+    """Scales and zero points of the left operand and the result are one number each."""
     rows = node.only_rows()
     if rows.axis == len(node.shape(0)) - 1:
         raise NotIndependent("rows lie along the summed dimension")
     if any(node.shape(index) not in _SCALARS for index in (1, 2, 6, 7)):
         raise NotIndependent("its rows have scales of their own")
-    return [rows.moved(rows.axis + len(node.results[0]) - len(node.shape(0)))]
+    place = node.align()
+    if place.axis < len(node.results[0]) - _MATRIX_AXES:
+        node.settle(place, 3, 4, 5)
+    return [place]
 
 
 def gemm(node: Node) -> list[Rows]:
     """Rows lie along the left operand's; a bias may have a row for each."""
-    rows, bias = node.rows[0], next(iter(node.rows[2:]), None)
+    rows, bias = node.rows[0], 2
     if node.rows[1] is not None or rows is None:
         raise NotIndependent("rows come in through its right operand")
     if rows.axis != int(node.attribute("transA", 0)):
         raise NotIndependent("rows lie along the summed dimension")
     place = rows.moved(0)
-    if bias is not None and bias != place:
-        raise NotIndependent("its bias carries rows along another axis")
-    if bias is None and node.has(2) and node.shape(2)[:-1] not in _SCALARS:
-        node.forget_rows(2, 0, place)
+    if node.carries(bias):
+        if node.place_of(bias) != place:
+            raise NotIndependent("its bias carries rows along another axis")
+    else:
+        node.settle(place, bias)
     return [place]
 
 
@@ -108,6 +117,56 @@ def einsum(node: Node) -> list[Rows]:
         if operand.count(letter) > 1 or (node.rows[index] is None and letter in operand):
             raise NotIndependent("rows meet an axis of another operand")
     return [places.pop().moved(result.index(letter))]
+
+
+def batch_norm(node: Node) -> list[Rows]:
+    """Every axis but the channels' is a batch; along that, all rows must have the same scales."""
+    rows = node.only_rows()
+    if len(node.results) > 1 or node.attribute("training_mode", 0) or not node.attribute("spatial", 1):
+        return leading_axis(node)
+    return _of_channels(node, rows, range(1, 5))
+
+
+def instance_norm(node: Node) -> list[Rows]:
+    """Channels of all rows are normalised each by itself."""
+    rows = node.only_rows()
+    if rows.axis > 1:
+        raise NotIndependent("it normalises over the rows")
+    return _of_channels(node, rows, (1, 2))
+
+
+def _of_channels(node: Node, rows: Rows, parameters: Sequence[int]) -> list[Rows]:
+    """Parameters have one number for each channel, axis 1."""
+    if rows.axis == 1:
+        for index in parameters:
+            node.forget_rows(index, 0, rows.moved(0), broadcasts=False)
+    return [rows]
+
+
+def grouped(attribute: str) -> Rule:
+    """Return the rule of operators with groups of channels, axis 1, whose parameters (inputs 1 and 2) have a
+    part for each channel; `attribute` is the number of groups.
+
+    Axis 0 is a batch by definition. Channels are one, too, where every group is of one row, with the same
+    parameters for all rows: then they are put there, [a, rows * b, ...] as [a * rows, b, ...].
+    """
+
+    def rule(node: Node) -> list[Rows]:
+        rows, groups = node.only_rows(), int(node.attribute(attribute, 1))
+        if rows.axis != 1 or rows.before != 1 or groups % node.batch or len(node.results) > 1:
+            return leading_axis(node)
+        shape, result = node.shape(0), node.results[0]
+        own = Rows(0, result[1] // node.batch)
+        for index in filter(node.has, (1, 2)):
+            node.take_own(index, own)
+        sizes = node.chain.shape([-1, rows.block, *shape[2:]])
+        node.computed[0] = node.chain.add("Reshape", node.proto.input[0], sizes)
+        node.set_attribute(attribute, groups // node.batch)
+        sizes, name = node.after.shape([result[0], -1, *result[2:]]), node.proto.output[0]
+        node.after.add_as(name, "Reshape", node.rename_result(), sizes)
+        return [Rows(1, own.block)]
+
+    return rule
 
 
 def leading_axis(node: Node) -> list[Rows]:
@@ -201,10 +260,11 @@ def along(default: int) -> Rule:
 
 
 def inner_axes(node: Node) -> list[Rows]:
-    """Normalisation over all axes from `axis` on."""
+    """Normalisation over all axes from `axis` on; scale and bias are broadcast."""
     rows = node.only_rows()
     if node.axis(-1, len(node.shape(0))) <= rows.axis:
         raise NotIndependent("it normalises over the rows")
+    node.settle(rows)
     return [rows] * len(node.results)
 
 

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from onnx import helper
 
+from simipu.operators.rules.computing import leading_axis
 from simipu.operators.rules.places import Node, NotIndependent, Rows
 
 SQUEEZE_TAKES_AXES, SLICE_TAKES_TENSORS = 13, 10
@@ -100,8 +101,9 @@ def slice_(node: Node) -> list[Rows]:
     if rows.axis not in places:
         return [rows]
     index = places.index(rows.axis)
-    step = 1 if steps is None else int(steps[index])
-    if int(starts[index]) or step != 1 or int(ends[index]) < node.shape(0)[rows.axis]:
+    step, size = 1 if steps is None else int(steps[index]), node.shape(0)[rows.axis]
+    from_first = int(starts[index]) == 0 or int(starts[index]) <= -size
+    if not from_first or step != 1 or int(ends[index]) < size:
         raise NotIndependent("it slices the rows")
     if node.attribute("ends") is None:  # all rows: the end must not name their number
         node.rewrites[2] = np.asarray(ends).copy()
@@ -299,11 +301,43 @@ def upsample(node: Node) -> list[Rows]:
 
 
 def trilu(node: Node) -> list[Rows]:
-    """The matrices are the last two axes."""
-    rows = node.only_rows()
-    if rows.axis >= len(node.shape(0)) - 2:
-        raise NotIndependent("rows lie along its matrices")
+    """The matrices are the last two axes. Rows may lie along one where the same is kept of all of them."""
+    rows, shape = node.only_rows(), node.shape(0)
+    along = rows.axis - (len(shape) - 2)
+    if along >= 0:
+        given = node.constant(1)
+        diagonal = 0 if given is None else int(given.item())
+        kept = np.tri(*shape[-2:], diagonal if not node.attribute("upper", 1) else diagonal - 1)
+        first = kept.take([0], along)
+        if rows.before != 1 or (kept != first).any():
+            raise NotIndependent("rows lie along its matrices")
     return [rows]
+
+
+def space_to_depth(node: Node) -> list[Rows]:
+    """Axis 0 is a batch. Channels, axis 1, become those of block * block places, one after the other."""
+    rows = node.only_rows()
+    if rows.axis != 1:
+        return leading_axis(node)
+    return [Rows(1, rows.block, rows.before * _count_places(node))]
+
+
+def depth_to_space(node: Node) -> list[Rows]:
+    """The reverse; in the mode CRD the places of each channel follow each other."""
+    rows, places = node.only_rows(), _count_places(node)
+    if rows.axis != 1:
+        return leading_axis(node)
+    block, before = rows.block, rows.before
+    if node.attribute("mode", b"DCR") == b"CRD":
+        if block % places == 0:
+            return [Rows(1, block // places, before)]
+    elif before % places == 0:
+        return [Rows(1, block, before // places)]
+    raise NotIndependent("places of a channel come from several rows")
+
+
+def _count_places(node: Node) -> int:
+    return int(node.attribute("blocksize")) ** 2
 
 
 def one_hot(node: Node) -> list[Rows]:

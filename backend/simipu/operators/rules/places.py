@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from onnx import helper
 from onnxgraph import Chain, attribute
 
 Shape = tuple[int, ...]
@@ -55,10 +56,15 @@ class Node:
     opset: int
     rewrites: dict[int, Array] = field(default_factory=dict)
     computed: dict[int, str] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+    """Inputs without rows of which the rule knows that they are the same for every row."""
     chain: Chain = field(init=False)
+    after: Chain = field(init=False)
+    """Nodes that go behind it; `rename_result` says what they take."""
 
     def __post_init__(self) -> None:
         self.chain = Chain(f"{self.proto.output[0]}/rows")
+        self.after = Chain(f"{self.proto.output[0]}/after")
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute."""
@@ -89,6 +95,57 @@ class Node:
             raise NotIndependent("rows come in through another input than the first")
         return self.rows[0]
 
+    def align(self) -> Rows:
+        """Return the place of the rows in the first result, to which the inputs are broadcast.
+
+        Raises NotIndependent where inputs carry their rows along different axes of it.
+        """
+        places = {self.place_of(index) for index in range(len(self.rows)) if self.carries(index)}
+        if len(places) != 1:
+            raise NotIndependent("its inputs carry their rows along different axes")
+        return places.pop()
+
+    def settle(self, place: Rows, *indices: int) -> None:
+        """Have inputs without rows, which are broadcast to the first result, stand for any number of rows
+        there (default: all inputs). NotIndependent for one that differs from row to row."""
+        for index in indices or range(len(self.rows)):
+            if not self.has(index) or self.carries(index):
+                continue
+            axis = place.axis - self._missing_axes(index)
+            if axis >= 0 and self.shape(index)[axis] != 1:
+                self.forget_rows(index, axis, place)
+            self.settled.add(index)
+
+    def _missing_axes(self, index: int) -> int:
+        """Return how many axes broadcasting puts before those of an input."""
+        return len(self.results[0]) - len(self.shape(index))
+
+    def rename_result(self) -> str:
+        """Return a new name for the first result, of which `after` makes the tensor of the old name."""
+        name = f"{self.proto.output[0]}/rows/result"
+        self.proto.output[0] = name
+        return name
+
+    def carries(self, index: int) -> bool:
+        """Return whether that input carries rows."""
+        return index < len(self.rows) and self.rows[index] is not None
+
+    def place_of(self, index: int) -> Rows:
+        """Return where broadcasting puts the rows of that input in the first result."""
+        rows = self.rows[index]
+        assert rows is not None
+        return rows.moved(rows.axis + self._missing_axes(index))
+
+    def take_own(self, index: int, place: Rows) -> None:
+        """Have a constant with parts for every row keep those of one, which must be the same for all."""
+        self.rewrites[index] = self._find_shared(index, place.axis, place)
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        """Give the node that goes into the graph another value of an attribute."""
+        kept = [each for each in self.proto.attribute if each.name != name]
+        del self.proto.attribute[:]
+        self.proto.attribute.extend([*kept, helper.make_attribute(name, value)])
+
     def axis(self, default: int, rank: int, name: str = "axis") -> int:
         """The attribute that names an axis, counted from the front."""
         return int(self.attribute(name, default)) % max(1, rank)
@@ -100,8 +157,17 @@ class Node:
         NotIndependent unless it is the same for all of them. One that `broadcasts` needs its first row only;
         another is repeated as often as there are rows.
         """
+        first = self._find_shared(index, axis, place)
+        if broadcasts and place.block == 1:
+            self.rewrites[index] = first
+        else:
+            self.computed[index] = self._repeat(first, axis)
+
+    def _find_shared(self, index: int, axis: int, place: Rows) -> Array:
+        """Return the part of a constant that each row has; NotIndependent where they differ."""
         value = self.constant(index)
         assert value is not None
+        self.settled.add(index)
         name = self.proto.input[index]
         if place.before != 1:
             raise NotIndependent(f"constant {name!r} meets rows that lie within others")
@@ -113,10 +179,7 @@ class Node:
         )
         if not same:
             raise NotIndependent(f"constant {name!r} differs from row to row")
-        if broadcasts and place.block == 1:
-            self.rewrites[index] = first
-        else:
-            self.computed[index] = self._repeat(first, axis)
+        return first
 
     def count_rows(self) -> str:
         """A tensor of one element that holds the number of rows, made of the first input that carries
