@@ -28,6 +28,7 @@ from simipu.executable import Constant
 from simipu.numerics import Numerics
 from simipu.numerics.quarter import QUARTERS
 from simipu.places import strip_places
+from simipu.rows import note_dependence
 from simipu.target import Target
 
 from poprt.calibration import Findings, Side, calibrate
@@ -120,7 +121,8 @@ def compile_model(
         difference.tensor,
         difference.op_type or "unknown",
     )
-    main, weights = make_main_program(model, given, cost, batch_axis, reason)
+    note_dependence(model, reason)
+    main, weights = make_main_program(model, given, cost, batch_axis)
     compiled = build(main, weights, target, options, planned.findings)
     confirm(compiled, calibration, options, on_step)
     return compiled
@@ -192,10 +194,8 @@ def make_main_program(
     given: Mapping[str, npt.NDArray[Any]],
     cost: Estimate,
     batch_axis: int,
-    dependence: str = "",
 ) -> tuple[Program, dict[str, npt.NDArray[Any]]]:
-    """Return the MAIN program and the weights that it takes, of rows that depend on each other if that is
-    known (`dependence` says why)."""
+    """Return the MAIN program and the weights that it takes."""
     main, graph = make_main(
         MAIN_PROGRAM,
         model,
@@ -203,7 +203,6 @@ def make_main_program(
         cost,
         batch_axis=batch_axis,
         weights=given,
-        dependence=dependence,
     )
     weights = {tensor.name: given[tensor.name] for tensor in graph.graph.initializer if tensor.name in given}
     return main, weights

@@ -31,18 +31,15 @@ def make_main(
     *,
     batch_axis: int = 0,
     weights: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
-    dependence: str = "",
 ) -> tuple[Program, onnx.ModelProto]:
     """The MAIN program that computes `model`, of any number of rows if they are proven to be independent, and
     its graph.
 
     `batch_axis` is the axis of the batch in the inputs; `weights` has the values of initializers that the
-    model holds without. `dependence` says why rows depend on each other where that is known. Without
-    an estimate the program takes no cycles. Raises CompileError for a graph that no file can hold.
+    model holds without. Without an estimate the program takes no cycles. Raises CompileError for a graph
+    that no file can hold.
     """
-    graph = model
-    if not dependence:
-        graph, streams, dependence = take_rows(model, streams, batch_axis, weights)
+    graph, streams, dependence = take_rows(model, streams, batch_axis, weights)
     program = Program(
         index,
         "main_program",

@@ -116,11 +116,11 @@ class RowModel:
             found[value.name] = tuple(dim.dim_value for dim in tensor.shape.dim)
         return found
 
-    def finish(self, outputs: Sequence[str], *, is_dynamic: bool) -> onnx.ModelProto:
-        """Return the model; with `is_dynamic` the batch is a named dimension of its inputs."""
+    def finish(self, outputs: Sequence[str], axis: int, *, is_dynamic: bool) -> onnx.ModelProto:
+        """Return the model; with `is_dynamic` the batch, at `axis`, is a named dimension of its inputs."""
 
         def shape_of(shape: Shape) -> list[Any]:
-            return ["n" if is_dynamic else shape[0], *shape[1:]]
+            return [*shape[:axis], "n" if is_dynamic else shape[axis], *shape[axis + 1 :]]
 
         graph = helper.make_graph(
             self.nodes,
@@ -133,13 +133,15 @@ class RowModel:
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 
 
-def make_row_model(seed: int) -> tuple[onnx.ModelProto, int]:
-    """Return the model of a seed, and its batch size."""
+def make_row_model(seed: int) -> tuple[onnx.ModelProto, int, int]:
+    """Return the model of a seed, its batch size, and the axis of the batch in its inputs."""
     random = np.random.default_rng(seed)
     model = RowModel(random, int(random.integers(2, 6)), int(random.choice([11, 13, 17, 18, 23])))
+    axis = int(model.chance(0.2))
     for name in ("x", "z")[: 1 + model.chance(0.3)]:
-        rank = int(random.integers(1, 5))
-        model.inputs[name] = (model.batch, *(model.size() for _ in range(rank - 1)))
+        rank = int(random.integers(1 + axis, 5))
+        sizes = [model.size() for _ in range(rank - 1)]
+        model.inputs[name] = (*sizes[:axis], model.batch, *sizes[axis:])
     model.shapes.update(model.inputs)
     wanted = int(random.integers(1, 7))
     for _ in range(60):
@@ -160,7 +162,7 @@ def make_row_model(seed: int) -> tuple[onnx.ModelProto, int]:
         outputs = [model.add("Neg", "x")]
     elif model.chance(0.3):
         outputs = list(dict.fromkeys([made[-1], model.choose(made)]))
-    return model.finish(outputs, is_dynamic=model.chance()), model.batch
+    return model.finish(outputs, axis, is_dynamic=model.chance()), model.batch, axis
 
 
 STEPS: dict[str, Callable[[RowModel], object]] = {}
@@ -277,8 +279,7 @@ def gemm(model: RowModel) -> object:
     if model.chance(0.4):
         axis = find_axis(model, name, negative=False)
         bias = model.add("ReduceMax", name, keepdims=int(model.chance()), **_axes(model, [axis])[1])
-    attributes = {"transA": turned, "transB": turned_right, "alpha": 0.5}
-    return model.add("Gemm", name, right, bias, **attributes)
+    return model.add("Gemm", name, right, bias, transA=turned, transB=turned_right, alpha=0.5)
 
 
 def _axes(model: RowModel, axes: Sequence[int]) -> tuple[list[str], dict[str, Any]]:

@@ -26,8 +26,10 @@ from onnxgraph import (
 )
 from onnxgraph.edit import forget_values, set_attribute
 from simipu import CompileError
+from simipu.rows import note_dependence
 
 from poprt.passes.base_pass import Pass, Stage, register
+from poprt.passes.batch_sizes import find_batch_arithmetic
 from poprt.passes.shape_inference import infer_shapes as declare_shapes
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -137,6 +139,7 @@ class ConstInputShape(Pass):
                 "input_shape names %r, which is ignored; the model's inputs are %s", name, ", ".join(inputs)
             )
         is_later = self._widens and self._batch_size is not None and any(map(self._has_one, inputs.values()))
+        varying = [name for name, value in inputs.items() if self._is_open(value)]
         for name, value in inputs.items():
             size = self._batch_size
             if is_later:
@@ -144,6 +147,8 @@ class ConstInputShape(Pass):
             _fix(value, self._input_shape.get(name), size, self._batch_axis)
         replace_inputs(model.graph, inputs.values())
         _clear_shapes(model.graph)
+        if varying and not is_later and (reason := find_batch_arithmetic(model, varying, self._batch_axis)):
+            note_dependence(model, reason)
         replace_outputs(model.graph, infer_shapes(model).graph.output)
         return model
 

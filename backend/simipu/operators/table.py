@@ -79,6 +79,10 @@ def _reading(name: str, rule: Rule, indexing: Indexing, **entry: Any) -> dict[st
     return _family(name, rows=rule, cost=moves.gather, rounding=Rounding.EXACT, indexing=indexing, **entry)
 
 
+def _pooled(names: str, cost: Any, **entry: Any) -> dict[str, Operator]:
+    return _family(names, rows=rows.pool, cost=cost, **entry)
+
+
 def _reduced(names: str, rounding: Rounding = Rounding.ROUNDED) -> dict[str, Operator]:
     return _family(names, rows=rows.reduce, cost=reducing.reduction, rounding=rounding, shaped_by=(1,))
 
@@ -255,12 +259,12 @@ _REDUCING: Mapping[str, Operator] = {
         cost=reducing.norm,
         condition="`axes` must be given",
     ),
-    **_leading("AveragePool", reducing.pool, rounding=BOUNDED, count=counts.count_pool),
-    **_leading("MaxPool", reducing.pool, rounding=EXACT, count=counts.count_pool),
-    **_leading("LpPool", reducing.pool, count=counts.count_pool),
-    **_leading("GlobalAveragePool", reducing.reduction, rounding=BOUNDED),
-    **_leading("GlobalMaxPool", reducing.reduction, rounding=EXACT),
-    **_leading("GlobalLpPool", reducing.reduction, last_opset=21),
+    **_pooled("AveragePool", reducing.pool, rounding=BOUNDED, count=counts.count_pool),
+    **_pooled("MaxPool", reducing.pool, rounding=EXACT, count=counts.count_pool),
+    **_pooled("LpPool", reducing.pool, count=counts.count_pool),
+    **_pooled("GlobalAveragePool", reducing.reduction, rounding=BOUNDED),
+    **_pooled("GlobalMaxPool", reducing.reduction, rounding=EXACT),
+    **_pooled("GlobalLpPool", reducing.reduction, last_opset=21),
     **_family("TopK", rows=rows.along(-1), cost=composite.top_k, rounding=EXACT, shaped_by=(1,)),
 }
 

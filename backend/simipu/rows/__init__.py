@@ -6,6 +6,6 @@ arithmetic in here.
 """
 
 from simipu.operators.rules.places import NotIndependent
-from simipu.rows.proof import make_row_independent, take_rows, trace_rows
+from simipu.rows.proof import make_row_independent, note_dependence, take_rows, trace_rows
 
-__all__ = ["NotIndependent", "make_row_independent", "take_rows", "trace_rows"]
+__all__ = ["NotIndependent", "make_row_independent", "note_dependence", "take_rows", "trace_rows"]

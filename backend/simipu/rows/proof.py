@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,6 +29,10 @@ from simipu.operators import Operator, operator_of
 from simipu.operators.rules.places import Array, Node, NotIndependent, Rows, Shape
 from simipu.streams import Direction, Stream
 
+_DEPENDENCE = "simipu.row_dependence"
+"""The metadata of a model that say why its rows depend on each other where its graph does not show it."""
+_MAX_REASON_CHARACTERS = 500
+
 
 def take_rows(
     model: onnx.ModelProto,
@@ -42,6 +47,8 @@ def take_rows(
     recurrent network that are inputs do not, it is looked for. In outputs it lies where the rows end up.
     `weights` has the values of initializers that the graph holds without.
     """
+    if known := _find_dependence(model):
+        return model, streams, known
     inputs = [stream for stream in streams if stream.direction is Direction.HOST_TO_DEVICE]
     given = {stream.tensor: stream.shape for stream in inputs}
     reason = f"its inputs do not share a batch dimension (axis {batch_axis})" if given else "it has no inputs"
@@ -59,6 +66,18 @@ def take_rows(
         axes = axes | outputs
         return graph, tuple(replace(stream, batch_axis=axes[stream.tensor]) for stream in streams), ""
     return model, streams, reason
+
+
+def note_dependence(model: onnx.ModelProto, reason: str) -> None:
+    """Write into a model that its rows depend on each other, and why: nothing is to be proven of it."""
+    kept = {entry.key: entry.value for entry in model.metadata_props}
+    helper.set_model_props(model, {**kept, _DEPENDENCE: reason})
+
+
+def _find_dependence(model: onnx.ModelProto) -> str:
+    """Return why rows depend on each other where that is written into the model, else ""."""
+    found = (entry.value for entry in model.metadata_props if entry.key == _DEPENDENCE)
+    return next(found, "")[:_MAX_REASON_CHARACTERS]
 
 
 def _find_batches(shapes: Mapping[str, Shape], batch_axis: int) -> Iterator[tuple[int, dict[str, int]]]:
@@ -96,8 +115,10 @@ def _find_only_rows(
     inputs: Mapping[str, int],
     weights: Mapping[str, Array],
 ) -> dict[str, int]:
-    """Return where each output has the only row of a batch of 1: along `batch_axis` or the first axis, or else
-    where the rules lead."""
+    """Return where each output has the only row of a batch of 1.
+
+    That is `batch_axis`, or the first axis, or else where the rules lead.
+    """
     found: dict[str, int] = {}
     followed: dict[str, int] | None = None
     for stream in results:
@@ -155,8 +176,10 @@ def _trace(
 
 
 class _Constants(Mapping[str, Array]):
-    """The constants of a graph by name; a value is read or computed when a rule asks for it, for weights may be
-    large."""
+    """The constants of a graph by name.
+
+    Values are read or computed when a rule asks for them: weights may be large.
+    """
 
     def __init__(self, tensors: Iterable[onnx.TensorProto], weights: Mapping[str, Array]) -> None:
         self._weights = dict(weights)
@@ -166,7 +189,7 @@ class _Constants(Mapping[str, Array]):
     def add(self, node: onnx.NodeProto, opset: int) -> None:
         """Know what a node makes of constants: a Constant, or what moves another one, as a Transpose."""
         if node.op_type == "Constant":
-            value = helper.get_attribute_value(node.attribute[0])
+            value: Any = helper.get_attribute_value(node.attribute[0])
             is_tensor = node.attribute[0].name == "value"
             self._weights[node.output[0]] = numpy_helper.to_array(value) if is_tensor else np.asarray(value)
         elif node.op_type in _MOVING and not node.domain and all(name in self for name in node.input):
@@ -176,7 +199,8 @@ class _Constants(Mapping[str, Array]):
         if name in self._makers:
             node, opset = self._makers[name]
             graph = ReferenceEvaluator(node, opsets={"": opset})
-            (self._weights[name],) = graph.run(None, {each: self[each] for each in node.input})
+            made = list(graph.run(None, {each: self[each] for each in node.input}))
+            self._weights[name] = np.asarray(made[0])
             del self._makers[name]
         return self._weights[name] if name in self._weights else numpy_helper.to_array(self._tensors[name])
 

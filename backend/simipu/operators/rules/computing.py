@@ -169,6 +169,12 @@ def grouped(attribute: str) -> Rule:
     return rule
 
 
+def pool(node: Node) -> list[Rows]:
+    """Windows lie in the places of one channel: the batch and the channels are both apart."""
+    rows = node.only_rows()
+    return [rows] if rows.axis == 1 and len(node.results) == 1 else leading_axis(node)
+
+
 def leading_axis(node: Node) -> list[Rows]:
     """Convolutions, pools and the like treat axis 0 as a batch by definition (MaxPool's indices do not)."""
     rows = node.only_rows()

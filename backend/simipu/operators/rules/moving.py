@@ -307,7 +307,7 @@ def trilu(node: Node) -> list[Rows]:
     if along >= 0:
         given = node.constant(1)
         diagonal = 0 if given is None else int(given.item())
-        kept = np.tri(*shape[-2:], diagonal if not node.attribute("upper", 1) else diagonal - 1)
+        kept = np.tri(shape[-2], shape[-1], diagonal - int(bool(node.attribute("upper", 1))))
         first = kept.take([0], along)
         if rows.before != 1 or (kept != first).any():
             raise NotIndependent("rows lie along its matrices")

@@ -1,0 +1,117 @@
+"""Finds arithmetic with the size of a batch, as in `x * Shape(x)[0]`.
+
+Folded, it would be that of the compiled batch for any number of rows. Sizes that are only shapes, as of a
+Reshape, are followed by the row rules.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+from onnxgraph import GraphError, graph_values, infer_shapes, iter_bodies, set_shape
+from simipu import CompileError
+from simipu.operators import operator_of
+
+from poprt.origins import OF_SHAPES
+from poprt.passes.computing import compute
+from poprt.passes.views import Array
+
+_log = logging.getLogger("poprt")
+
+
+def find_batch_arithmetic(model: onnx.ModelProto, inputs: Sequence[str], axis: int) -> str:
+    """Return which node computes with the size of the batch; "" for none.
+
+    `inputs` are those whose batch, at `axis`, was variable and is fixed now. The sizes that meet data are
+    computed for this batch and for one of a row more: where values differ, the answer of a row depends on how
+    many there are. A model that cannot be of another batch has no such node.
+    """
+    readers = _find_readers(model.graph)
+    if not readers:
+        return ""
+    values = {value.name: value for value in model.graph.input}
+    shapes = {name: [dim.dim_value for dim in values[name].type.tensor_type.shape.dim] for name in inputs}
+    larger = {name: [*shape[:axis], shape[axis] + 1, *shape[axis + 1 :]] for name, shape in shapes.items()}
+    try:
+        found = _compute_sizes(model, readers)
+        for name in inputs:
+            set_shape(values[name], larger[name])
+        others = _compute_sizes(model, readers)
+    except (CompileError, GraphError) as error:
+        _log.debug("sizes were not compared with those of a larger batch: %s", error)
+        return ""
+    finally:
+        for name in inputs:
+            set_shape(values[name], shapes[name])
+    differing = (node for name, node in readers.items() if _differ(found.get(name), others.get(name)))
+    node = next(differing, None)
+    if node is None:
+        return ""
+    return f"node {node.name!r} ({node.op_type}) computes with the number of rows in the batch"
+
+
+def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """Return the tensors that are made of sizes alone, each with the first node where it meets data."""
+    constants = {tensor.name for tensor in graph.initializer}
+    sizes: set[str] = set()
+    readers: dict[str, onnx.NodeProto] = {}
+    for node in graph.node:
+        taken = {name for name in node.input if name}
+        if node.op_type == "Constant":
+            constants.update(node.output)
+        elif _is_size(node) or (_made_of(taken, sizes, constants) and not any(iter_bodies(node))):
+            sizes.update(node.output)
+        else:
+            shaped_by = operator_of(node).shaped_by
+            for index, name in enumerate(node.input):
+                if name in sizes and index not in shaped_by:
+                    readers.setdefault(name, node)
+    return readers
+
+
+def _is_size(node: onnx.NodeProto) -> bool:
+    return node.op_type in OF_SHAPES and not node.domain
+
+
+def _made_of(taken: set[str], sizes: set[str], constants: set[str]) -> bool:
+    return bool(taken & sizes) and taken <= sizes | constants
+
+
+def _compute_sizes(model: onnx.ModelProto, names: Mapping[str, object]) -> Mapping[str, Array]:
+    """Return the values of tensors that are made of sizes alone."""
+    shapes = {name: value.shape for name, value in graph_values(infer_shapes(model).graph).items()}
+    wanted, nodes = set(names), list[onnx.NodeProto]()
+    for node in reversed(model.graph.node):
+        if wanted.isdisjoint(node.output):
+            continue
+        if _is_size(node):
+            nodes.append(_write_sizes(node, shapes))
+        else:
+            nodes.append(node)
+            wanted.update(node.input)
+    tensors = [(tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in wanted]
+    return compute(model, nodes[::-1], tensors, list(names))
+
+
+def _write_sizes(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
+    """Return a Constant in the place of a Shape or Size. Raises CompileError where the shape is not known."""
+    if node.input[0] not in shapes:
+        raise CompileError(f"tensor {node.input[0]!r} has no known shape")
+    sizes = np.array(shapes[node.input[0]], np.int64)
+    limits = {each.name: each.i for each in node.attribute}
+    value = sizes[limits.get("start") : limits.get("end")]
+    if node.op_type == "Size":
+        value = np.asarray(sizes.prod())
+    return helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(value))
+
+
+def _differ(one: Array | None, other: Array | None) -> bool:
+    """Return whether values differ where both are; those of a batch may be longer with a row more."""
+    if one is None or other is None or one.ndim != other.ndim:
+        return True
+    shared = tuple(slice(min(sizes)) for sizes in zip(one.shape, other.shape, strict=True))
+    return not np.array_equal(one[shared], other[shared], equal_nan=one.dtype.kind == "f")
