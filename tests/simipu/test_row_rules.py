@@ -83,6 +83,10 @@ DEPENDENT = {
         "{ t = Reshape(x, s) y = Conv<group=4>(t, w) }",
         "constant 'w' differs from row to row",
     ),
+    "a scalar cast like rows": (
+        "(float[4,3] x) => (float[4,3] y) <float w> { c = CastLike(w, x) y = Add(x, c) }",
+        "its result has shape",
+    ),
     "Trilu": (
         "(float[4,4] x) => (float[4,4] y) { y = Trilu(x) }",
         "rows lie along its matrices",

@@ -278,7 +278,7 @@ class _Tracer:
         places = operator.rows(node)
         self._check_others(node, operator)
         for name, place in zip(names, places, strict=False):
-            if self.shapes[name][place.axis] != place.size(self.batch):
+            if self.shapes[name][place.axis : place.axis + 1] != (place.size(self.batch),):
                 raise NotIndependent(
                     f"its result has shape {self.shapes[name]}, without {place.size(self.batch)} along axis "
                     f"{place.axis}"
