@@ -27,6 +27,7 @@ PopRT's is 11. What is refused is an error that names the option.
 """
 OURS = frozenset(
     "--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run "
+    "--custom_ort_library "
     "--triton_model_dir --new_version --overwrite_config --show_profile --time_limit --memory_limit "
     "fix_inputs fp16_skip_op_names allow_out_of_memory only_ipu_operators skip_dry_run".split()
 )

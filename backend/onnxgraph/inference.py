@@ -37,6 +37,8 @@ known."""
 
 _STAND_INS: dict[tuple[str, str], StandIn] = {}
 _FUNCTIONS: dict[str, ShapeFunction] = {}
+_DOMAIN_FUNCTIONS: dict[str, ShapeFunction] = {}
+"""Those that are asked for all operators of a domain that have none of their own."""
 _MARK = "onnxgraph.stand-in:"
 """What stand-ins are known by, in their doc_string; behind it the number of the node that they stand for."""
 _Inference = tuple[onnx.shape_inference.InferenceError | None, onnx.ModelProto]
@@ -60,6 +62,16 @@ def register_shape_function(function: ShapeFunction, *op_types: str) -> None:
     """Ask `function`, a user's, for what nodes of those operators make, whatever their domain, where nothing
     else says it."""
     _FUNCTIONS.update(dict.fromkeys(op_types, function))
+
+
+def register_domain_shapes(domain: str, function: ShapeFunction) -> None:
+    """Ask `function` for what nodes of `domain` make, where nothing else says it."""
+    assert domain not in STANDARD_DOMAINS, "ONNX infers the shapes of its own operators"
+    _DOMAIN_FUNCTIONS[domain] = function
+
+
+def _find_function(node: onnx.NodeProto) -> ShapeFunction | None:
+    return _FUNCTIONS.get(node.op_type) or _DOMAIN_FUNCTIONS.get(node.domain)
 
 
 def has_shape_function(op_type: str) -> bool:
@@ -195,7 +207,7 @@ def _take_constants_back(graph: onnx.GraphProto, lent: Iterator[int]) -> None:
 def _infer_standard(model: onnx.ModelProto, strict: bool) -> onnx.ModelProto:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=True)
     loops = sum(node.op_type == "Loop" for node in model.graph.node)
-    asked = sum(node.op_type in _FUNCTIONS for node in model.graph.node)
+    asked = sum(_find_function(node) is not None for node in model.graph.node)
     for _ in range(min(2 * loops, _MOST_ROUNDS) + asked):  # into a Loop's body, and out of it
         if not (_declare_loops(inferred) | (asked > 0 and _ask_functions(inferred))):
             break
@@ -256,7 +268,7 @@ def _ask_functions(model: onnx.ModelProto) -> bool:
     """Have users' functions write, in place, what their nodes make. Whether anything was written."""
     written = False
     for node in list(model.graph.node):
-        function = _FUNCTIONS.get(node.op_type)
+        function = _find_function(node)
         if function is None or _find_known(model.graph).keys() >= set(filter(None, node.output)):
             continue
         told, is_known = function(model, node)

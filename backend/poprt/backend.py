@@ -14,6 +14,7 @@ from onnxgraph import find_inputs, infer_shapes
 from onnxgraph.edit import forget_values
 from onnxgraph.weights import inline
 from simipu import CompileError
+from simipu.libraries import registered_libraries
 from simipu.numerics.lowering import lower
 
 from poprt.backends import Array, Backend, Info
@@ -95,6 +96,13 @@ class Session:
         raise NotImplementedError
 
 
+def _session_options() -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    for library in registered_libraries():
+        options.register_custom_ops_library(library.path)
+    return options
+
+
 class _OrtSession(Session):
     """The model under ONNX Runtime, operators of the chip by their bodies."""
 
@@ -105,7 +113,7 @@ class _OrtSession(Session):
             inline(tensor)
         model = lower(get_pass("limit_ir_version")(self._model), None)
         self._session = onnxruntime.InferenceSession(
-            model.SerializeToString(), providers=["CPUExecutionProvider"]
+            model.SerializeToString(), _session_options(), providers=["CPUExecutionProvider"]
         )
         return self
 

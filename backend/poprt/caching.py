@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from simipu import CompileError, package_hash
+from simipu.libraries import registered_libraries
 
 from popef.staging import Staging
 from poprt.executable import Executable
@@ -45,7 +46,9 @@ class EngineCache:
             digest.update(f"{name} {value.dtype} {value.shape}".encode())
             digest.update(np.ascontiguousarray(value).view(np.uint8).data)
         kept = None if outputs is None else list(outputs)
-        digest.update(repr((options.changed(), kept, batch_axis, package_hash())).encode())
+        digest.update(
+            repr((options.changed(), kept, batch_axis, package_hash(), registered_libraries())).encode()
+        )
         number = int.from_bytes(digest.digest()[:8], "little")
         return cls(Path(options.cache_path, f"{number}.popef"))
 

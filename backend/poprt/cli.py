@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx
 from onnxgraph import ModelWriter, find_inputs, write_with_data
-from simipu import SimIpuError
+from simipu import SimIpuError, register_library
 from simipu.errors import CompileError
 from simipu.target import DEFAULT_CHIP, find_target
 
@@ -171,6 +171,8 @@ def _quantise(
 def _load_extensions(options: argparse.Namespace) -> None:
     for name in ("custom_pass_config", "custom_shape_inference"):
         load_extensions(f"--{name}", split_names(getattr(options, name)))
+    for library in options.custom_ort_library:
+        register_library(library)
 
 
 def _run(options: argparse.Namespace) -> int:

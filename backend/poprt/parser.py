@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
-from simipu import package_hash
+from simipu import OperatorLibrary, package_hash
 from simipu.target import known_chips
 
 import poprt
@@ -34,7 +34,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _LIBRARY = "libraries for PopART are code for the real compiler and cannot be loaded here"
 REFUSED: Mapping[str, str] = {
     "custom_library_so_paths": f"{_LIBRARY}; say in Python what the operator computes (register_op_body) "
-    "in a file for --custom_shape_inference",
+    "in a file for --custom_shape_inference, or name a library of ONNX Runtime's with --custom_ort_library",
     "perf_tuner": "the real tool has not implemented it either",
     "enable_compress_pattern": "what it looks for is not public",
 }
@@ -55,6 +55,13 @@ def describe_version() -> str:
     """The three lines of the real tool: its version, what it was built with, what runs."""
     sdk = f"simulated IPU (package hash {package_hash()})"
     return f"PopRT version: {poprt.__version__}\nSDK built with: {sdk}\nSDK at run time: {sdk}"
+
+
+def _read_library(text: str) -> OperatorLibrary:
+    try:
+        return OperatorLibrary.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected {error}") from error
 
 
 def make_parser() -> Parser:
@@ -202,6 +209,15 @@ def _add_passes(parser: Parser) -> None:
     add_pass_options(parser)
     add_names(parser, "--custom_pass_config", "Python files that register passes", "FILE")
     add_names(parser, "--custom_shape_inference", "Python files that register shape functions", "FILE")
+    add(
+        "--custom_ort_library",
+        type=_read_library,
+        nargs="+",
+        default=[],
+        metavar="DOMAIN=FILE[,CYCLES]",
+        help="custom-operator libraries of ONNX Runtime with the domain of their operators, and the cycles "
+        "that these take of a tile for each element of a result (ours)",
+    )
     add("--custom_library_so_paths", nargs="+", default=[], metavar="FILE", help="refused")
     add("--list_all_passes", action=_Show, help="print the names of all passes and end")
 

@@ -26,6 +26,7 @@ from simipu.errors import (
     SimIpuError,
 )
 from simipu.executable import Constant, Program, ProgramKind, SimulatedExecutable, package_hash
+from simipu.libraries import OperatorLibrary, register_library
 from simipu.streams import Direction, Stream
 from simipu.target import TARGETS, Target
 
@@ -44,6 +45,7 @@ __all__ = [
     "LoadError",
     "LoadMemoryError",
     "LoadTimeoutError",
+    "OperatorLibrary",
     "OutOfMemoryError",
     "Program",
     "ProgramKind",
@@ -56,4 +58,5 @@ __all__ = [
     "Stream",
     "Target",
     "package_hash",
+    "register_library",
 ]

@@ -50,6 +50,7 @@ from simipu.errors import (
 )
 from simipu.executable import Program
 from simipu.kernels import LIBRARY, find_kernels, warn_of_none
+from simipu.libraries import OperatorLibrary, register_library, registered_libraries
 from simipu.memory import usable_memory_bytes
 from simipu.numerics import KernelUse, Numerics, lower
 from simipu.numerics.indices import INDEX_CHECKS, clamp_indices
@@ -89,6 +90,12 @@ graph; packed transformers in half have such reshapes."""
 _NO_MEMORY = ("Available memory of", "Failed to allocate memory", "bad_alloc")
 """What ONNX Runtime says where its memory does not do."""
 
+_NO_OPERATOR = "is not a registered function/op"
+_NO_OPERATOR_HINT = (
+    "; if it is a custom operator, name the library that has it: sim_custom_ops of a server's model, "
+    "simipu.register_library in Python"
+)
+
 _log = logging.getLogger("simipu")
 onnxruntime.disable_telemetry_events()
 
@@ -106,7 +113,8 @@ class GraphOptions:
     ONNX Runtime's own leaves what only looks at tensors to the end, which keeps them all alive. optimise: let
     ONNX Runtime's optimisers rewrite the graph; without them it is an oracle, for some of them are wrong.
     index_check: what an index outside of its table does that is computed at run time (Gather, GatherElements,
-    GatherND): "error" ends the run, "clamp" takes the nearest element.
+    GatherND): "error" ends the run, "clamp" takes the nearest element. libraries: custom-operator
+    libraries; the default is those of the process.
     """
 
     num_threads: int = 0
@@ -118,6 +126,7 @@ class GraphOptions:
     in_order: bool = False
     optimise: bool = True
     index_check: str = "error"
+    libraries: tuple[OperatorLibrary, ...] = field(default_factory=registered_libraries)
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_threads <= MOST_THREADS:
@@ -298,6 +307,8 @@ def lower_program(
     Raises LoadError for a damaged graph, and for weights that are not on the device; LoadTimeoutError and
     LoadMemoryError for one of whom it is known before that it exceeds the limits.
     """
+    for library in options.libraries:
+        register_library(library)
     model = read_graph(program)
     missing = [t.name for t in model.graph.initializer if _is_variable(t) and t.name not in weights]
     if missing:
@@ -428,7 +439,8 @@ def make_graph(lowered: Lowered, options: GraphOptions, label: str) -> OrtGraph:
             )
             raise LoadMemoryError(f"program {label}: {limit}") from error
         if not lowered.weights:
-            raise LoadError(f"ONNX Runtime cannot load program {label}: {error}") from error
+            hint = _NO_OPERATOR_HINT if _NO_OPERATOR in str(error) else ""
+            raise LoadError(f"ONNX Runtime cannot load program {label}: {error}{hint}") from error
         _log.info("program %s takes a copy of its weights: %s", label, error)
         return make_graph(
             Lowered(inline_weights(lowered).SerializeToString(), {}, lowered.fold), options, label
@@ -456,6 +468,8 @@ def _session_options(
     session.add_session_config_entry("session.use_env_allocators", "1")
     if find_kernels().are_there:
         session.register_custom_ops_library(str(LIBRARY))
+    for library in options.libraries:
+        session.register_custom_ops_library(library.path)
     for name, value in weights.items():
         session.add_initializer(name, value)
     return session

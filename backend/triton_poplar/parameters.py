@@ -62,6 +62,7 @@ class Parameters:
     sim_prepack: bool
     sim_numerics: str
     sim_index_check: str
+    sim_custom_ops: str
     join_dependent_rows: bool
 
 
@@ -102,6 +103,15 @@ def parse_paths(text: str) -> str:
             f"a path, or several with commas between, of at most {MOST_PATH_BYTES} bytes each and without "
             "control characters"
         )
+    return text
+
+
+def parse_libraries(text: str) -> str:
+    """A domain and the absolute path of its library, or several with commas between."""
+    for each in text.split(","):
+        domain, _, path = each.strip().partition("=")
+        if not domain or not path.startswith("/") or not path.isprintable():
+            raise ValueError("DOMAIN=/path/of/library.so, or several with commas between")
     return text
 
 
@@ -286,6 +296,14 @@ PARAMETERS = (
         "what an index outside of its table does that is computed at run time (Gather, GatherElements, "
         "GatherND): error ends the run, clamp takes the nearest element, for the chip raises nothing. The "
         "runners of `poprt.runtime` clamp. Indices of Scatters end the run either way",
+    ),
+    Parameter(
+        "sim_custom_ops",
+        "DOMAIN=path",
+        "",
+        parse_libraries,
+        "custom-operator library of ONNX Runtime with the domain of its operators, or several with commas "
+        "between; absolute paths. It is code that runs with the server's rights",
     ),
     Parameter(
         "join_dependent_rows",

@@ -11,6 +11,7 @@ from model_runtime.devices import model_target
 from simipu import (
     ForeignExecutableError,
     GraphOptions,
+    OperatorLibrary,
     ProgramKind,
     SimulatedExecutable,
     Stream,
@@ -45,6 +46,7 @@ def open_session(state: ModelState) -> Session:
             limit_seconds=host_sync_timeout_seconds(),
             exact=parameters.sim_numerics == "exact",
             index_check=parameters.sim_index_check,
+            libraries=_find_libraries(parameters.sim_custom_ops),
             ready_seconds=parameters.sim_load_sec,
             memory_bytes=parameters.sim_memory_mib << 20 or usable_memory_bytes(),
         ),
@@ -56,6 +58,10 @@ def open_session(state: ModelState) -> Session:
     session = Session(model, config)
     _warn_of_dependent_rows(state, session)
     return session
+
+
+def _find_libraries(text: str) -> tuple[OperatorLibrary, ...]:
+    return tuple(OperatorLibrary.parse(each) for each in text.split(",") if each)
 
 
 def _warn_of_dependent_rows(state: ModelState, session: Session) -> None:

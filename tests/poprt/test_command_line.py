@@ -25,6 +25,7 @@ REAL = """--help --version --input_model --framework --input_shape --batch_size 
 --manual_sharding_config --only_manual_sharding --config_yaml --perf_tuner --print_completion --logging_level
 --disable_compilation_progress_bar""".split()
 OURS = """--fix_input --fp16_skip_op_names --allow_out_of_memory --only_ipu_operators --skip_dry_run
+--custom_ort_library
 --triton_model_dir --new_version --overwrite_config --show_profile --time_limit --memory_limit""".split()
 
 

@@ -23,6 +23,7 @@ from onnxgraph.nodes import STANDARD_DOMAINS
 from simipu import CompileError, GraphOptions
 from simipu.demand import measure
 from simipu.errors import CompileMemoryError
+from simipu.libraries import is_library_domain
 from simipu.numerics.lowering import OLDEST_OPSET
 from simipu.numerics.quarter import QUARTERS
 from simipu.operators import CHIP_DOMAIN, CHIP_OPERATORS, OPERATORS, names_where, operator_of
@@ -71,7 +72,8 @@ class CheckOperators(ImmutablePass):
                 raise CompileError(
                     f"node {describe(node)}: operator {operator} is not supported on the IPU; only operators "
                     f"of the standard domain ai.onnx are, of {CHIP_DOMAIN} "
-                    f"{', '.join(sorted(CHIP_OPERATORS))}, and those that poprt.passes.register_op_body says"
+                    f"{', '.join(sorted(CHIP_OPERATORS))}, and those that poprt.passes.register_op_body says "
+                    "or a --custom_ort_library has"
                 )
             forms.check(node)
         return model
@@ -81,7 +83,7 @@ def _is_known(node: onnx.NodeProto) -> bool:
     if node.domain in STANDARD_DOMAINS:
         return bool(onnx.defs.has(node.op_type)) or has_shape_function(node.op_type)
     is_ours = node.domain == CHIP_DOMAIN and node.op_type in CHIP_OPERATORS
-    return is_ours or has_shape_function(node.op_type)
+    return is_ours or is_library_domain(node.domain) or has_shape_function(node.op_type)
 
 
 @register("admit", stage=Stage.ADMISSION, default=True, is_ours=True)

@@ -390,12 +390,22 @@ _TABLED = (*STANDARD_DOMAINS, CHIP_DOMAIN)
 """Domains whose operators stand in the table; our own copy is of the chip's."""
 
 
+_DOMAINS: dict[str, Operator] = {}
+"""One entry for all operators of a domain that a user's library has."""
+
+
+def register_domain(domain: str, entry: Operator) -> None:
+    """Have `entry` be that of every operator of `domain`, which is none of the table's."""
+    assert domain not in _TABLED, "the operators of that domain have entries of their own"
+    _DOMAINS[domain] = entry
+
+
 def find_operator(op_type: str, domain: str = "") -> Operator:
     """The entry of that operator; of one that is newer than the table, or a user's, what is always right: the
     whole batch, a guess, and a rounding."""
     if domain == CHIP_DOMAIN and op_type != IPU_COPY:
         return CHIP_OPERATORS.get(op_type, _UNKNOWN)
-    return OPERATORS.get(op_type, _UNKNOWN) if domain in _TABLED else _UNKNOWN
+    return OPERATORS.get(op_type, _UNKNOWN) if domain in _TABLED else _DOMAINS.get(domain, _UNKNOWN)
 
 
 def operator_of(node: onnx.NodeProto) -> Operator:
