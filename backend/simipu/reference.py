@@ -42,6 +42,8 @@ WRONG_OPERATORS = frozenset(
 )
 """Operators that the reference computes otherwise than the standard says, for some attributes, opsets or
 shapes: random graphs beside ONNX Runtime have shown it."""
+_KERNELS_UP_TO = {"GlobalLpPool": 21, "MaxRoiPool": 21, "RoiAlign": 21}
+"""Operators of which ONNX Runtime has no kernel for newer opsets, where they only take more types."""
 _TYPES = frozenset("bool float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64".split())
 _SPELLED = _TYPES - {"float32", "float64"} | {"float", "double"}
 """Types that numpy has, as numpy and as ONNX Runtime call them."""
@@ -144,7 +146,8 @@ class _Operator(OpRun):
         ]
         outputs = [onnx.ValueInfoProto(name=name) for name in node.output if name]
         graph = helper.make_graph([node], "operator", inputs, outputs)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self._opset)], ir_version=8)
+        opset = min(self._opset, _KERNELS_UP_TO.get(node.op_type, self._opset))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4

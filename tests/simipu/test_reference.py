@@ -157,3 +157,28 @@ def test_a_loop_beside_an_operator_without_a_kernel_is_refused():
     assert "Loop" in WRONG_OPERATORS
     with pytest.raises(LoadError, match=r"node 'loop'.* the onnx reference computes Loop wrongly"):
         compute(model, {"x": X})
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "attributes"),
+    [
+        ("GlobalLpPool", [(1, 2, 3)], {"p": 1}),
+        ("MaxRoiPool", [(1, 2, 4, 4), (1, 5)], {"pooled_shape": [2, 2]}),
+        ("RoiAlign", [(1, 2, 4, 4), (1, 4), (1,)], {"output_height": 2, "output_width": 2}),
+    ],
+)
+def test_an_operator_of_opset_22_without_a_kernel_answers_as_in_opset_21(op_type, inputs, attributes):
+    names = [f"i{place}" for place in range(len(inputs))]
+    types = [F, F, I64]
+    shapes = {name: (types[place], inputs[place]) for place, name in enumerate(names)}
+    node = helper.make_node(op_type, names, ["y"], **attributes)
+    rank = len(inputs[0])
+    old, new = (make_model([node], shapes, {"y": (F, ["?"] * rank)}, {}, opset) for opset in (21, 22))
+    feeds = {"i0": np.arange(np.prod(inputs[0]), dtype=np.float32).reshape(inputs[0]) - 4}
+    if len(inputs) > 1:
+        feeds["i1"] = np.array([[0, 1, 1, 3, 3][-inputs[1][1] :]], np.float32)
+    if len(inputs) > 2:
+        feeds["i2"] = np.zeros(1, np.int64)
+    with pytest.raises(Exception, match="NOT_IMPLEMENTED"):
+        unoptimised_session(new)
+    np.testing.assert_array_equal(compute(new, feeds)[0], unoptimised_session(old).run(None, feeds)[0])
