@@ -141,6 +141,13 @@ def test_a_chain_that_computes_a_shape_stays_of_64_bits_without_casts():
     assert {t.name: t.data_type for t in changed.graph.initializer} == {"i": I32, "rest": I64}
 
 
+def test_a_constant_that_a_cast_and_a_shape_read_is_narrowed_by_the_cast():
+    nodes = [node("Cast", "shape", "whole", to=I64), node("Reshape", "x shape")]
+    shapes = {"x": (F, [4])}, {"whole": (I64, [2]), "y": (F, [2, 2])}
+    model = make_model(nodes, *shapes, {"shape": np.array([2, 2])})
+    assert_answers(model, {"x": np.ones(4, np.float32)})
+
+
 def test_a_constant_that_is_read_both_ways_is_there_twice():
     nodes = [node("Reshape", "x s", "flat"), node("Add", "x s")]
     held = {"s": np.int64([1, 2, 3])}

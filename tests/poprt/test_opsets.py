@@ -294,3 +294,16 @@ def test_resizes_of_old_still_begin_at_the_first_element(op_type, opset, scales,
     onnx.checker.check_model(converted, full_check=True)
     (expected,), (found,) = (run(each, {"x": x}) for each in (model, converted))
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("opset", [7, 12])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, 3])
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+def test_an_axis_and_all_behind_it_stay_one(op_type, axis, opset):
+    """The converter of onnx forgets Hardmax."""
+    given = {} if axis is None else {"axis": axis}
+    x = np.random.default_rng(0).normal(size=(2, 3, 2, 4)).astype(np.float32)
+    node = helper.make_node(op_type, ["x"], ["y"], **given)
+    model = make_model([node], {"x": (F, x.shape)}, {"y": (F, x.shape)}, {}, opset)
+    (expected,), (found,) = (run(each, {"x": x}) for each in (model, convert(model, 13)))
+    np.testing.assert_allclose(found, expected, atol=1e-6)

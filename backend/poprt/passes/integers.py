@@ -240,7 +240,10 @@ class _Narrowing:
         copies: list[TensorProto] = []
         for tensor in graph.initializer:
             read = self._read.get(tensor.name, 0)
-            if tensor.data_type != _I64 or read == _WIDE:
+            if tensor.data_type != _I64:
+                continue
+            if read == _WIDE:
+                self._twins[tensor.name] = tensor.name
                 continue
             if read & _WIDE:
                 self._twins[tensor.name] = fresh_name(f"{tensor.name}/int64", self._taken)

@@ -145,6 +145,25 @@ class _AlignedOperands(NodeRule):
         return [*chain.nodes, made]
 
 
+class KeepHardmaxes(NodeRule):
+    """Hardmaxes of matrices: before opset 13 they take their axis and all behind it for one.
+
+    The converter of onnx sees to Softmax and LogSoftmax only.
+    """
+
+    name = "convert_version"
+    op_types = frozenset(("Hardmax",))
+    needs_shapes = False
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """A matrix, and its shape before."""
+        chain = Older(node, view, _MIDDLES_CAME, _MIDDLES_CAME).start()
+        shape = chain.add("Shape", node.input[0])
+        matrix = chain.add("Flatten", node.input[0], axis=attribute(node, "axis", 1))
+        chain.add_as(node.output[0], "Reshape", chain.add("Hardmax", matrix, axis=1), shape)
+        return chain.end(node)
+
+
 class KeepResizes(NodeRule):
     """Resizes that the converter of onnx has made of an Upsample, or a Resize of opset 10.
 

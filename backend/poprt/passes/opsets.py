@@ -20,7 +20,7 @@ from simipu.numerics.lowering import OLDEST_OPSET
 from poprt.passes import opset_spellings as _opset_spellings  # noqa: F401 - its rules register themselves
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
-from poprt.passes.legacy_opsets import KeepResizes, UpgradeLegacyOpset
+from poprt.passes.legacy_opsets import KeepHardmaxes, KeepResizes, UpgradeLegacyOpset
 from poprt.passes.node_rules import NodeRule, View
 from poprt.passes.opset_rules import RULES, NoOlderFormError, Older
 from poprt.passes.standard_functions import expand
@@ -34,6 +34,8 @@ _ONNX_ERRORS = (
 _SCAN_HAS_NO_BATCH = 9
 """The opset from which a Scan's inputs have no axis for the batch; the converter of onnx drops it from the
 model's own inputs."""
+_AXIS_STANDS_ALONE = 13
+"""The opset from which Softmax, LogSoftmax and Hardmax look at their axis only."""
 _MOST_NESTED = 8
 """Functions of the standard that call others; known are 3."""
 _KEPT_WHOLE = frozenset(("AffineGrid", "LinearAttention"))
@@ -104,6 +106,8 @@ class ConvertVersion(Pass):
             model = convert_down(model, lowest)
         if find_opset(model, 1) != self._version:
             _drop_unread_values(model)
+            if found < _AXIS_STANDS_ALONE <= self._version:
+                model = KeepHardmaxes().run(model)
             weights = model.graph.initializer
             large = {t.name for t in weights if is_outlined(t) or math.prod(t.dims) >= LARGE}
             change_without_weights(model, large, partial(_convert_by_onnx, version=self._version))
