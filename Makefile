@@ -1,4 +1,4 @@
-# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | validation | models-check | fuzz | row-models | hostile | exits-check | mutants | audit | docs | models | clean
+# make serve | demo | test | deploy-tools | test-deploy | browser-tools | test-browser | soak | check | dist | dist-check | bench | test-tensorflow | validation | models-check | fuzz | row-models | random-graphs | hostile | exits-check | mutants | audit | docs | models | clean
 #
 # PYTHON chooses the interpreter (3.10 to 3.13), PORT the first of three ports, or HTTP_PORT, GRPC_PORT, METRICS_PORT each.
 
@@ -12,7 +12,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PORTS := --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
 
-.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow validation models-check fuzz row-models hostile exits-check mutants audit docs proto clean
+.PHONY: serve demo models test test-fast test-server deploy-tools test-deploy browser-tools test-browser soak check dist dist-check bench test-tensorflow validation models-check fuzz row-models random-graphs hostile exits-check mutants audit docs proto clean
 
 serve: models
 	@$(BIN)/poplar-triton serve model_repository $(PORTS)
@@ -107,6 +107,14 @@ ROW_MODELS ?= 5000
 # Random models about rows, some four minutes; a few hundred of them are a part of test-server.
 row-models: .venv/dev
 	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS)
+
+GRAPHS ?= 3000
+PASS_GRAPHS ?= 300
+
+# Beside ONNX Runtime without optimisers; some half an hour.
+random-graphs: .venv/dev
+	cd tests/support && ../../$(BIN)/python -m random_graphs.running $(GRAPHS)
+	cd tests/support && ../../$(BIN)/python -m random_graphs.passes $(PASS_GRAPHS)
 
 HOSTILE ?= 10000
 HOSTILE_PAYLOADS ?= 300
