@@ -7,10 +7,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter, ipu_operators
 from poprt.cli import main
 from sample_models import make_model
 from simipu import CompileError
+from simipu.numerics.lowering import lower
 
 F, U8, I64 = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT64
 SCALE = {"scale": np.float32(0.5), "zero": np.uint8(3)}
@@ -184,3 +186,25 @@ def test_an_operator_that_onnx_runtime_takes_apart_is_folded_after_that():
     model = make_model([node], *borders, {"sizes": np.int64([2, 5])}, opset=18)
     converted = Converter(batch_size=2).convert(model)
     assert {"Shape", "CenterCropPad"}.isdisjoint(node.op_type for node in converted.graph.node)
+
+
+def test_an_operator_of_the_chip_stays_whole_where_another_is_taken_apart():
+    nodes = [
+        helper.make_node("GroupNormalization", ["x", "scale", "bias"], ["n"], num_groups=1),
+        helper.make_node("CenterCropPad", ["c", "size"], ["p"], axes=[0]),
+        helper.make_node("Add", ["n", "p"], ["y"]),
+    ]
+    weights = {
+        "scale": np.float32([1, 2]),
+        "bias": np.float32([3, 4]),
+        "c": np.float32([[1, 2], [3, 4], [5, 6]]),
+        "size": np.int64([2]),
+    }
+    model = make_model(nodes, {"x": (F, [1, 2, 2])}, {"y": (F, [1, 2, 2])}, weights, opset=21)
+    converted = Converter().convert(model)
+    assert [node.op_type for node in converted.graph.node] == ["GroupNormalization", "Add"]
+    feeds = {"x": np.float32([[[1, 2], [3, 5]]])}
+    (expected,), (found,) = (
+        unoptimised_session(each).run(None, feeds) for each in (model, lower(converted, None))
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -143,12 +143,17 @@ def _check_size(name: str, size_bytes: int) -> None:
 def _take_apart(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in model.graph.initializer:
         inline(tensor)
+    held = {tensor.name: tensor for tensor in model.graph.initializer}
     whole = _hide_defined(model)
     made = take_apart(model)
+    # ONNX Runtime drops weights that only hidden nodes read.
+    read = {name for hidden in whole.values() for name in hidden.input} & held.keys()
+    kept = read - {tensor.name for tensor in made.graph.initializer}
+    made.graph.initializer.extend(held[name] for name in sorted(kept))
     for node in iter_nodes(made.graph):
         if node.name in whole:
             hidden = whole[node.name]
-            hidden.input[:], hidden.output[:] = list(node.input), list(node.output)
+            hidden.input[:1], hidden.output[:1] = list(node.input), list(node.output)
             node.CopyFrom(hidden)
     forget_values(made.graph)
     keep_opsets(made, {node.domain for node in iter_nodes(made.graph)} | {""})
@@ -160,11 +165,12 @@ def _hide_defined(model: onnx.ModelProto) -> dict[str, onnx.NodeProto]:
     they were, by the names of the Identities."""
     whole: dict[str, onnx.NodeProto] = {}
     for node in iter_nodes(model.graph):
-        if node.domain in STANDARD_DOMAINS and find_operator(node.op_type).is_defined:
+        is_standard = node.domain in STANDARD_DOMAINS
+        if not is_standard or find_operator(node.op_type).is_defined:
             hidden = onnx.NodeProto()
             hidden.CopyFrom(node)
-            node.op_type, node.name = "Identity", f"poprt/whole/{len(whole)}"
-            del node.attribute[:]
+            node.domain, node.op_type, node.name = "", "Identity", f"poprt/whole/{len(whole)}"
+            del node.attribute[:], node.input[1:], node.output[1:]
             whole[node.name] = hidden
     return whole
 
