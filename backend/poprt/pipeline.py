@@ -41,6 +41,7 @@ CONVERSION = (
     "settle_bodies",
     "settle_defaults",
     "settle_layouts",
+    "settle_slices",
     "settle_windows",
     "settle_bits",
     # Folding: what is computed once, and what need not be computed.

@@ -365,3 +365,13 @@ def test_eight_bit_floats_at_a_border_are_refused_by_name(side):
     model = make_model([node], {"x": (source, [2])}, {"y": (to, [2])}, {}, opset=19)
     with pytest.raises(CompileError, match=f"{side} '[xy]' has type FLOAT8E4M3FNUZ.*put a Cast"):
         Compiler.compile(model)
+
+
+@pytest.mark.parametrize("opset", [7, 9])
+def test_a_slice_may_begin_before_the_first_element(opset):
+    nodes = [
+        helper.make_node("Slice", ["x"], ["part"], axes=[1, 2], starts=[-3, -9], ends=[9, -1]),
+        helper.make_node("Slice", ["part"], ["y"], axes=[1], starts=[-2], ends=[1]),
+    ]
+    model = make_model(nodes, {"x": (F, [2, 1, 4])}, {"y": (F, [2, 1, 3])}, {}, opset)
+    assert_answers(model, {"x": np.arange(8, dtype=np.float32).reshape(2, 1, 4)}, "fp32")

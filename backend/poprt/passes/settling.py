@@ -241,6 +241,38 @@ class SettleDefaults(NodeRule):
         return [made]
 
 
+@register("settle_slices", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+class SettleSlices(NodeRule):
+    """Begin Slices of opsets before 10 within their axes: ONNX's shape inference finds no size for one that
+    begins before the first element, counted from behind."""
+
+    op_types = frozenset(("Slice",))
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Shapes behind a node whose bounds change are inferred anew."""
+        self._is_stale = True
+        while self._is_stale:
+            self._is_stale = False
+            model = super().run(model)
+        return model
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The same node with bounds that are there."""
+        shape, starts = view.shape(node.input[0]), attribute(node, "starts")
+        if shape is None or starts is None:
+            return None
+        axes = attribute(node, "axes") or range(len(starts))
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        for name in ("starts", "ends"):
+            bounds = zip(attribute(node, name), axes, strict=True)
+            set_attribute(made, name, [max(bound, -shape[axis]) for bound, axis in bounds])
+        if made == node:
+            return None
+        self._is_stale = True
+        return [made]
+
+
 _DIGITS = re.compile(r"\d+")
 
 
