@@ -243,6 +243,41 @@ def test_a_recurrent_network_over_nothing_ends_no_process(tmp_path):
             assert value.shape == wanted.shape
 
 
+def cast_after(nodes, x, order, operands, weight):
+    """x, transposed, cast and multiplied; and the product."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=order),
+        *(helper.make_node(op, ["t"], ["n"]) for op in nodes),
+        helper.make_node("Cast", ["n" if nodes else "t"], ["c"], to=F),
+        helper.make_node("MatMul", operands, ["y"]),
+        helper.make_node("Identity", ["t"], ["z"]),
+    ]
+    model = graph_of(nodes, {"x": x}, {"w": weight})
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", F, None))
+    turned = x.transpose(order).astype(np.float32)
+    return model, turned @ weight if operands[0] == "c" else weight @ turned
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_a_cast_between_a_transpose_and_a_product_ends_no_process(opset, tmp_path):
+    cases, expected = {}, {}
+    for dtype, between in product([np.int32, np.float16], [(), ("Identity",)]):
+        for order, operands, shape in (
+            ([1, 0, 2], ["c", "w"], (4, 2)),
+            ([1, 2, 0], ["c", "w"], (2, 3)),
+            ([1, 0, 2], ["w", "c"], (2, 3, 5, 2)),
+            ([2, 1, 0], ["w", "c"], (5, 3)),
+            ([0, 2, 1], ["c", "w"], (3, 5)),
+        ):
+            x = np.arange(24).reshape(2, 3, 4).astype(dtype)
+            name = f"{np.dtype(dtype)} {between} {order} {operands}"
+            model, expected[name] = cast_after(between, x, order, operands, np.ones(shape, np.float32))
+            model.opset_import[0].version = opset
+            cases[name] = (model, [{"x": x}])
+    for name, ((answers,),) in compute_in_child(cases, tmp_path).items():
+        np.testing.assert_allclose(answers, expected[name], rtol=1e-5, err_msg=name)
+
+
 ENDLESS_REGIONS = np.float32([[-1e10, -(2.0**63), 2.0**31, 0], [1e10, -(2.0**63), 0, 2]])
 
 

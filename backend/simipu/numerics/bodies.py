@@ -4,10 +4,11 @@ it computes wrongly."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import onnx
 from onnx import helper
-from onnxgraph import Chain, attribute, iter_bodies, iter_graphs, iter_nodes, replace_nodes
+from onnxgraph import Chain, attribute, find_makers, iter_bodies, iter_graphs, iter_nodes, replace_nodes
 
 from simipu.numerics.fusing import Dims
 from simipu.operators import operator_of
@@ -46,8 +47,19 @@ def put_bodies(graph: onnx.GraphProto, around: Surroundings) -> None:
     for node in graph.node:
         for body in iter_bodies(node):
             put_bodies(body, around)
-    if any(find_body(node, around) for node in graph.node):
-        replace_nodes(graph, [made for node in graph.node for made in _replace_by_body(node, around)])
+    inside = replace(around, makers=find_makers(graph))
+    if any(find_body(node, inside) for node in graph.node):
+        replace_nodes(graph, [made for node in graph.node for made in _replace_by_body(node, inside)])
+
+
+def needs_bodies(graph: onnx.GraphProto, around: Surroundings) -> bool:
+    """Whether there is such a node."""
+    return any(
+        find_body(node, replace(around, makers=makers)) is not None
+        for each in iter_graphs(graph)
+        for makers in [find_makers(each)]
+        for node in each.node
+    )
 
 
 def find_body(node: onnx.NodeProto, around: Surroundings) -> Body | None:

@@ -34,7 +34,7 @@ from onnxgraph.edit import forget_values
 
 from simipu.errors import LoadError
 from simipu.numerics.blocks import Shape
-from simipu.numerics.bodies import declare_scans, find_body, find_constants, put_bodies
+from simipu.numerics.bodies import declare_scans, find_constants, needs_bodies, put_bodies
 from simipu.numerics.convolution import CONVOLUTIONS, place_operands
 from simipu.numerics.functions import compute_float, function_of
 from simipu.numerics.fusing import Dims, fuse
@@ -89,7 +89,7 @@ def lower(
     lowering = _Lowering.of(inferred or infer_shapes(model), numerics, kernels)
     version = find_opset(model, OLDEST_OPSET)
     around = lowering.surroundings(version)
-    has_bodies = any(find_body(node, around) for node in iter_nodes(model.graph))
+    has_bodies = needs_bodies(model.graph, around)
     is_placed = has_places(model.graph)
     if not lowering.is_narrow and not has_bodies and not is_placed:
         return model
@@ -270,7 +270,7 @@ class _Lowering:
     def surroundings(self, version: int) -> Surroundings:
         """What bodies and guards may know; the graph is of that opset."""
         ranks = {name: len(shape) for name, shape in self.shapes.items()}
-        return Surroundings(version, ranks, self.shapes, self.types, self.constants)
+        return Surroundings(version, ranks, self.shapes, self.types, constants=self.constants)
 
     def _rename(self, renames: dict[str, str]) -> None:
         self.halves.update(renames.values())

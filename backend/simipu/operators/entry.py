@@ -28,6 +28,8 @@ class Surroundings:
     """Their sizes; None where one is open."""
     types: Mapping[str, int] = field(default_factory=dict)
     """Their element types: float where the chip has half."""
+    makers: Mapping[str, onnx.NodeProto] = field(default_factory=dict)
+    """The nodes of the node's own graph, by what they make."""
     constants: Mapping[str, onnx.TensorProto] = field(default_factory=dict)
     """Those whose data the graph itself holds."""
 

@@ -121,6 +121,36 @@ def _recur_over_nothing(chain: Chain, node: onnx.NodeProto, around: Surroundings
             chain.add_as(name, "ConstantOfShape", sizes, value=zero)
 
 
+def guard_cast(node: onnx.NodeProto, around: Surroundings) -> Body | None:
+    """Cast to float before a Transpose that moves the first axis, not after it.
+
+    ONNX Runtime ends the process as it fuses such a Transpose and a Cast into a MatMul of operands of two
+    ranks (docs/upstream.md has the report).
+    """
+    transpose = _find_maker(node, around)
+    if attribute(node, "to") not in (TensorProto.FLOAT, TensorProto.DOUBLE) or transpose is None:
+        return None
+    order = attribute(transpose, "perm", ())
+    return _cast_first if transpose.op_type == "Transpose" and (not order or order[0]) else None
+
+
+def _find_maker(node: onnx.NodeProto, around: Surroundings) -> onnx.NodeProto | None:
+    """What makes the first input of a node, Identities aside."""
+    maker = around.makers.get(node.input[0])
+    while maker is not None and maker.op_type == "Identity":
+        maker = around.makers.get(maker.input[0])
+    return maker
+
+
+def _cast_first(chain: Chain, node: onnx.NodeProto, around: Surroundings) -> None:
+    transpose = _find_maker(node, around)
+    assert transpose is not None
+    _copy_with(chain, node, 0, transpose.input[0])
+    chain.nodes[-1].output[0] = chain.new_name()
+    _copy_with(chain, transpose, 0, chain.nodes[-1].output[0])
+    chain.nodes[-1].output[0] = node.output[0]
+
+
 def guard_frames(node: onnx.NodeProto, around: Surroundings) -> Body | None:
     """Take frames of at least one sample in an STFT: the processor traps those of none."""
     length = node.input[_FRAME_LENGTH] if len(node.input) > _FRAME_LENGTH else ""

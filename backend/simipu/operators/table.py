@@ -146,7 +146,7 @@ _ELEMENTWISE: Mapping[str, Operator] = {
     ),
     # Two compares, selects and additions for each element, in one vertex (PopART's shrinkx.cpp).
     **_elementwise("Shrink", Elementwise(InnerLoop(16, 1), InnerLoop(20, 1))),
-    **_elementwise("Cast", ew.cast),
+    **_family("Cast", rows=rows.elementwise, cost=ew.cast, guard=guards.guard_cast),
     **_family("QuantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_CONVERTED)),
     **_family("DequantizeLinear", rows=rows.quantize, apart=(1, 2), cost=composite.scaled(_WIDENED)),
     **_family(
