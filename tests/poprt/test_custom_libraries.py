@@ -19,6 +19,7 @@ from simipu.kernels import build
 from simipu.operators import table
 from triton_poplar.errors import ModelConfigError
 from triton_poplar.parameters import parse_parameters
+from triton_poplar.sessions import _find_libraries
 
 F = TensorProto.FLOAT
 DOMAIN = "my.ops"
@@ -175,3 +176,11 @@ def test_a_models_parameter_wants_absolute_paths():
     assert parse("my.ops=/a.so,other=/b.so") == "my.ops=/a.so,other=/b.so"
     with pytest.raises(ModelConfigError, match=r"expected DOMAIN=/path/of/library.so"):
         parse("my.ops=a.so")
+
+
+def test_a_models_parameter_becomes_an_option_of_its_graphs():
+    assert _find_libraries("my.ops=/a.so,other=/b.so") == (
+        OperatorLibrary("my.ops", "/a.so"),
+        OperatorLibrary("other", "/b.so"),
+    )
+    assert _find_libraries("") == ()

@@ -7,7 +7,7 @@
 
 enum { MOST_AXES = 8 };
 
-struct operator {
+struct entry {
     struct ort_operator told;
     const char *name;
     int makes_pairs;
@@ -15,11 +15,11 @@ struct operator {
 
 struct kernel {
     const struct ort_api *api;
-    const struct operator * operator;
+    const struct entry *entry;
 };
 
 static const char *get_name(const struct ort_operator *self) {
-    return ((const struct operator *) self)->name;
+    return ((const struct entry *)self)->name;
 }
 
 static const char *get_provider(const struct ort_operator *self) {
@@ -56,7 +56,7 @@ static struct ort_status *create(const struct ort_operator *self, const struct o
                                  const struct ort_info *info, void **made) {
     (void)info;
     struct kernel *kernel = malloc(sizeof *kernel);
-    kernel->api = api, kernel->operator= (const struct operator *) self;
+    kernel->api = api, kernel->entry = (const struct entry *)self;
     *made = kernel;
     return NULL;
 }
@@ -77,7 +77,7 @@ static struct ort_status *compute(void *made, struct ort_context *context) {
         return api->create_status(ORT_INVALID_ARGUMENT, "expected 1 to 8 axes");
     api->get_sizes(shape, sizes, rank);
     api->release_shape(shape);
-    int pairs = kernel->operator->makes_pairs;
+    int pairs = kernel->entry->makes_pairs;
     if (pairs)
         sizes[rank - 1] /= 2;
     for (size_t i = 0; i < rank; i++)
@@ -98,7 +98,7 @@ static struct ort_status *compute(void *made, struct ort_context *context) {
     .get_least_variadic_outputs = get_one, .has_one_output_type = get_one, .try_create_kernel = create,      \
     .try_compute = compute, .get_first_opset = get_one
 
-static const struct operator OPERATORS[] = {{{TOLD}, "Thrice", 0}, {{TOLD}, "Pairs", 1}};
+static const struct entry OPERATORS[] = {{{TOLD}, "Thrice", 0}, {{TOLD}, "Pairs", 1}};
 
 static struct ort_domain *domain;
 
