@@ -246,9 +246,9 @@ def test_a_recurrent_network_over_nothing_ends_no_process(tmp_path):
 def cast_after(nodes, x, order, operands, weight):
     """x, transposed, cast and multiplied; and the product."""
     nodes = [
-        helper.make_node("Transpose", ["x"], ["t"], perm=order),
+        helper.make_node("Transpose", ["x"], ["t"], name="turn", perm=order),
         *(helper.make_node(op, ["t"], ["n"]) for op in nodes),
-        helper.make_node("Cast", ["n" if nodes else "t"], ["c"], to=F),
+        helper.make_node("Cast", ["n" if nodes else "t"], ["c"], name="cast", to=F),
         helper.make_node("MatMul", operands, ["y"]),
         helper.make_node("Identity", ["t"], ["z"]),
     ]
@@ -273,6 +273,8 @@ def test_a_cast_between_a_transpose_and_a_product_ends_no_process(opset, tmp_pat
             name = f"{np.dtype(dtype)} {between} {order} {operands}"
             model, expected[name] = cast_after(between, x, order, operands, np.ones(shape, np.float32))
             model.opset_import[0].version = opset
+            named = [node.name for node in lower(model, None).graph.node if node.name]
+            assert len(named) == len(set(named))
             cases[name] = (model, [{"x": x}])
     for name, ((answers,),) in compute_in_child(cases, tmp_path).items():
         np.testing.assert_allclose(answers, expected[name], rtol=1e-5, err_msg=name)

@@ -169,7 +169,7 @@ def _copy_with(chain: Chain, node: onnx.NodeProto, place: int, source: str) -> N
     """The node itself, with another input."""
     made = onnx.NodeProto()
     made.CopyFrom(node)
-    made.input[place] = source
+    made.input[place], made.name = source, f"{chain.new_name()}/{node.op_type}"
     chain.nodes.append(made)
 
 
