@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from perf_analyzer import PARTS, Measurement
 from rich.console import Console
@@ -28,6 +28,23 @@ def make_table(title: str, *columns: str) -> Table:
     for column in columns:
         table.add_column(column, justify="right")
     return table
+
+
+def make_markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for a document."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def make_document(template: str, sections: Mapping[str, str]) -> str:
+    """The document with each section put between its markers `<!-- name -->` and `<!-- end -->`."""
+    for name, text in sections.items():
+        before, marker, rest = template.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not marker or not end:
+            raise ValueError(f"expected the markers of section {name!r}")
+        template = f"{before}{marker}{text}\n{end}{after}"
+    return template
 
 
 def print_report(

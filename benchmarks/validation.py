@@ -19,6 +19,7 @@ import memory_cases
 import numpy as np
 from figures import C600, Point, iter_points
 from poprt.profiling.errors import kind_of
+from report import make_document, make_markdown
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -266,22 +267,6 @@ def plot(points: Iterable[Point], file: str) -> None:
     figure.savefig(file, metadata={"Date": None} if file.endswith(".svg") else None)
 
 
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
-
-
-def make_document(template: str, sections: dict[str, str]) -> str:
-    """The document with each section put between its markers `<!-- name -->` and `<!-- end -->`."""
-    for name, text in sections.items():
-        before, marker, rest = template.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        if not marker or not end:
-            raise ValueError(f"expected the markers of section {name!r}")
-        template = f"{before}{marker}{text}\n{end}{after}"
-    return template
-
-
 def make_sections(
     points: Sequence[Point], choices: dict[str, Chosen], usual: Sequence[Point]
 ) -> dict[str, str]:
@@ -310,7 +295,7 @@ def make_sections(
     verdicts = list(memory_cases.iter_verdicts())
     wrong = [verdict for verdict in verdicts if verdict.predicted != verdict.published]
     return {
-        "families": _markdown(COLUMNS, iter_rows(points, usual)),
+        "families": make_markdown(COLUMNS, iter_rows(points, usual)),
         "overall": f"Families of real chips, each counting the same: median error {median:.0%}, "
         f"{close:.0%} within 10 %, {near:.0%} within 25 %. {len(CONSTANTS)} fitted constants, "
         f"{len({point.network for point in points if not point.is_simulated})} networks.",
@@ -318,16 +303,16 @@ def make_sections(
             f"- {point.family}: {' '.join(point.name.split())}: {point.ratio:.2f}" for point in misses
         )
         or "None.",
-        "baselines": _markdown(
+        "baselines": make_markdown(
             ("prediction", "median error", "within 10 %", "within 25 %"), [ours, *baselines]
         ),
-        "constants": _markdown(
+        "constants": make_markdown(
             ("constant", "value", "chosen on all", "chosen without a network", "fitted on"), constants
         ),
         "verdicts": f"{len(verdicts) - len(wrong)} of {len(verdicts)} are right. Wrong: "
         + ("; ".join(verdict.name for verdict in wrong) or "none")
         + ".",
-        "memory": _markdown(
+        "memory": make_markdown(
             ("profile", "category", "modelled, bytes a tile", "published"),
             [
                 (case.name, case.category, f"{case.predicted:,.0f}", f"{case.published:,.0f}")

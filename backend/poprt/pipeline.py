@@ -44,6 +44,7 @@ CONVERSION = (
     "settle_slices",
     "settle_windows",
     "settle_bits",
+    "settle_conditions",
     # Folding: what is computed once, and what need not be computed.
     "half_to_float",
     "double_to_float",

@@ -375,3 +375,22 @@ def test_a_slice_may_begin_before_the_first_element(opset):
     ]
     model = make_model(nodes, {"x": (F, [2, 1, 4])}, {"y": (F, [2, 1, 3])}, {}, opset)
     assert_answers(model, {"x": np.arange(8, dtype=np.float32).reshape(2, 1, 4)}, "fp32")
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_a_compress_with_a_constant_condition_has_a_known_size(axis):
+    condition = np.array([False, True]) if axis != -1 else np.array([True, False, True])
+    node = helper.make_node("Compress", ["x", "c"], ["y"], **({} if axis is None else {"axis": axis}))
+    x = numbers(2, 3)
+    expected = np.compress(condition, x, axis)
+    model = make_model([node], {"x": (F, [2, 3])}, {"y": (F, expected.shape)}, {"c": condition})
+    assert_answers(model, {"x": x}, "fp32", {"y": expected})
+
+
+def test_an_empty_tensor_of_settings_can_be_fixed():
+    node = helper.make_node("ReduceSum", ["x", "axes"], ["y"], keepdims=0)
+    inputs = {"x": (F, [2, 3]), "axes": (TensorProto.INT64, [0])}
+    model = make_model([node], inputs, {"y": (F, [])}, {})
+    x = numbers(2, 3)
+    found = answer(model, {"x": x}, input_shape={"axes": [0]}, fix_inputs={"axes": np.zeros(0, np.int64)})
+    np.testing.assert_allclose(found["y"], x.sum(), rtol=1e-6)

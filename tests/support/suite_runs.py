@@ -8,7 +8,7 @@ import multiprocessing
 import re
 import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from multiprocessing.connection import Connection
@@ -29,6 +29,7 @@ _HALF = 2e-2
 """Error of half that is allowed, of the larger of 1 and the expected value: some roundings in a row."""
 _QUOTED = re.compile(r"'([^']*)'")
 _VALUES = "on the values of"
+_DEPENDS = "depends on the data"
 
 Array = npt.NDArray[Any]
 
@@ -48,11 +49,13 @@ class Status(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The status of a case, and what was found; `fixed` are the inputs that had to become constants."""
+    """The status of a case, and what was found; `fixed` are the inputs that had to become constants, `error`
+    the largest error of a case that differs, of the largest expected value."""
 
     status: Status
     found: str = ""
     fixed: tuple[str, ...] = ()
+    error: float = 0.0
 
 
 def run_case(case: Case, precision: str) -> Outcome:
@@ -65,20 +68,27 @@ def run_case(case: Case, precision: str) -> Outcome:
     fixed: dict[str, Array] = {}
     while True:
         try:
-            found = _run(case, model, names, sets, fixed, precision)
-            return Outcome(Status.DIFFERS if found else Status.PASSED, found, tuple(fixed))
+            found, largest = _run(case, model, names, sets, fixed, precision)
+            status = Status.DIFFERS if found else Status.PASSED
+            return Outcome(status, found, tuple(fixed), largest)
         except CompileError as error:
-            asked = _find_deciding(str(error), names) - fixed.keys()
+            given = dict(zip(names, sets[0][0], strict=False))
+            asked = _find_deciding(str(error), given, fixed)
             if not asked or len(sets) != 1:
                 return Outcome(Status.REFUSED, str(error), tuple(fixed))
-            fixed |= {name: np.asarray(sets[0][0][names.index(name)]) for name in sorted(asked)}
+            fixed |= {name: np.asarray(given[name]) for name in sorted(asked)}
         except Exception as error:  # noqa: BLE001 - an outcome too
             return Outcome(Status.FAILED, f"{type(error).__name__}: {error}", tuple(fixed))
 
 
-def _find_deciding(message: str, names: Sequence[str]) -> set[str]:
-    """Return the inputs of whose values a message says that shapes depend on them."""
-    return set(_QUOTED.findall(message.partition(_VALUES)[2])) & set(names) if _VALUES in message else set()
+def _find_deciding(message: str, given: Mapping[str, Any], fixed: Mapping[str, Any]) -> set[str]:
+    """Return further inputs of whose values a message says that shapes depend on them: those that it names,
+    or, where it names none, all of whole numbers, and then all."""
+    named = set(_QUOTED.findall(message.partition(_VALUES)[2])) & given.keys()
+    if named - fixed.keys() or _DEPENDS not in message:
+        return named - fixed.keys()
+    whole = {name for name, value in given.items() if np.asarray(value).dtype.kind in "biu"}
+    return whole - fixed.keys() or given.keys() - fixed.keys()
 
 
 def _run(
@@ -88,7 +98,7 @@ def _run(
     sets: Sequence[DataSet],
     fixed: dict[str, Array],
     precision: str,
-) -> str:
+) -> tuple[str, float]:
     shapes = _find_open_shapes(model, sets[0][0])
     converter = Converter(
         precision=precision, input_shape=shapes, fix_inputs=fixed, disable_progress_bar=True
@@ -102,9 +112,10 @@ def _run(
             feeds = {name: np.asarray(value).astype(taken[name]) for name, value in named if name in taken}
             made = runner.execute(feeds)
             for value, array in zip(model.graph.output, expected, strict=True):
-                if difference := compare(np.asarray(made[value.name]), array, case, precision):
-                    return f"{value.name}: {difference}"
-    return ""
+                result = np.asarray(made[value.name])
+                if difference := compare(result, array, case, precision):
+                    return f"{value.name}: {difference}", find_error(result, np.asarray(array))
+    return "", 0.0
 
 
 def _find_open_shapes(model: onnx.ModelProto, given: Sequence[Any]) -> dict[str, list[int]]:
@@ -139,6 +150,16 @@ def compare(found: Array, expected: Any, case: Case, precision: str) -> str:
     at = int(np.argmax(wrong))
     example = f"{found.ravel()[at]} for {wanted.ravel()[at]}"
     return f"{int(wrong.sum())} of {wrong.size} elements, e.g. {example} ({found.dtype} for {wanted.dtype})"
+
+
+def find_error(found: Array, expected: Array) -> float:
+    """Return the largest error, of the largest expected value; infinity where there is none to be told."""
+    if found.shape != expected.shape or expected.dtype.kind in "OUS" or not expected.size:
+        return float("inf")
+    with np.errstate(all="ignore"):
+        left, right = found.astype(np.float64), expected.astype(np.float64)
+        error = np.abs(left - right).max() / np.abs(right).max()
+    return float(error) if np.isfinite(error) else float("inf")
 
 
 class Worker:

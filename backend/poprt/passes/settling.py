@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnxgraph import attribute, infer_shapes, iter_graphs
@@ -271,6 +272,28 @@ class SettleSlices(NodeRule):
             return None
         self._is_stale = True
         return [made]
+
+
+@register(
+    "settle_conditions", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",)
+)
+class SettleConditions(NodeRule):
+    """Write a Compress whose condition is a constant as a Gather, whose size is known."""
+
+    op_types = frozenset(("Compress",))
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """What is left, picked by its places; without an axis of all elements in a row."""
+        condition = view.value(node.input[1])
+        if condition is None:
+            return None
+        around, axis = view.start(node, "picked"), attribute(node, "axis")
+        source = node.input[0]
+        if axis is None:
+            source = around.add("Reshape", source, around.shape([-1]))
+        places = around.constant(np.flatnonzero(condition), np.int64)
+        around.add_as(node.output[0], "Gather", source, places, axis=axis or 0)
+        return around.end(node)
 
 
 _DIGITS = re.compile(r"\d+")

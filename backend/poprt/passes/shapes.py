@@ -399,10 +399,10 @@ def _shape(
 def _fit(
     value: onnx.ValueInfoProto, array: npt.NDArray[Any], given: Any, dims: list[int]
 ) -> npt.NDArray[Any]:
-    known = math.prod(dim for dim in dims if dim > 0)
-    is_open = dims.count(-1) == 1
+    known = math.prod(dim for dim in dims if dim >= 0)
     # A lone number fills nothing larger than itself: where two are meant, one has been forgotten.
-    if dims.count(-1) <= 1 and (array.size % known == 0 and array.size if is_open else array.size == known):
+    fits = array.size == known if -1 not in dims else known and array.size and array.size % known == 0
+    if dims.count(-1) <= 1 and fits:
         return array.reshape(dims)
     raise _wrong(value, f"found {array.size} value{'s' * (array.size != 1)} in {given!r}")
 
