@@ -77,6 +77,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/kernel_calls.py
 	$(BIN)/python benchmarks/loading.py
 	$(BIN)/python benchmarks/compiling.py
+	$(BIN)/python benchmarks/dry_runs.py
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)

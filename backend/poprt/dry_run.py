@@ -36,15 +36,13 @@ from poprt.calibration import READY_SECONDS, Side
 from poprt.calibration.inputs import iter_given, iter_made_up
 from poprt.executable import Executable
 from poprt.programs import LOAD_PROGRAM, MAIN_PROGRAM
-from poprt.row_confirmation import Compute, find_bound, measure_rows
+from poprt.row_confirmation import Compute, Whole, find_bound, measure_rows
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
 
 MAX_WEIGHT_BYTES = 8 << 30
 """Executables with more weights are not run: they are in memory already, and would be a second time."""
-MAX_RUN_SECONDS = 120.0
-"""The longest that one run may take, as in the calibration run."""
 _MAX_PREPACKED_BYTES = 256 << 20
 """Weights up to which ONNX Runtime may repack them into memory of its own, as it does when it serves."""
 _DRAWS = 2
@@ -98,7 +96,6 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
         return None
     options = GraphOptions(
         prepack=weight_bytes <= _MAX_PREPACKED_BYTES,
-        limit_seconds=MAX_RUN_SECONDS,
         ready_seconds=READY_SECONDS,
         index_check="clamp",
     )
@@ -143,10 +140,10 @@ class _DryRun:
                     self._run_branch(engine, number, branch)
                 return None
             model = read_static(self.main)
-            self._run_whole(engine, model)
+            batches, whole = self._run_whole(engine, model)
             if not self.main.row_independent or self.main.batch_size <= 1:
                 return None
-            return self._confirm_rows(engine, model)
+            return self._confirm_rows(engine, model, batches, whole)
         finally:
             engine.unload()
 
@@ -166,27 +163,28 @@ class _DryRun:
         missing = {s.tensor: np.zeros(s.shape) for s in self.inputs if s.tensor not in made}
         engine.compute(MAIN_PROGRAM, self._rows_of(made | missing))
 
-    def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> None:
-        """Run the whole batch on the first inputs that the model takes."""
+    def _run_whole(self, engine: Engine, model: onnx.ModelProto) -> tuple[Iterator[Feeds], Whole]:
+        """Run the whole batch on the first inputs that the model takes; return it, and what follows."""
         refusal: RunError | None = None
-        for feeds in self._iter_feeds(model):
+        for batches in self._iter_sources(model):
             try:
-                engine.compute(MAIN_PROGRAM, self._rows_of(feeds))
+                return batches, Whole.of(_compute_with(engine), self._rows_of(next(batches)))
             except RunMemoryError:
                 raise
             except RunError as error:
                 refusal = refusal or error
-            else:
-                return
         assert refusal is not None
         raise refusal
 
-    def _iter_feeds(self, model: onnx.ModelProto) -> Iterator[Feeds]:
+    def _iter_sources(self, model: onnx.ModelProto) -> Iterator[Iterator[Feeds]]:
+        """Yield inputs of several kinds, in batches."""
         batch = self.main.batch_size
-        yield next(iter_made_up(model, self.inputs, batch))
+        count = 2 * _DRAWS * max(1, batch)
+        yield _vary(iter_made_up(model, self.inputs, batch, count))
+        yield iter_made_up(model, self.inputs, batch, count)
         if self.data is not None:
-            yield next(iter_given(self.inputs, self.data, batch))
-        yield {stream.tensor: np.zeros(stream.shape) for stream in self.inputs}
+            yield iter_given(self.inputs, self.data, batch)
+        yield iter([{stream.tensor: np.zeros(stream.shape) for stream in self.inputs}])
 
     def _rows_of(self, feeds: Feeds) -> list[Array]:
         """Return the inputs as an engine takes them: in their types, rows along the first axis."""
@@ -196,14 +194,20 @@ class _DryRun:
             return [value[None] for value in values]
         return [np.moveaxis(value, s.batch_axis, 0) for s, value in zip(self.inputs, values, strict=True)]
 
-    def _confirm_rows(self, engine: Engine, model: onnx.ModelProto) -> RowDifference | None:
+    def _confirm_rows(
+        self, engine: Engine, model: onnx.ModelProto, batches: Iterator[Feeds], whole: Whole
+    ) -> RowDifference | None:
         """Return the first tensor whose rows differ in each of several draws of inputs."""
-        batch, bound = self.main.batch_size, find_bound(model)
-        batches = iter_made_up(model, self.inputs, batch, 2 * _DRAWS * batch)
-        for _ in range(_DRAWS):
-            rows, others = map(self._rows_of, _vary(islice(batches, 2)))
+        bound, compute = find_bound(model), _compute_with(engine)
+        for draw in range(_DRAWS):
+            drawn = [self._rows_of(feeds) for feeds in islice(batches, 2 if draw else 1)]
+            if len(drawn) <= bool(draw):
+                _log.info("rows were not compared: there are inputs for too few batches")
+                return None
+            *first, others = drawn
             try:
-                distances = measure_rows(lambda values: engine.compute(MAIN_PROGRAM, values), rows, others)
+                whole = Whole.of(compute, first[0]) if first else whole
+                distances = measure_rows(compute, whole, others)
             except RunMemoryError:
                 raise
             except RunError as error:
@@ -211,7 +215,7 @@ class _DryRun:
                 return None
             if max(distances, default=0.0) <= bound:
                 return None
-        known = self._find_tensor(model, rows, others, bound)
+        known = self._find_tensor(model, whole.rows, others, bound)
         outputs = [s.tensor for s in self.main.streams if s.direction is Direction.DEVICE_TO_HOST]
         return known or RowDifference(outputs[int(np.argmax(distances))], "", "", max(distances))
 
@@ -231,7 +235,8 @@ class _DryRun:
         for first in range(0, len(names), _TENSORS_AT_ONCE):
             wanted = names[first : first + _TENSORS_AT_ONCE]
             compute = self._compute_tensors(side, {name: places[name] for name in wanted})
-            for name, distance in zip(wanted, measure_rows(compute, rows, others), strict=True):
+            distances = measure_rows(compute, Whole.of(compute, rows), others)
+            for name, distance in zip(wanted, distances, strict=True):
                 if distance > bound:
                     return RowDifference(name, makers[name].name, makers[name].op_type, distance)
         return None
@@ -250,6 +255,10 @@ class _DryRun:
 
 def _find_inputs(program: Program) -> list[Stream]:
     return [stream for stream in program.streams if stream.direction is Direction.HOST_TO_DEVICE]
+
+
+def _compute_with(engine: Engine) -> Compute:
+    return lambda values: engine.compute(MAIN_PROGRAM, values)
 
 
 def _deliver(value: Array) -> Callable[[int], Array]:

@@ -3,15 +3,17 @@
 A batch of rows x0 x1 x2 x3 is computed whole, and then
 
     in another order,     x3 z1 x1 z3           beside rows z of another batch
-    in parts              x0 | x3 | x1 x2 | ..  of 1 to 3 rows at every place, so at other batch sizes
+    in parts              x0 | x2 x3 | x1 | ..  of 1 to 3 rows at every place, so at other batch sizes
 
-and each row has to give what it gave in the whole batch. Nothing is loaded here: the caller computes.
+and each row has to give what it gave in the whole batch. Where that takes long, only the last row beside
+another one, and the first one alone are. Nothing is loaded here: the caller computes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,10 @@ Compute = Callable[[Sequence[Array]], Sequence[Array]]
 """Gives the outputs of some rows; all arrays have the rows along their first axis."""
 
 _MAX_PART_ROWS = 3
-_MIN_PARTS = 2
-"""Parts that are computed however long they take: one row alone, and the last."""
-_ENOUGH_SECONDS = 0.5
+_ENOUGH_SECONDS = 0.3
 """After which no further part is computed."""
+_MAX_SECONDS_OF_RUN = 0.05
+"""Of a whole batch: where one takes longer, few rows are computed again."""
 _BOUND, _HALF_BOUND, _QUARTER_BOUND = 1e-4, 2.0**-6, 2.0**-3
 
 
@@ -46,51 +48,55 @@ def find_bound(model: onnx.ModelProto) -> float:
     return _HALF_BOUND if has_types(model.graph, (TensorProto.FLOAT16,)) else _BOUND
 
 
-def measure_rows(compute: Compute, rows: Sequence[Array], others: Sequence[Array]) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole batch: its inputs and its outputs, rows along the first axis, and how long it took."""
+
+    rows: Sequence[Array]
+    results: Sequence[Array]
+    seconds: float
+
+    @classmethod
+    def of(cls, compute: Compute, rows: Sequence[Array]) -> Whole:
+        """Compute the outputs of a batch."""
+        start = time.monotonic()
+        return cls(rows, compute(rows), time.monotonic() - start)
+
+
+def measure_rows(compute: Compute, whole: Whole, others: Sequence[Array]) -> list[float]:
     """Return for each output the largest difference between a row in its batch and the same row elsewhere.
 
-    `rows` and `others` are two batches of the inputs, at least 2 rows each. Differences are relative to 1 or
+    `others` is another batch of the inputs; batches have at least 2 rows. Differences are relative to 1 or
     the largest finite value of the output; infinite where only one of two values is finite, or integers
     differ.
     """
-    whole = compute(rows)
-    distances = [0.0] * len(whole)
-
-    def compare(found: Sequence[Array], places: Sequence[int], numbers: Sequence[int]) -> None:
-        for index, (expected, values) in enumerate(zip(whole, found, strict=True)):
-            distance = _measure(expected[list(numbers)], values[list(places)])
-            distances[index] = max(distances[index], distance)
-
-    batch = len(rows[0])
-    mixed, places = _mix(rows, others, batch)
-    compare(compute(mixed), places, [batch - 1 - place for place in places])
+    distances = [0.0] * len(whole.results)
+    batch = len(whole.rows[0])
     start = time.monotonic()
-    for done, (first, size) in enumerate(_iter_parts(batch)):
-        if done >= _MIN_PARTS and time.monotonic() - start > _ENOUGH_SECONDS:
+    for numbers in _iter_parts(batch, whole.seconds > _MAX_SECONDS_OF_RUN):
+        found = compute(_take(whole.rows, others, numbers))
+        places = [place for place, number in enumerate(numbers) if number < batch]
+        mine = [numbers[place] for place in places]
+        for index, (expected, values) in enumerate(zip(whole.results, found, strict=True)):
+            distances[index] = max(distances[index], _measure(expected[mine], values[places]))
+        if time.monotonic() - start > _ENOUGH_SECONDS:
             break
-        part = compute([value[first : first + size] for value in rows])
-        compare(part, range(size), range(first, first + size))
     return distances
 
 
-def _mix(rows: Sequence[Array], others: Sequence[Array], batch: int) -> tuple[list[Array], list[int]]:
-    """Every other place has a row of `rows` in reverse order, the places between have rows of `others`."""
-    places = list(range(0, batch, 2))
-    mixed = []
-    for mine, other in zip(rows, others, strict=True):
-        values = other.copy()
-        values[places] = mine[::-1][places]
-        mixed.append(values)
-    return mixed, places
+def _take(rows: Sequence[Array], others: Sequence[Array], numbers: Sequence[int]) -> list[Array]:
+    """Return rows by number, those of `others` numbered on."""
+    return [np.concatenate(pair)[list(numbers)] for pair in zip(rows, others, strict=True)]
 
 
-def _iter_parts(batch: int) -> Iterator[tuple[int, int]]:
-    """Yield first row and size of each part: the first row and the last rows at once, then all others."""
-    last = min(2, batch - 1)
-    early = [(0, 1), (batch - last, last)]
-    yield from early
+def _iter_parts(batch: int, is_slow: bool) -> Iterator[list[int]]:
+    """Yield the numbers of rows to compute together; those from `batch` on are of the other batch."""
+    if is_slow:
+        yield from ([batch - 1, batch], [0])
+        return
+    yield [batch - 1 - place if place % 2 == 0 else batch + place for place in range(batch)]
     for size in range(1, min(_MAX_PART_ROWS, batch - 1) + 1):
-        yield from ((first, size) for first in range(batch - size + 1) if (first, size) not in early)
+        yield from (list(range(first, first + size)) for first in range(batch - size + 1))
 
 
 def _measure(expected: Array, found: Array) -> float:

@@ -120,7 +120,7 @@ def test_values_of_the_user_are_run_where_made_up_ones_are_refused(monkeypatch):
 
     monkeypatch.setattr(Engine, "compute", refuse)
     Compiler.compile(chain("Relu"), calibration_data={"x": np.full((4, 6), 7, np.float32)})
-    assert (seen[1] == 7).all()
+    assert any((values == 7).all() for values in seen)
     with pytest.raises(CompileError, match=r"does not run: only sevens are taken.*--data_preprocess"):
         Compiler.compile(chain("Relu"))
 
