@@ -394,3 +394,17 @@ def test_an_empty_tensor_of_settings_can_be_fixed():
     x = numbers(2, 3)
     found = answer(model, {"x": x}, input_shape={"axes": [0]}, fix_inputs={"axes": np.zeros(0, np.int64)})
     np.testing.assert_allclose(found["y"], x.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(
+    ("kernel", "strides", "added"),
+    [([3, 1], [2, 3], [1, 0]), ([3, 2], [3, 3], [2, 0]), ([1, 1], [3, 3], [2, 1])],
+)
+def test_a_transposed_window_smaller_than_its_stride_is_not_padded(auto_pad, kernel, strides, added):
+    node = helper.make_node(
+        "ConvTranspose", ["x", "w"], ["y"], auto_pad=auto_pad, strides=strides, output_padding=added
+    )
+    weights = {"w": np.arange(np.prod(kernel), dtype=np.float32).reshape(1, 1, *kernel) + 1}
+    model = make_model([node], {"x": (F, [1, 1, 2, 1])}, {"y": (F, ["a", "b", "c", "d"])}, weights, 12)
+    assert_answers(model, {"x": np.float32([[[[2], [3]]]])}, "fp32")

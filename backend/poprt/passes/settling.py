@@ -155,11 +155,14 @@ class _Window:
         added = self._output_padding()
         if not wanted and not (self._auto in _SAME and any(added)):
             return None
-        wanted = wanted or [size * stride for size, _, stride in self._axes]
+        sizes = wanted or [size * stride for size, _, stride in self._axes]
         whole = self.sizes([(0, 0)] * len(self._axes))
-        totals = [size - want for size, want in zip(whole, wanted, strict=True)]
+        totals = [size - want for size, want in zip(whole, sizes, strict=True)]
         if min(totals) < 0:
-            return None
+            if wanted:
+                return None
+            # ONNX Runtime never pads less than nothing: the result is smaller.
+            totals = [max(0, total) for total in totals]
         return [self._part(total, is_upper=self._auto == "SAME_UPPER") for total in totals]
 
     def _output_padding(self) -> list[int]:
