@@ -141,6 +141,13 @@ def test_a_chain_that_computes_a_shape_stays_of_64_bits_without_casts():
     assert {t.name: t.data_type for t in changed.graph.initializer} == {"i": I32, "rest": I64}
 
 
+def test_the_sizes_of_a_crop_stay_of_64_bits():
+    """By the standard's definition they meet others of 64 bits."""
+    borders = {"x": (F, [4, 2])}, {"y": (F, [2, 3])}
+    model = make_model([node("CenterCropPad", "x sizes")], *borders, {"sizes": np.array([2, 3])}, 18)
+    assert_answers(model, {"x": np.ones((4, 2), np.float32)})
+
+
 def test_a_constant_that_a_cast_and_a_shape_read_is_narrowed_by_the_cast():
     nodes = [node("Cast", "shape", "whole", to=I64), node("Reshape", "x shape")]
     shapes = {"x": (F, [4])}, {"whole": (I64, [2]), "y": (F, [2, 2])}

@@ -44,8 +44,9 @@ are clipped."""
 _FIXED = frozenset(("OneHot", "Unique"))
 """Operators for which the standard allows 32 bits, and ONNX Runtime (1.23) has no kernel, or none for all
 types that go together."""
-_WIDE_PLACES = frozenset((("Pad", 3),))
-"""Inputs for which the standard allows 32 bits, and ONNX's shape inference (1.23) does not."""
+_WIDE_PLACES = frozenset((("CenterCropPad", 1), ("Pad", 3)))
+"""Inputs for which the standard allows 32 bits, and ONNX's shape inference (1.23) does not, or its definition
+of the operator."""
 _LOOP_LIMIT = 0
 """The place of a Loop's trip count, and of the number of the turn in its body: both have 64 bits."""
 
