@@ -112,6 +112,7 @@ ROW_MODELS ?= 5000
 # Random models about rows, some four minutes; a few hundred of them are a part of test-server.
 row-models: .venv/dev
 	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS)
+	$(BIN)/python tests/support/row_model_checks.py --count $(ROW_MODELS) --precision fp16
 
 GRAPHS ?= 3000
 PASS_GRAPHS ?= 300

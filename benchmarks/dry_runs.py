@@ -28,7 +28,9 @@ REPOSITORY = Path(__file__).parents[1] / "model_repository"
 def _find_models(folder: Path) -> dict[str, tuple[Path, Sequence[str]]]:
     """Return the models by name, each with its file and its arguments of poprt."""
     recipes = read_recipes(REPOSITORY)
-    found = {recipe.model: (fetch(recipe, default_cache(REPOSITORY)), recipe.poprt) for recipe in recipes}
+    found: dict[str, tuple[Path, Sequence[str]]] = {
+        recipe.model: (fetch(recipe, default_cache(REPOSITORY)), recipe.poprt) for recipe in recipes
+    }
     written = {
         "ResNet-50": weighted.write_resnet50(folder / "resnet", BATCH),
         "BERT-base": weighted.write_bert_base(folder / "bert", BATCH),

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ from simipu import CompileError
 
 Array = npt.NDArray[Any]
 
-BOUND = 1e-4
-"""How far answers may lie apart, of 1 or the largest."""
+BOUND, HALF_BOUND = 1e-4, 2.0**-6
+"""How far answers may lie apart, of 1 or the largest; in half, a row's and its own in the whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,11 @@ class Case:
         return [found[name] for name in self.names]
 
 
-def check(seed: int) -> Outcome:
-    """Return what becomes of the model of a seed."""
+def check(seed: int, precision: str = "fp32") -> Outcome:
+    """Return what becomes of the model of a seed.
+
+    In half its rows are compared with those of its own batch.
+    """
     model, batch, axis = make_row_model(seed)
     random = np.random.default_rng(seed)
     rows, others = (_draw(model, batch, axis, random) for _ in range(2))
@@ -88,16 +91,19 @@ def check(seed: int) -> Outcome:
         return Outcome("invalid", str(error).splitlines()[0])
     options = CompilerOptions(skip_dry_run=True, show_compilation_progress_bar=False)
     try:
-        converted = Converter(batch_size=batch, batch_axis=axis).convert(model)
+        converted = Converter(batch_size=batch, batch_axis=axis, precision=precision).convert(model)
         compiled = Compiler.compile(converted, None, options, batch_axis=axis)
     except CompileError as error:
         return Outcome("uncompiled", str(error).splitlines()[0])
     session = Session(compiled.getPopefModel())
     session.runLoadPrograms()
     try:
-        if compiled.rows.dependence is not None:
+        if precision == "fp16":
+            wrong = "" if compiled.rows.dependence else _find_wrong_half(case, session)
+        elif compiled.rows.dependence is not None:
             return _check_whole(case, compiled, session)
-        wrong = _find_wrong(case, compiled, session)
+        else:
+            wrong = _find_wrong(case, compiled, session)
     finally:
         session.unloadFromDevice()
     return Outcome("wrong", wrong, dry_run(compiled) is not None) if wrong else Outcome("equal")
@@ -165,14 +171,38 @@ def _find_wrong(case: Case, compiled: Executable, session: Session) -> str:
     return ""
 
 
-def _find_apart(found: Sequence[Array], expected: Sequence[Array], names: Sequence[str]) -> str:
+def _find_apart(
+    found: Sequence[Array], expected: Sequence[Array], names: Sequence[str], bound: float = BOUND
+) -> str:
     for name, one, other in zip(names, found, expected, strict=True):
         if one.shape != other.shape:
             return f"{name}: shape {one.shape} for {other.shape}"
         finite = np.isfinite(other)
         scale = max(1.0, float(np.abs(other[finite]).max(initial=0)))
-        if not np.allclose(one, other, rtol=0, atol=BOUND * scale, equal_nan=True):
+        if not np.allclose(one, other, rtol=0, atol=bound * scale, equal_nan=True):
             return name
+    return ""
+
+
+def _find_wrong_half(case: Case, session: Session) -> str:
+    """Return which rows get another answer in half than in their batch; "" for none."""
+    dtype = np.float16
+    halves = replace(
+        case,
+        rows={name: value.astype(dtype) for name, value in case.rows.items()},
+        others={name: value.astype(dtype) for name, value in case.others.items()},
+    )
+    whole = halves.run(session, halves.rows)
+    for numbers in _parts(case.batch):
+        found = halves.run(session, halves.take(numbers))
+        apart = _find_apart(found, [value[numbers] for value in whole], case.names, HALF_BOUND)
+        if apart:
+            return f"rows {numbers} of {apart} in half"
+    for number in range(case.batch):
+        found = halves.run(session, halves.beside(number))
+        one, other = ([value[number] for value in values] for values in (found, whole))
+        if apart := _find_apart(one, other, case.names, HALF_BOUND):
+            return f"row {number} beside others of {apart} in half"
     return ""
 
 
@@ -238,13 +268,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "fp16"])
     parser.add_argument("--reasons", action="store_true", help="print why models are refused")
     options = parser.parse_args()
     logging.getLogger("poprt").setLevel(logging.ERROR)
     counts: Counter[str] = Counter()
     for seed in range(options.first, options.first + options.count):
         try:
-            outcome = check(seed)
+            outcome = check(seed, options.precision)
         except Exception as error:  # noqa: BLE001  whatever it is, it is printed
             outcome = Outcome("error", f"{type(error).__name__}: {error}")
         counts[outcome.kind] += 1
