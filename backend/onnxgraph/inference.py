@@ -58,6 +58,18 @@ def register_stand_in(domain: str, *op_types: str) -> Callable[[StandIn], StandI
     return add
 
 
+def _stand_in_for_eye(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """A Cast, which makes a tensor of the same type and shape: ONNX's inference of EyeLike ends the process
+    where nothing is known of its input."""
+    to = next((each.i for each in node.attribute if each.name == "dtype"), 0)
+    if to:
+        return [helper.make_node("Cast", node.input, node.output, node.name, to=to)]
+    return [helper.make_node("Identity", node.input, node.output, node.name)]
+
+
+_STAND_INS.update(((domain, "EyeLike"), _stand_in_for_eye) for domain in STANDARD_DOMAINS)
+
+
 def register_shape_function(function: ShapeFunction, *op_types: str) -> None:
     """Ask `function`, a user's, for what nodes of those operators make, whatever their domain, where nothing
     else says it."""

@@ -259,3 +259,23 @@ def test_a_value_has_a_size_and_bytes_of_the_chips_types():
 def test_a_stand_in_for_the_standards_own_operators_is_a_mistake():
     with pytest.raises(AssertionError, match="ONNX infers"):
         register_stand_in("ai.onnx", "Neg")(lambda node: [])
+
+
+@pytest.mark.parametrize("given", [{}, {"dtype": TensorProto.INT32}])
+def test_a_diagonal_of_something_unknown_does_not_end_the_process(given):
+    """The inference of onnx (1.23) reads the type of its input, which there is not."""
+    nodes = [
+        helper.make_node("Unknown", ["x"], ["a"], domain="elsewhere"),
+        helper.make_node("EyeLike", ["a"], ["y"], **given),
+        helper.make_node("EyeLike", ["x"], ["z"], **given),
+    ]
+    outputs = [onnx.ValueInfoProto(name=name) for name in "yz"]
+    graph = helper.make_graph(
+        nodes, "eye", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])], outputs
+    )
+    domains = [helper.make_opsetid("", 20), helper.make_opsetid("elsewhere", 1)]
+    inferred = infer_shapes(helper.make_model(graph, opset_imports=domains, ir_version=8))
+    found = inferred.graph.output[1].type.tensor_type
+    assert [dim.dim_value for dim in found.shape.dim] == [2, 3]
+    assert found.elem_type == given.get("dtype", TensorProto.FLOAT)
+    assert [node.op_type for node in inferred.graph.node] == ["Unknown", "EyeLike", "EyeLike"]
