@@ -12,7 +12,7 @@ from random_graphs.judging import DIFFERS, EQUAL, REFUSED, WRONG, Outcome, judge
 from random_graphs.passes import find_passes, judge_pass, judge_passes
 from random_graphs.running import CRASHES, Judge, judge_all
 
-MIN_OPERATORS, CI_GRAPHS = 116, 50
+MIN_OPERATORS, CI_GRAPHS = 116, 100
 MAX_REFUSED = 0.06
 """Of valid models: shapes that depend on data, for one."""
 
@@ -52,9 +52,11 @@ def test_a_wrong_answer_is_found(monkeypatch):
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("first", [0, CI_GRAPHS])
-def test_random_graphs_answer_as_in_onnxruntime(first):
-    found = list(judge_all(range(first, first + CI_GRAPHS)))
+@pytest.mark.parametrize(
+    ("precision", "seeds"), [("fp32", range(CI_GRAPHS)), ("fp16", range(0, CI_GRAPHS, 2))]
+)
+def test_random_graphs_answer_as_in_onnxruntime(precision, seeds):
+    found = list(judge_all(seeds, [precision]))
     assert [each for each in found if each.word in WRONG] == []
     assert sum(each.word == REFUSED for each in found) <= MAX_REFUSED * len(found)
     assert sum(each.word == EQUAL for each in found) > len(found) / 2
