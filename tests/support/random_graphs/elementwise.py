@@ -209,7 +209,7 @@ def reduce(d: Drawing, op_type: str) -> None:
 
 def arg(d: Drawing, op_type: str) -> None:
     """The place of the largest, first or last."""
-    source = d.pick((*FLOATS, "int32") if d.opset >= 12 else FLOATS)
+    source = d.pick((*FLOATS, "int32") if d.opset >= 12 else FLOATS, ranks=range(1, 5))
     rank = d[source].value.ndim
     axis = d.axis(rank) if d.opset >= 11 else d.integer(0, max(0, rank - 1))
     d.add(
