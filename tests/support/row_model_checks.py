@@ -24,7 +24,7 @@ from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.dry_run import dry_run
 from poprt.executable import Executable
-from row_models import make_row_model
+from row_steps import make_row_model
 from simipu import CompileError
 
 Array = npt.NDArray[Any]
