@@ -3,10 +3,10 @@ optimisers, or as the ONNX specification says where it has no kernel."""
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from model_runtime import ModelRunner, ModelRunnerConfig
 from onnx import TensorProto, helper
+from oracles import unoptimised_session
 from poprt import Compiler, CompilerOptions, Converter
 from poprt.pipeline import estimate
 from sample_models import make_model
@@ -21,12 +21,8 @@ HALF_ERROR = 4e-3
 
 def expect(model, feeds):
     """What ONNX Runtime answers without its optimisers."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     names = [value.name for value in model.graph.output]
-    return dict(zip(names, session.run(names, feeds), strict=True))
+    return dict(zip(names, unoptimised_session(model).run(names, feeds), strict=True))
 
 
 def answer(model, feeds, precision="fp32", options=None, **convert):
@@ -69,6 +65,14 @@ def test_an_input_or_a_weight_is_an_output_too(also, precision):
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
     model = make_model(nodes, {"x": spec}, {"y": spec, also: spec}, {"w": W})
     assert_answers(model, {"x": numbers(2, 3)}, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("slope", [(2, 3), (4, 2, 3), (1, 1, 2, 3)])
+def test_a_prelu_has_the_shape_that_its_slope_is_broadcast_to(slope, precision):
+    nodes = [helper.make_node("PRelu", ["x", "s"], ["p"]), helper.make_node("Neg", ["p"], ["y"])]
+    model = make_model(nodes, {"x": (F, [3])}, {"y": (F, None)}, {"s": numbers(*slope)})
+    assert_answers(model, {"x": numbers(3, seed=1)}, precision)
 
 
 @pytest.mark.parametrize("kernels", list(KernelUse))

@@ -20,11 +20,25 @@ from poprt.passes.node_rules import NodeRule, View
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+_EXPAND = 8
+"""The opset from which there is Expand."""
 _SPATIAL = 2
 """The first axis that a window moves along."""
 
 Pads = list[tuple[int, int]]
 """What is put before and behind each spatial axis."""
+
+
+class _Reshaping(NodeRule):
+    """A rule that may change the shape of a result: shapes behind such a node are inferred anew."""
+
+    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """Run until no shape changes."""
+        self._is_stale = True
+        while self._is_stale:
+            self._is_stale = False
+            model = super().run(model)
+        return model
 
 
 @register(
@@ -34,7 +48,7 @@ Pads = list[tuple[int, int]]
     is_ours=True,
     before=("constant_folding", "shape_inference"),
 )
-class SettleWindows(NodeRule):
+class SettleWindows(_Reshaping):
     """Write the padding of pools and convolutions down where ONNX Runtime and ONNX's shape inference find
     another, or none.
 
@@ -44,14 +58,6 @@ class SettleWindows(NodeRule):
     """
 
     op_types = _POOLS | {"Conv", "ConvTranspose"}
-
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Shapes behind a node whose size changes are inferred anew."""
-        self._is_stale = True
-        while self._is_stale:
-            self._is_stale = False
-            model = super().run(model)
-        return model
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """The same node with explicit padding, if it needs it."""
@@ -246,19 +252,11 @@ class SettleDefaults(NodeRule):
 
 
 @register("settle_slices", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
-class SettleSlices(NodeRule):
+class SettleSlices(_Reshaping):
     """Begin Slices of opsets before 10 within their axes: ONNX's shape inference finds no size for one that
     begins before the first element, counted from behind."""
 
     op_types = frozenset(("Slice",))
-
-    def run(self, model: onnx.ModelProto) -> onnx.ModelProto:
-        """Shapes behind a node whose bounds change are inferred anew."""
-        self._is_stale = True
-        while self._is_stale:
-            self._is_stale = False
-            model = super().run(model)
-        return model
 
     def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
         """The same node with bounds that are there."""
@@ -275,6 +273,33 @@ class SettleSlices(NodeRule):
             return None
         self._is_stale = True
         return [made]
+
+
+@register("settle_slopes", stage=Stage.INTERFACE, default=True, is_ours=True, before=("constant_folding",))
+class SettleSlopes(_Reshaping):
+    """Expand the input of a PRelu to the shape of a larger slope: ONNX's shape inference gives the result the
+    shape of the input, ONNX Runtime broadcasts both."""
+
+    op_types = frozenset(("PRelu",))
+
+    def replace(self, node: onnx.NodeProto, view: View) -> list[onnx.NodeProto] | None:
+        """The node behind an Expand, if its slope has more axes or sizes."""
+        source, slope = (view.shape(name) for name in node.input)
+        if self._is_stale or source is None or slope is None or view.opset < _EXPAND:
+            return None
+        try:
+            shape = np.broadcast_shapes(source, slope)
+        except ValueError:
+            return None
+        if shape == tuple(source):
+            return None
+        made = onnx.NodeProto()
+        made.CopyFrom(node)
+        around = view.start(node, "expanded")
+        made.input[0] = around.add("Expand", node.input[0], around.shape(shape))
+        around.nodes.append(made)
+        self._is_stale = True
+        return around.nodes
 
 
 @register(
