@@ -68,6 +68,15 @@ def test_an_input_or_a_weight_is_an_output_too(also, precision):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("pool", ["MaxPool", "LpPool"])
+def test_a_pool_that_is_padded_by_its_kernel_is_computed(pool, precision):
+    window = {"kernel_shape": [2, 2], "pads": [1, 0, 1, 0], "strides": [3, 3], "dilations": [1, 2]}
+    nodes = [helper.make_node(pool, ["x"], ["y"], ceil_mode=1, **window)]
+    model = make_model(nodes, {"x": (F, [1, 2, 4, 4])}, {"y": (F, None)}, {}, opset=20)
+    assert_answers(model, {"x": numbers(1, 2, 4, 4)}, precision)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("slope", [(2, 3), (4, 2, 3), (1, 1, 2, 3)])
 def test_a_prelu_has_the_shape_that_its_slope_is_broadcast_to(slope, precision):
     nodes = [helper.make_node("PRelu", ["x", "s"], ["p"]), helper.make_node("Neg", ["p"], ["y"])]

@@ -16,10 +16,12 @@ from simipu import CompileError
 
 from poprt.passes.base_pass import Pass, Stage, register
 from poprt.passes.checks import describe
-from poprt.passes.node_rules import NodeRule, View
+from poprt.passes.node_rules import FLOATS, NodeRule, Replacement, View
 
 _POOLS = frozenset(("AveragePool", "LpPool", "MaxPool"))
 _SAME = ("SAME_UPPER", "SAME_LOWER")
+_PADS_AS_INPUT = 11
+"""The opset from which the sizes of a Pad are an input."""
 _EXPAND = 8
 """The opset from which there is Expand."""
 _SPATIAL = 2
@@ -72,13 +74,37 @@ class SettleWindows(_Reshaping):
         made = onnx.NodeProto()
         made.CopyFrom(node)
         drop_attribute(made, "ceil_mode")
+        around = view.start(node, "padded")
         if found is not None:
             drop_attribute(made, "auto_pad")
             drop_attribute(made, "output_shape")
-            set_attribute(made, "pads", [before for before, _ in found] + [behind for _, behind in found])
+            pads = [before for before, _ in found] + [behind for _, behind in found]
+            kind = view.type(node.input[0])
+            if kind in FLOATS and view.opset >= _PADS_AS_INPUT and _is_padded_apart(node, pads, kernel):
+                made.input[0] = _pad_apart(around, node, pads, kind)
+                pads = [0] * len(pads)
+            set_attribute(made, "pads", pads)
         sizes = view.shape(node.output[0])
         self._is_stale = sizes is None or list(sizes[_SPATIAL:]) != window.sizes(found)
-        return [made]
+        around.nodes.append(made)
+        return around.nodes
+
+
+def _is_padded_apart(node: onnx.NodeProto, pads: Sequence[int], kernel: Sequence[int]) -> bool:
+    """Return whether a pool is padded by its kernel's size or more, which ONNX Runtime refuses, and
+    a Pad can do it: not where padding is counted, or elements are numbered."""
+    has_indices = len(node.output) > 1 and bool(node.output[1])
+    is_simple = node.op_type == "LpPool" or (node.op_type == "MaxPool" and not has_indices)
+    return is_simple and any(pad >= size for pad, size in zip(pads, [*kernel, *kernel], strict=True))
+
+
+def _pad_apart(around: Replacement, node: onnx.NodeProto, pads: Sequence[int], kind: int) -> str:
+    """Add a Pad by what changes no result of the pool."""
+    half = len(pads) // 2
+    sizes = around.shape([0, 0, *pads[:half], 0, 0, *pads[half:]])
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    value = around.constant(-np.inf if node.op_type == "MaxPool" else 0.0, dtype)
+    return around.add("Pad", node.input[0], sizes, value)
 
 
 class _Window:
