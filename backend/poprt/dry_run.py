@@ -8,6 +8,7 @@ half is the calibration run's subject.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -43,6 +44,8 @@ Feeds = Mapping[str, Array]
 
 MAX_WEIGHT_BYTES = 8 << 30
 """Executables with more weights are not run: they are in memory already, and would be a second time."""
+MAX_INPUT_BYTES = 256 << 20
+"""Executables whose inputs take more are not run: making values up would take longer than compiling."""
 _MAX_PREPACKED_BYTES = 256 << 20
 """Weights up to which ONNX Runtime may repack them into memory of its own, as it does when it serves."""
 _DRAWS = 2
@@ -87,13 +90,19 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
         LoadTimeoutError: ONNX Runtime does not make it ready in time.
     """
     weight_bytes = sum(value.nbytes for value in _find_weights(compiled).values())
-    if weight_bytes > MAX_WEIGHT_BYTES:
-        _log.warning(
-            "the executable was compiled without a dry run: its weights take %d MiB, the limit is %d",
-            weight_bytes >> 20,
-            MAX_WEIGHT_BYTES >> 20,
-        )
-        return None
+    input_bytes = _count_input_bytes(compiled)
+    for what, size, limit in (
+        ("weights", weight_bytes, MAX_WEIGHT_BYTES),
+        ("inputs", input_bytes, MAX_INPUT_BYTES),
+    ):
+        if size > limit:
+            _log.warning(
+                "the executable was compiled without a dry run: its %s take %d MiB, the limit is %d MiB",
+                what,
+                size >> 20,
+                limit >> 20,
+            )
+            return None
     options = GraphOptions(
         prepack=weight_bytes <= _MAX_PREPACKED_BYTES,
         ready_seconds=READY_SECONDS,
@@ -114,6 +123,11 @@ def dry_run(compiled: Executable, data: Mapping[str, Array] | None = None) -> Ro
             "were made up, give some as calibration data (--data_preprocess) or skip the dry run "
             "(--skip_dry_run)"
         ) from error
+
+
+def _count_input_bytes(compiled: Executable) -> int:
+    streams = _find_inputs(compiled.executable.program(MAIN_PROGRAM))
+    return sum(math.prod(stream.shape) * stream.dtype.itemsize for stream in streams)
 
 
 def _find_weights(compiled: Executable) -> dict[str, Array]:

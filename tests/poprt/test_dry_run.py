@@ -131,11 +131,12 @@ def product():
     return Converter(batch_size=2).convert(model)
 
 
-def test_models_too_large_to_run_are_named(monkeypatch, caplog):
-    monkeypatch.setattr(dry_run, "MAX_WEIGHT_BYTES", 7199)
+@pytest.mark.parametrize(("limit", "size", "what"), [("WEIGHT", 7199, "weights"), ("INPUT", 47, "inputs")])
+def test_models_too_large_to_run_are_named(limit, size, what, monkeypatch, caplog):
+    monkeypatch.setattr(dry_run, f"MAX_{limit}_BYTES", size)
     monkeypatch.setattr(Engine, "load", lambda *_: pytest.fail("it was loaded"))
     Compiler.compile(product())
-    assert "compiled without a dry run: its weights take" in caplog.text
+    assert f"compiled without a dry run: its {what} take" in caplog.text
 
 
 def test_each_model_of_a_fused_one_is_run(monkeypatch):
