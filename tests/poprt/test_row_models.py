@@ -3,6 +3,7 @@
 import onnx
 import pytest
 from poprt import Compiler, Converter
+from poprt.passes import get_pass
 from row_model_checks import check
 
 
@@ -36,6 +37,16 @@ def test_arithmetic_with_the_number_of_rows_makes_them_dependent(name, precision
         assert reason.endswith("(Mul) computes with the number of rows in the batch")
     else:
         assert reason is None
+
+
+def test_a_pass_that_fixes_the_batch_notes_arithmetic_with_it():
+    text = (
+        '<ir_version: 8, opset_import: ["": 17]> '
+        "sizes (float[n,3] x) => (float[n,3] y) "
+        "{ n = Size(x) f = Cast<to=1>(n) y = Mul(x, f) }"
+    )
+    fixed = get_pass("const_batch_size", 4)(onnx.parser.parse_model(text))
+    assert "(Mul) computes with" in Compiler.compile(Converter().convert(fixed)).rows.dependence
 
 
 def test_constants_as_long_as_the_batch_are_no_arithmetic_with_it():

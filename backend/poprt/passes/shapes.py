@@ -146,10 +146,7 @@ class ConstInputShape(Pass):
                 size = 1 if self._has_one(value) or self._is_open(value) else None
             _fix(value, self._input_shape.get(name), size, self._batch_axis)
         replace_inputs(model.graph, inputs.values())
-        _clear_shapes(model.graph)
-        if varying and not is_later and (reason := find_batch_arithmetic(model, varying, self._batch_axis)):
-            note_dependence(model, reason)
-        replace_outputs(model.graph, infer_shapes(model).graph.output)
+        _settle_batch(model, [] if is_later else varying, self._batch_axis)
         return model
 
     def _has_one(self, value: onnx.ValueInfoProto) -> bool:
@@ -161,6 +158,15 @@ class ConstInputShape(Pass):
         """Whether the batch of an input is variable."""
         dims = value.type.tensor_type.shape.dim[self._batch_axis :][:1]
         return any(dim.dim_value < 1 for dim in dims)
+
+
+def _settle_batch(model: onnx.ModelProto, fixed: Sequence[str], axis: int) -> None:
+    """Infer shapes anew, and note arithmetic with the size of the batch, which inputs `fixed` have at `axis`
+    and had not before."""
+    _clear_shapes(model.graph)
+    if fixed and (reason := find_batch_arithmetic(model, fixed, axis)):
+        note_dependence(model, reason)
+    replace_outputs(model.graph, infer_shapes(model).graph.output)
 
 
 @register("const_batch_size", stage=Stage.INTERFACE)
@@ -177,15 +183,14 @@ class ConstBatchSize(Pass):
         1."""
         if self._size < 1:
             raise CompileError(f"const_batch_size must be at least 1, found {self._size}")
-        changed = False
+        changed = []
         for value in find_inputs(model.graph):
             dims = value.type.tensor_type.shape.dim
             if len(dims) and dims[0].dim_value < 1:
                 dims[0].dim_value = self._size
-                changed = True
+                changed.append(value.name)
         if changed:
-            _clear_shapes(model.graph)
-            replace_outputs(model.graph, infer_shapes(model).graph.output)
+            _settle_batch(model, changed, 0)
         return model
 
 
