@@ -22,8 +22,9 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, "fp32") for name in SIZES), ("the number of rows", "fp16")]
+)
 def test_arithmetic_with_the_number_of_rows_makes_them_dependent(name, precision):
     nodes, depends = SIZES[name]
     text = (

@@ -7,12 +7,13 @@ Reshape, are followed by the row rules.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnxgraph import GraphError, graph_values, infer_shapes, iter_bodies, set_shape
+from onnxgraph import GraphError, graph_values, infer_shapes, iter_bodies
 from simipu import CompileError
 from simipu.operators import operator_of
 
@@ -20,10 +21,13 @@ from poprt.origins import OF_SHAPES
 from poprt.passes.computing import compute
 from poprt.passes.views import Array
 
+_LARGER = "/larger_batch"
+"""Behind the names of tensors for a larger batch."""
+
 _log = logging.getLogger("poprt")
 
 
-def find_batch_arithmetic(model: onnx.ModelProto, inputs: Sequence[str], axis: int) -> str:
+def find_batch_arithmetic(model: onnx.ModelProto, inputs: Collection[str], axis: int) -> str:
     """Return which node computes with the size of the batch; "" for none.
 
     `inputs` are those whose batch, at `axis`, was variable and is fixed now. The sizes that meet data are
@@ -33,25 +37,34 @@ def find_batch_arithmetic(model: onnx.ModelProto, inputs: Sequence[str], axis: i
     readers = _find_readers(model.graph)
     if not readers:
         return ""
-    values = {value.name: value for value in model.graph.input}
-    shapes = {name: [dim.dim_value for dim in values[name].type.tensor_type.shape.dim] for name in inputs}
-    larger = {name: [*shape[:axis], shape[axis] + 1, *shape[axis + 1 :]] for name, shape in shapes.items()}
+    weights = {tensor.name for tensor in model.graph.initializer}
     try:
-        found = _compute_sizes(model, readers)
-        for name in inputs:
-            set_shape(values[name], larger[name])
-        others = _compute_sizes(model, readers)
+        nodes = _list_nodes(model, readers)
+        with _larger_batch(model.graph, inputs, axis):
+            nodes += [_rename(node, weights) for node in _list_nodes(model, readers)]
+        taken = {name for node in nodes for name in node.input}
+        tensors = [(tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in taken]
+        found = compute(model, nodes, tensors, [*readers, *(name + _LARGER for name in readers)])
     except (CompileError, GraphError) as error:
         _log.debug("sizes were not compared with those of a larger batch: %s", error)
         return ""
+    for name, node in readers.items():
+        if _differ(found.get(name), found.get(name + _LARGER)):
+            return f"node {node.name!r} ({node.op_type}) computes with the number of rows in the batch"
+    return ""
+
+
+@contextmanager
+def _larger_batch(graph: onnx.GraphProto, inputs: Collection[str], axis: int) -> Iterator[None]:
+    """Give inputs a batch of a row more for a while."""
+    changed = [value.type.tensor_type.shape.dim[axis] for value in graph.input if value.name in inputs]
+    for dim in changed:
+        dim.dim_value += 1
+    try:
+        yield
     finally:
-        for name in inputs:
-            set_shape(values[name], shapes[name])
-    differing = (node for name, node in readers.items() if _differ(found.get(name), others.get(name)))
-    node = next(differing, None)
-    if node is None:
-        return ""
-    return f"node {node.name!r} ({node.op_type}) computes with the number of rows in the batch"
+        for dim in changed:
+            dim.dim_value -= 1
 
 
 def _find_readers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
@@ -81,8 +94,8 @@ def _made_of(taken: set[str], sizes: set[str], constants: set[str]) -> bool:
     return bool(taken & sizes) and taken <= sizes | constants
 
 
-def _compute_sizes(model: onnx.ModelProto, names: Mapping[str, object]) -> Mapping[str, Array]:
-    """Return the values of tensors that are made of sizes alone."""
+def _list_nodes(model: onnx.ModelProto, names: Mapping[str, object]) -> list[onnx.NodeProto]:
+    """Return the nodes that make tensors of sizes alone, in order, which are Constants."""
     shapes = {name: value.shape for name, value in graph_values(infer_shapes(model).graph).items()}
     wanted, nodes = set(names), list[onnx.NodeProto]()
     for node in reversed(model.graph.node):
@@ -93,8 +106,17 @@ def _compute_sizes(model: onnx.ModelProto, names: Mapping[str, object]) -> Mappi
         else:
             nodes.append(node)
             wanted.update(node.input)
-    tensors = [(tensor.name, tensor) for tensor in model.graph.initializer if tensor.name in wanted]
-    return compute(model, nodes[::-1], tensors, list(names))
+    return nodes[::-1]
+
+
+def _rename(node: onnx.NodeProto, weights: Collection[str]) -> onnx.NodeProto:
+    """Return the node for a larger batch, whose tensors have other names, but for weights."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    for names in (copy.input, copy.output):
+        names[:] = [name + _LARGER if name and name not in weights else name for name in names]
+    copy.ClearField("name")
+    return copy
 
 
 def _write_sizes(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> onnx.NodeProto:
