@@ -5,7 +5,7 @@ outside the messages. Nothing here knows a chip, a precision, or what an operato
 `onnx.GraphProto`, so that scripts and passes of users see what they know.
 """
 
-from onnxgraph.admission import check_graph
+from onnxgraph.admission import check_graph, check_tensors_only
 from onnxgraph.building import Chain, make_body, make_cast
 from onnxgraph.edit import (
     change_without_weights,
@@ -59,6 +59,7 @@ __all__ = [
     "attribute",
     "change_without_weights",
     "check_graph",
+    "check_tensors_only",
     "collect_values",
     "drop_unread_nodes",
     "drop_weight_inputs",

@@ -7,13 +7,14 @@ refer to nothing outside themselves. How much time and memory one may ask for is
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 
 import onnx
 from onnx import TensorProto, helper
 
 from onnxgraph.errors import GraphError, GraphTooLargeError
-from onnxgraph.nodes import iter_any_bodies
+from onnxgraph.nodes import STANDARD_DOMAINS, iter_any_bodies
 from onnxgraph.tensors import element_bytes, is_packed, iter_tensors
 
 MOST_SHAPE_NUMBERS = 1 << 20
@@ -26,6 +27,14 @@ _CARRIERS = frozenset(
     ).split()
 )
 """Operators through which onnx follows the values of shapes."""
+_TERM = rb"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?"
+_EQUATION = re.compile(rb"%b(?:,%b)*(?:->%b)?" % (_TERM, _TERM, _TERM))
+"""Of an Einsum, without its spaces: letters and at most one ellipsis for each operand and for the result."""
+
+_CLASSICAL_DOMAIN = "ai.onnx.ml"
+_TENSORS_ONLY = "expected tensors of numbers, as the IPU has them"
+_MAX_TOLD = 100
+"""Characters of an equation in a message."""
 
 
 def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> None:
@@ -38,6 +47,10 @@ def check_graph(model: onnx.ModelProto, *, without_weights: bool = False) -> Non
             "model"
         )
     _check_names(model.graph)
+    for graph in _iter_any_graphs(model.graph):
+        for node in graph.node:
+            if node.op_type == "Einsum" and node.domain in STANDARD_DOMAINS:
+                _check_equation(node)
     for tensor, is_weight in iter_tensors(model.graph):
         may_lack = without_weights and is_weight
         _check_type(tensor)
@@ -100,6 +113,75 @@ def _check_data(tensor: TensorProto, may_lack: bool) -> None:
         raise GraphError(
             f"tensor {tensor.name!r} has data of another size than its shape {list(tensor.dims)} says"
         )
+
+
+def _check_equation(node: onnx.NodeProto) -> None:
+    """Refuse an equation that breaks ONNX's grammar: onnx's own parser does not end for some of them.
+
+    The parser looks at an attribute's name only, not at its type.
+    """
+    for equation in (each.s for each in node.attribute if each.name == "equation"):
+        text = equation.replace(b" ", b"")
+        if not text and len(node.input) != 1:
+            continue  # None at all: what checks nodes says that it is missing.
+        operands, _, result = text.partition(b"->")
+        fits = (
+            _EQUATION.fullmatch(text)
+            and operands.count(b",") + 1 == len(node.input)
+            and len(set(result.replace(b".", b""))) == len(result.replace(b".", b""))
+            and set(result) <= {*operands, *b"."}
+        )
+        if not fits:
+            raise GraphError(
+                f"node {node.name or node.op_type!r} has the equation {_shorten(equation)!r} for "
+                f"{len(node.input)} inputs; expected letters and at most one '...' for each input, separated "
+                "by commas, then, behind '->', letters of the inputs, each once"
+            )
+
+
+def _shorten(text: bytes) -> str:
+    told = text[:_MAX_TOLD].decode("utf-8", "replace")
+    return told + "..." * (len(text) > _MAX_TOLD)
+
+
+def check_tensors_only(model: onnx.ModelProto) -> None:
+    """Raise GraphError where `model` declares or makes what is no tensor of numbers: a string, a sequence, an
+    optional value, a map.
+
+    The memory that ONNX Runtime takes for those is bounded by nothing.
+    """
+    for graph in _iter_any_graphs(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _check_value(value)
+        for node in graph.node:
+            _check_makes_numbers(node)
+    for tensor, _ in iter_tensors(model.graph):
+        if tensor.data_type == TensorProto.STRING:
+            raise GraphError(f"tensor {tensor.name!r} holds strings; {_TENSORS_ONLY}")
+
+
+def _check_value(value: onnx.ValueInfoProto) -> None:
+    kind = value.type.WhichOneof("value")
+    if kind not in (None, "tensor_type"):
+        raise GraphError(f"tensor {value.name!r} is declared as {kind}; {_TENSORS_ONLY}")
+    if value.type.tensor_type.elem_type == TensorProto.STRING:
+        raise GraphError(f"tensor {value.name!r} is declared to hold strings; {_TENSORS_ONLY}")
+
+
+def _check_makes_numbers(node: onnx.NodeProto) -> None:
+    """A node that needs no string and makes some: Cast, Constant, operators of ai.onnx.ml."""
+    if node.domain == _CLASSICAL_DOMAIN:
+        raise GraphError(
+            f"node {node.name or node.op_type!r} has an operator of domain {node.domain}, which may make "
+            f"strings and maps; {_TENSORS_ONLY}"
+        )
+    for each in node.attribute:
+        casts = node.op_type == "Cast" and each.name == "to"
+        # Before opset 6 the type is a name.
+        makes = casts and (each.i == TensorProto.STRING or each.s.upper() == b"STRING")
+        makes |= node.op_type == "Constant" and each.name in ("value_string", "value_strings")
+        if makes:
+            raise GraphError(f"node {node.name or node.op_type!r} makes strings; {_TENSORS_ONLY}")
 
 
 def _iter_any_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -24,11 +24,13 @@ from onnxgraph import (
     GraphError,
     GraphTooLargeError,
     check_graph,
+    check_tensors_only,
     find_inputs,
     infer_shapes,
     iter_bodies,
     iter_nodes,
 )
+from onnxgraph.nodes import STANDARD_DOMAINS
 from onnxgraph.tensors import element_bytes
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
@@ -259,6 +261,7 @@ def read_graph(program: Program) -> onnx.ModelProto:
     try:
         model = onnx.load_model_from_string(program.graph)
         check_graph(model, without_weights=True)
+        check_tensors_only(model)
     except (DecodeError, GraphError) as error:
         raise LoadError(
             f"the graph of program {program.index} ({program.name}) is damaged: {error}"
@@ -268,6 +271,7 @@ def read_graph(program: Program) -> onnx.ModelProto:
             f"the graph of program {program.index} ({program.name}) has a node of domain {KERNELS!r}, which "
             "no file may have: they are made when one is loaded; compile it with poprt again"
         )
+    _check_operators(program, model)
     for way, kind, values in (
         (Direction.HOST_TO_DEVICE, "takes", find_inputs(model.graph)),
         (Direction.DEVICE_TO_HOST, "gives", model.graph.output),
@@ -281,6 +285,17 @@ def read_graph(program: Program) -> onnx.ModelProto:
                 f"{', '.join(sorted(streamed)) or 'nothing'}; compile it with poprt again"
             )
     return model
+
+
+def _check_operators(program: Program, model: onnx.ModelProto) -> None:
+    """Raise LoadError for an operator of what the chip has not, as sequences: nothing bounds their memory."""
+    for node in iter_nodes(model.graph):
+        operator = operator_of(node)
+        if operator.refusal and not operator.counts_data and node.domain in STANDARD_DOMAINS:
+            raise LoadError(
+                f"the graph of program {program.index} ({program.name}) has operator {node.op_type} (node "
+                f"{node.name!r}), which is not served: {operator.refusal}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,19 @@ def load():
         (hostile.large_constant(), "tensor 'c' takes 4398046511104 bytes, more than the limit of"),
         (hostile.dear_product(), r"multiply-adds, more than 1 cores can do within the limit of 300 s"),
         (hostile.kernel_node(), "has a node of domain 'simipu', which no file may have"),
+        (hostile.odd_equation("......i,i->..."), "has the equation '......i,i->...' for 2 inputs; expected"),
+        (hostile.string_doublings(), "node 'Cast' makes strings; expected tensors of numbers"),
+        (hostile.constant_strings(), "node 'Constant' makes strings"),
+        (hostile.string_weight(), "tensor 's' holds strings"),
+        (hostile.declared_sequence(), "tensor 'z' is declared as sequence_type"),
+        (hostile.sequence(), "operator SequenceConstruct .* is not served: the IPU has tensors only"),
+        (hostile.optional(), "operator Optional .* is not served: the IPU has tensors only"),
+        (hostile.label_strings(), "'LabelEncoder' has an operator of domain ai.onnx.ml"),
     ],
-    ids=["functions", "concat", "nested", "constant", "branch", "sparse", "large", "dear", "kernel"],
+    ids=(
+        "functions concat nested constant branch sparse large dear kernel equation doublings "
+        "constant-strings string-weight declared sequence optional labels"
+    ).split(),
 )
 def test_refused_before_anything_reads_it(load, model, message):
     with pytest.raises(LoadError, match=message):
@@ -211,6 +222,32 @@ def test_data_of_another_size_than_the_shape_is_refused():
     tensor = TensorProto(name="c", data_type=TensorProto.FLOAT, dims=[1 << 40], raw_data=b"1234")
     with pytest.raises(GraphError, match="data of another size"):
         check_graph(hostile.make_model(hostile.added("c"), [tensor]))
+
+
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "......i,i->...",
+        "i...i..., i",
+        "i,i->j",
+        "i,i->ii",
+        "i,i,i",
+        "i",
+        "i.,i",
+        "i,i->i->i",
+        "i,\x00",
+        "..i,i",
+    ],
+)
+def test_equations_of_another_grammar_are_refused(equation):
+    for hidden in (False, True):
+        with pytest.raises(GraphError, match=r"has the equation .* for 2 inputs; expected letters"):
+            check_graph(hostile.odd_equation(equation, hidden=hidden))
+
+
+@pytest.mark.parametrize("equation", ["i,i", "i, i ->", "i...,...i->...i", "i,j->ij", "...,..."])
+def test_equations_of_the_grammar_pass(equation):
+    check_graph(hostile.odd_equation(equation))
 
 
 def test_refused_values_do_not_cost_the_engine(load):

@@ -193,3 +193,74 @@ def kernel_node() -> onnx.ModelProto:
     model = make_model([branch], [numpy_helper.from_array(np.array(True), "yes")])
     model.opset_import.append(helper.make_opsetid("simipu", 1))
     return model
+
+
+def odd_equation(equation: str, *, hidden: bool = False) -> onnx.ModelProto:
+    """An Einsum of two vectors; if `hidden`, its equation says that it is a number."""
+    node = helper.make_node("Einsum", ["x", "x"], ["c"], equation=equation)
+    if hidden:
+        node.attribute[0].type = onnx.AttributeProto.INT
+    return make_model([node, *added("c")])
+
+
+def string_doublings(count: int = 30) -> onnx.ModelProto:
+    """A string that doubles and doubles."""
+    nodes = [helper.make_node("Cast", ["x"], ["s0"], to=TensorProto.STRING)]
+    nodes += [helper.make_node("StringConcat", [f"s{i}", f"s{i}"], [f"s{i + 1}"]) for i in range(count)]
+    nodes += [helper.make_node("Cast", [f"s{count}"], ["y"], to=TensorProto.FLOAT)]
+    return make_model(nodes)
+
+
+def in_branch(nodes: Sequence[onnx.NodeProto], tensors: Sequence[TensorProto] = ()) -> onnx.ModelProto:
+    """Nodes that make "o" of "x", inside of both branches of an If."""
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, [4])
+    branch = helper.make_graph(list(nodes), "branch", [], [out], list(tensors))
+    node = helper.make_node("If", ["go"], ["y"], then_branch=branch, else_branch=branch)
+    return make_model([node], [numpy_helper.from_array(np.array(True), "go")])
+
+
+def constant_strings() -> onnx.ModelProto:
+    """Strings that a branch holds."""
+    text = helper.make_node("Constant", [], ["s"], value_strings=["a"] * 4)
+    return in_branch([text, helper.make_node("Cast", ["s"], ["o"], to=TensorProto.FLOAT)])
+
+
+def string_weight() -> onnx.ModelProto:
+    """Strings among the initializers of a branch."""
+    strings = numpy_helper.from_array(np.array(["1"] * 4, object), "s")
+    return in_branch([helper.make_node("Cast", ["s"], ["o"], to=TensorProto.FLOAT)], [strings])
+
+
+def declared_sequence() -> onnx.ModelProto:
+    """A tensor that is declared to be a sequence."""
+    model = make_model([helper.make_node("Relu", ["x"], ["y"])])
+    model.graph.value_info.append(helper.make_tensor_sequence_value_info("z", TensorProto.FLOAT, None))
+    return model
+
+
+def sequence() -> onnx.ModelProto:
+    """x in a sequence, and out of it."""
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["q"]),
+        helper.make_node("SequenceAt", ["q", "one"], ["o"]),
+    ]
+    return in_branch(nodes, [whole(1, "one")])
+
+
+def optional() -> onnx.ModelProto:
+    """x in an optional value, and out of it."""
+    nodes = [
+        helper.make_node("Optional", ["x"], ["q"]),
+        helper.make_node("OptionalGetElement", ["q"], ["o"]),
+    ]
+    return in_branch(nodes)
+
+
+def label_strings() -> onnx.ModelProto:
+    """Strings of ai.onnx.ml's making."""
+    made = helper.make_node(
+        "LabelEncoder", ["x"], ["s"], domain="ai.onnx.ml", keys_floats=[1.0], values_strings=["1"]
+    )
+    model = make_model([made, helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT)])
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 2))
+    return model
