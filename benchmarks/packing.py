@@ -9,7 +9,6 @@ deviation, cut at 1 and the longest.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
 import statistics
 import tempfile
 import time
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 from model_runtime import DataDesc, ModelRunner, OutputFutureMemory, OutputMemory
+from model_runtime.runner import Promise
 from onnx import TensorProto, helper
 from poprt import Compiler, CompilerOptions
 from poprt.runtime import PackAlgorithm, PackRunnerConfig, Runner
@@ -58,7 +58,7 @@ class FreeDevice:
     def executeAsync(self, _inputs: Arrays) -> OutputFutureMemory:
         """Zeros."""
         self.runs += 1
-        promise: concurrent.futures.Future[OutputMemory] = concurrent.futures.Future()
+        promise = Promise()
         promise.set_result(OutputMemory(self._results))
         return OutputFutureMemory(OUTPUTS, promise, self)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import simipu
 from simipu import LoadError, Target
+from simipu.forks import FORKS
 from simipu.target import DEFAULT_CHIP, find_target, known_chips
 
 import popef
@@ -73,6 +74,10 @@ class Device:
         self._device = device
         self._session: weakref.ref[Session] | None = None
 
+    def __reduce__(self) -> tuple[type[Device], tuple[simipu.Device]]:
+        """Pickle as a device of the same kind that no session is bound to."""
+        return Device, (self._device,)
+
     def device(self) -> simipu.Device:
         """The simulated device underneath."""
         return self._device
@@ -113,6 +118,15 @@ class DeviceManager:
         # IPUs by device. A finalizer, which must not take the lock, gives one up by one operation on the
         # dict.
         self._attached: dict[int, int] = {}
+        self._lock = Lock()
+        FORKS.watch(self)
+
+    def __reduce__(self) -> tuple[type[DeviceManager], tuple[int | None]]:
+        """Pickle as a machine with as many IPUs, of which none is attached."""
+        return DeviceManager, (self._num_ipus,)
+
+    def forget_parent(self) -> None:
+        """In a fork: another thread of the parent may have had the lock."""
         self._lock = Lock()
 
     def getNumDevices(self) -> int | None:

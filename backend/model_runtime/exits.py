@@ -149,9 +149,8 @@ def _session_threads() -> list[SessionThread]:
 
 
 def _forget() -> None:
-    """A fork has its parent's sessions, but not their threads, and whatever lock one of these held is held
-    for ever."""
-    _sessions.clear()
+    """A fork has its parent's sessions, but not their threads: none of them waits here. The sessions are told
+    by simipu.forks."""
     _endless_waits.clear()
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from simipu.forks import FORKS
 
 import popef
 from model_runtime.errors import ModelRuntimeError, StoppedError
@@ -88,6 +89,10 @@ class InputQueue:
         """Rows ever enqueued."""
         self.rows_read = 0
         """Rows ever read, or forgotten."""
+
+    def use_lock(self, lock: Condition) -> None:
+        """Guard the rows with this lock from now on."""
+        self._lock = lock
 
     def tensorInfo(self) -> popef.TensorInfo:
         """Shape (of the compiled batch) and type of the anchor."""
@@ -190,6 +195,10 @@ class OutputQueue:
         self._starts_runs = starts_runs
         self._entries: deque[_Output] = deque()
         self._disconnected = False
+
+    def use_lock(self, lock: Condition) -> None:
+        """Guard the places with this lock from now on."""
+        self._lock = lock
 
     def tensorInfo(self) -> popef.TensorInfo:
         """Shape (of the compiled batch) and type of the anchor."""
@@ -338,6 +347,15 @@ class QueueManager:
         self._flush_to = 0
         self._flushed_at_ns = 0
         self._disconnected = False
+        FORKS.watch(self)
+
+    def forget_parent(self) -> None:
+        """In a fork: take another lock, which no thread of the parent holds or waits for."""
+        self.lock = Condition()
+        for waiting in self._inputs.values():
+            waiting.use_lock(self.lock)
+        for places in self._outputs.values():
+            places.use_lock(self.lock)
 
     def inputQueue(self, name: str) -> InputQueue:
         """The queue of an input anchor."""

@@ -10,12 +10,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
 from model_runtime.errors import StoppedError
-from model_runtime.exits import SessionThread, is_over
+from model_runtime.exits import SessionThread, attend, is_over
 from model_runtime.joining import STOPPED, Outcome, run_apart
 from model_runtime.queues import Array, Callback, Place, QueueManager, store_all
 from model_runtime.session import Session
@@ -54,11 +56,25 @@ class RequestFlow:
 
     def __init__(self, session: Session, *, timeout_ns: int | None, num_buffers: int = 2) -> None:
         self.session = session
-        self.queues: QueueManager = session.createQueueManager(num_buffers, timeout_ns=timeout_ns)
+        self._make_queues = partial(session.createQueueManager, num_buffers, timeout_ns=timeout_ns)
+        self.queues: QueueManager = self._make_queues()
         self._requests: deque[_Request] = deque()
         self._new: tuple[Mapping[str, Array], int, Callback | None] | None = None
         self._thread: threading.Thread | None = None
+        self._lost_thread: str | None = None
+        """The name of the thread that a fork has left in the parent, until a request has it started here."""
         self._abandoned = False
+        FORKS.watch(self)
+
+    def forget_parent(self) -> None:
+        """In a fork: leave the requests and the session thread to the parent."""
+        stopped = self.queues.is_disconnected
+        self._requests, self._new = deque(), None
+        self.queues = self._make_queues()
+        if stopped:
+            self.queues.disconnectAll()
+        if self._thread is not None:
+            self._lost_thread, self._thread = self._thread.name, None
 
     @property
     def is_open(self) -> bool:
@@ -83,6 +99,8 @@ class RequestFlow:
         self.session.check_device()
         if self.queues.is_disconnected:
             raise StoppedError("the session was stopped")
+        if self._lost_thread is not None:
+            self._restart(self._lost_thread)
         assert self._new is None
         for anchor, array in inputs.items():
             self.queues.inputQueue(anchor).check(array)
@@ -146,7 +164,14 @@ class RequestFlow:
         collector comes by.
         """
         self._abandoned = True
-        WATCHDOG.soon(self.session.cancel)
+        if self._lost_thread is None:
+            WATCHDOG.soon(self.session.cancel)
+
+    def _restart(self, name: str) -> None:
+        """Start the thread that a fork has lost; hold the lock."""
+        attend(self.session)
+        self.start(name)
+        self._lost_thread = None
 
     def _waiting(self) -> list[_Request]:
         with self.queues.lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 from simipu import GraphOptions
+from simipu.forks import FORKS
 from simipu.memory import usable_memory_bytes
 
 import popef
@@ -119,7 +119,21 @@ class OutputMemory(dict[str, TensorMemory]):
     """Results by output name."""
 
 
-Promise = concurrent.futures.Future[OutputMemory]
+class Promise(concurrent.futures.Future[OutputMemory]):
+    """The results of a request. `outcome` has them, too, or what went wrong, and can be read without the
+    lock, which a fork may have for ever."""
+
+    outcome: OutputMemory | BaseException | None = None
+
+    def set_result(self, result: OutputMemory) -> None:
+        """Have these results."""
+        self.outcome = result
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Have no results."""
+        self.outcome = exception
+        super().set_exception(exception)
 
 
 class OutputFutureMemory(Mapping[str, TensorMemory]):
@@ -130,9 +144,15 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
         self._future = promise
         # Whoever holds this wants the results: the runner lives at least until they are looked at.
         self._runner: object | None = runner
+        self._process_id = FORKS.process_id
 
     def wait(self, timeout: float | None = None) -> OutputMemory:
-        """All results, once they are there. Raises what went wrong, TimeoutError after `timeout` seconds."""
+        """All results, once they are there. Raises what went wrong, TimeoutError after `timeout` seconds.
+
+        In a fork that has come before the results, StoppedError: the parent gets them.
+        """
+        if self._process_id != FORKS.process_id:
+            return self._outcome_before_fork()
         try:
             if timeout is not None:
                 return self._future.result(timeout)
@@ -147,18 +167,30 @@ class OutputFutureMemory(Mapping[str, TensorMemory]):
 
     def done(self) -> bool:
         """Whether the results or an error are there."""
+        if self._process_id != FORKS.process_id:
+            return True
         return self._future.done()
 
     def then(self, callback: Callable[[OutputMemory | None, BaseException | None], None]) -> None:
         """Call back once, with the results or with what went wrong: now, or by the thread that brings them,
         which must not be kept waiting (ours)."""
 
-        def tell(promise: Promise) -> None:
+        def tell(promise: concurrent.futures.Future[OutputMemory]) -> None:
             error = promise.exception()
             callback(None if error is not None else promise.result(), error)
 
         self._runner = None
         self._future.add_done_callback(tell)
+
+    def _outcome_before_fork(self) -> OutputMemory:
+        outcome = self._future.outcome
+        if outcome is None:
+            raise StoppedError(
+                "the request was made before this process was forked; the parent has its results"
+            )
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def __getitem__(self, name: str) -> TensorMemory:
         return self.wait()[name]
@@ -227,9 +259,13 @@ class ModelRunner:
             num_buffers=config.ring_buffer_size_multiplier,
         )
         # Before the thread is there: Ctrl-C may come while it starts.
-        self._finalizer = weakref.finalize(self, _abandon, self._pipeline, os.getpid())
+        self._finalizer = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
         self._pipeline.start("model_runtime session")
+
+    def __reduce__(self) -> tuple[type[ModelRunner], tuple[Sequence[str], ModelRunnerConfig]]:
+        """Pickle by path and configuration: the other process loads the model."""
+        return type(self), (self._session.paths(), self._config)
 
     @property
     def session(self) -> Session:
@@ -265,7 +301,7 @@ class ModelRunner:
         rows = self._count_rows(inputs)
         arrays = {name: self._rows_first(name, np.asarray(inputs[name])) for name in self._inputs}
         places = self._make_places(outputs, rows, names)
-        promise: Promise = concurrent.futures.Future()
+        promise = Promise()
         axes = self._axes if self._batched else None
 
         # Holds neither the runner nor what the caller gets: the session thread has it, and would keep both
@@ -365,13 +401,6 @@ class ModelRunner:
             else None
             for name in self._outputs
         }
-
-
-def _abandon(pipeline: RequestFlow, owner_pid: int) -> None:
-    """A finalizer. In a fork the session is the parent's: its thread is not there, its engine's process not
-    ours to end."""
-    if os.getpid() == owner_pid:
-        pipeline.abandon()
 
 
 def _collect(places: Mapping[str, Place], axes: Mapping[str, int] | None) -> OutputMemory:

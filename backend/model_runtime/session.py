@@ -6,11 +6,13 @@ model before it runs is compiled.py's, what its streams are connected to connect
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from os import PathLike
+from pickle import PicklingError
 
 import numpy as np
 from simipu import DeviceLostError, Engine, GraphOptions, RunCancelledError, SimulatedExecutable
@@ -80,6 +82,7 @@ class Session(CompiledModel):
         self, model: popef.Model | Path | Sequence[Path], config: SessionConfig | None = None
     ) -> None:
         self._config = config = config or SessionConfig()
+        self._paths = resolve_paths(model)
         model = model if isinstance(model, popef.Model) else read_model(model)
         super().__init__(
             model,
@@ -111,6 +114,20 @@ class Session(CompiledModel):
         attend(self)
         if config.policy is LaunchPolicy.Immediate:
             self.bindToDevice()
+
+    def __reduce__(self) -> tuple[type[Session], tuple[Sequence[str], SessionConfig]]:
+        """Pickle by path and configuration: handlers, queues and the device stay here."""
+        return type(self), (self.paths(), self._config)
+
+    def paths(self) -> Sequence[str]:
+        """The files that the model was read from, absolute (ours). PicklingError for a popef.Model, which
+        another process cannot open again."""
+        if self._paths is None:
+            raise PicklingError(
+                f"model {self.executable.name!r} was given as a popef.Model, which cannot be pickled; make "
+                "the session or runner from the paths of its PopEF files"
+            )
+        return self._paths
 
     def model(self) -> popef.Model:
         """The PopEF model."""
@@ -346,6 +363,14 @@ class Session(CompiledModel):
                     f"holds, the first being {missing[0]!r}; give weights.popef (parameter weights_path)"
                 )
             engine.connect_input(stream.handle, deliver(data[stream.tensor]))
+
+
+def resolve_paths(model: popef.Model | Path | Sequence[Path]) -> Sequence[str] | None:
+    """The absolute paths of a model's files; None for a popef.Model."""
+    if isinstance(model, popef.Model):
+        return None
+    listed = [model] if isinstance(model, (str, PathLike)) else model
+    return [os.path.abspath(path) for path in listed]
 
 
 def read_model(paths: Path | Sequence[Path]) -> popef.Model:

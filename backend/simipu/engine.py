@@ -20,6 +20,7 @@ from simipu.cost.host import batch_seconds, pass_seconds, transfer_seconds
 from simipu.device import Device
 from simipu.errors import RunError
 from simipu.executable import Program, ProgramKind, SimulatedExecutable
+from simipu.forks import FORKS, keep_forever
 from simipu.isolation import open_graph
 from simipu.streams import Direction, Stream
 from simipu.target import Target
@@ -73,6 +74,7 @@ class Engine:
         self._variables: dict[str, Array] = {}
         self._mains: dict[int, _LoadedMain] = {}
         self._cancelled = False
+        FORKS.watch(self)
 
     @property
     def batches_per_run(self) -> int:
@@ -128,6 +130,13 @@ class Engine:
             self._clock.cancel()
         for main in self._mains.copy().values():
             main.graph.cancel()
+
+    def forget_parent(self) -> None:
+        """In a fork: leave the built programs to the parent. The first run of each builds it again."""
+        keep_forever(self._mains)
+        self._mains = {}
+        if self._clock is not None:
+            self._clock = DeviceClock(self._graph_options.limit_seconds)
 
     def run(self, index: int, ready_ns: int | None = None) -> int:
         """Run program `index` once on its streams; how many rows it computed (0 for a LOAD or SAVE program).

@@ -71,6 +71,10 @@ class Constant:
     shape: tuple[int, ...]
     data: bytes | memoryview
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with the bytes: a view of a file cannot be pickled."""
+        return Constant, (self.name, self.dtype, self.shape, bytes(self.data))
+
     @classmethod
     def of(cls, name: str, value: npt.NDArray[Any]) -> Constant:
         """Of an array, not copied where it is in one piece."""

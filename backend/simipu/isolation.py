@@ -47,6 +47,7 @@ from simipu.errors import (
     describe_memory,
 )
 from simipu.executable import Program
+from simipu.forks import FORKS
 from simipu.fused import FusedGraph
 from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
@@ -126,6 +127,7 @@ class IsolatedGraph:
         self._options = options
         self._loaded = False
         self._cancelled = False
+        FORKS.watch(self)
         self._start()
         try:
             self._load()
@@ -166,6 +168,13 @@ class IsolatedGraph:
         with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
+
+    def forget_parent(self) -> None:
+        """In a fork: the child is the parent's, and ends with the parent's end of the pipe, not with this
+        copy of it. The next run has another child."""
+        self._finalizer.detach()
+        self._connection.close()
+        self._loaded = False
 
     @property
     def pid(self) -> int:

@@ -3,8 +3,6 @@ arrays of a run is pack_layout's."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import os
 import time
 import weakref
 from collections import deque
@@ -24,6 +22,7 @@ from model_runtime import (
 from model_runtime.exits import SessionThread, attend, endless_wait
 from model_runtime.runner import Promise
 from simipu import RunError
+from simipu.forks import FORKS
 from simipu.watchdog import WATCHDOG
 
 from poprt.runtime.pack_layout import Array, Group, PackLayout, Sample
@@ -57,7 +56,7 @@ class PackFlow:
         layout = PackLayout(runner.getExecuteInputs(), runner.getExecuteOutputs(), config)
         self._runner = runner
         self._core = _Core(runner, layout, config.timeout_microseconds * 1_000)
-        self._finalizer = weakref.finalize(self, _abandon, self._core, os.getpid())
+        self._finalizer = weakref.finalize(self, _abandon, self._core)
         self._finalizer.atexit = False
         self._core.start()
 
@@ -104,29 +103,44 @@ class _Core:
 
     def __init__(self, runner: ModelRunner, layout: PackLayout, timeout_ns: int) -> None:
         self._runner, self._layout, self._timeout_ns = runner, layout, timeout_ns
+        self._is_stopped = self._is_abandoned = False
+        self.forget_parent()
+        FORKS.watch(self)
+
+    def forget_parent(self) -> None:
+        """Begin without requests and without a thread. In a fork those are the parent's, and a thread of the
+        parent's may have had the lock."""
         self._lock = Condition()
         self._open: _Run | None = None
         self._ready: deque[_Run] = deque()
         """Runs of one sample that failed beside others."""
         self._sent = 0
-        self._is_asleep = self._is_stopped = self._is_abandoned = False
-        self._thread = SessionThread(self._serve, "poprt packing", self)
-        attend(self)
+        self._is_asleep = False
+        self._thread: SessionThread | None = None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether its thread was started in this process."""
+        return self._thread is not None
 
     def start(self) -> None:
         """Start the thread that sends what has waited long enough."""
+        attend(self)
+        self._thread = SessionThread(self._serve, "poprt packing", self)
         self._thread.start()
 
     def add(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array] | None) -> tuple[Sample, Promise]:
         """Put a request into the run that is open, or send that and open another."""
         sample = self._layout.read(inputs, outputs)
-        promise: Promise = concurrent.futures.Future()
+        promise = Promise()
         with self._lock:
             while self._sent >= MOST_GROUPS and not self._is_stopped:
                 with endless_wait:
                     self._lock.wait()
             if self._is_stopped:
                 raise StoppedError("the runner was closed")
+            if self._thread is None:
+                self.start()
             run = self._open
             if run is None or not self._layout.put(run.group, sample):
                 if run is not None:
@@ -158,7 +172,8 @@ class _Core:
     def close(self) -> None:
         """Stop, answer everything, and close the ModelRunner."""
         self.stop()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._runner.close()
 
     def _begin(self) -> _Run:
@@ -248,7 +263,7 @@ def _refuse(run: _Run, error: BaseException) -> None:
         promise.set_exception(error)
 
 
-def _abandon(core: _Core, owner_pid: int) -> None:
-    """A finalizer. In a fork the threads are the parent's."""
-    if os.getpid() == owner_pid:
+def _abandon(core: _Core) -> None:
+    """A finalizer. In a fork without a request there is no thread to end."""
+    if core.is_served:
         WATCHDOG.soon(core.abandon)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Protocol
@@ -63,7 +64,12 @@ class Runner:
 
     def __init__(self, popef: str | PathLike[str] | Executable, config: AnyConfig | None = None) -> None:
         self._config = config or RuntimeConfig()
+        self._model: str | Executable = popef if isinstance(popef, Executable) else os.path.abspath(popef)
         self._runner = open_runner(_read(popef), self._config)
+
+    def __reduce__(self) -> tuple[type[Runner], tuple[str | Executable, AnyConfig]]:
+        """Pickle by path, or with the Executable that it was made from, and configuration."""
+        return type(self), (self._model, self._config)
 
     def execute(self, input: Arrays, output: Arrays) -> None:
         """Compute, and write the results into the arrays of `output`, which are of their shapes and types."""
@@ -130,6 +136,7 @@ class LightRunner(Runner):
         self._executable = popef if isinstance(popef, Executable) else Executable(str(popef))
         self._anchors: dict[str, Array] = {}
         super().__init__(self._executable, config or LightRunnerConfig())
+        self._model = self._executable if popef is self._executable else os.path.abspath(str(popef))
 
     def get_model_inputs(self) -> list[DataDesc]:
         """What every request brings, and the streamed weights."""
@@ -161,7 +168,7 @@ class LightRunner(Runner):
             self._executable.opaque_blobs,
             self._executable.findings,
         )
-        self._executable = changed
+        self._executable = self._model = changed
         self._anchors.clear()
         self.reload()
 

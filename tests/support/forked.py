@@ -1,0 +1,33 @@
+"""What a forked child answers, within a bound of time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+LIMIT_SECONDS = 20.0
+
+
+def ask_fork(question: Callable[[], Any]) -> Any:
+    """What `question` returns in a fork of this process; AssertionError when it raises or does not end."""
+    ours, theirs = multiprocessing.Pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            theirs.send((True, question()))
+        except BaseException:  # noqa: BLE001  whatever it is, the parent says it
+            theirs.send((False, traceback.format_exc()))
+        finally:
+            os._exit(0)
+    try:
+        assert ours.poll(LIMIT_SECONDS), f"the fork has not answered within {LIMIT_SECONDS:g} s"
+        is_answer, answer = ours.recv()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert is_answer, answer
+    return answer
