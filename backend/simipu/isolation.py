@@ -11,9 +11,12 @@ import logging
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -51,17 +54,24 @@ from simipu.forks import FORKS
 from simipu.fused import FusedGraph
 from simipu.memory import limit_memory, return_memory
 from simipu.numerics import KernelUse, Numerics
+from simipu.progress import LOOK_SECONDS, ProgressWatch
 from simipu.reference import ReferenceGraph
 from simipu.watchdog import WATCHDOG
 
 _LOST = (EOFError, ConnectionError)
 _GRACE_SECONDS = 10.0
 """For a child to say itself that a load took too long."""
+_SEND_SECONDS = 5.0
+"""A child that takes nothing of a question for so long is stalled: it has nothing else to do."""
 _OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
 """What a child takes beside its graph's values: libraries and stacks, and its weights as they come, widened
 and packed."""
 
 _log = logging.getLogger("simipu")
+
+
+class _StalledError(ConnectionError):
+    """The child lives and makes no progress."""
 
 
 def open_graph(
@@ -184,6 +194,7 @@ class IsolatedGraph:
     def _start(self) -> None:
         WATCHDOG.start()
         self._connection, theirs = Pipe()
+        _limit_sending(self._connection, _SEND_SECONDS)
         isolated = ["-I"] if sys.flags.isolated else []
         self._process = subprocess.Popen(
             [
@@ -207,22 +218,39 @@ class IsolatedGraph:
 
     def _ask(self, question: tuple[Any, ...], limit_seconds: float) -> Any:
         try:
-            self._connection.send(question)
-            if not self._connection.poll(limit_seconds):
+            self._send(question)
+            if not self._wait(limit_seconds):
                 self._check_cancelled()
                 self._replace()
                 raise RunTimeoutError(f"program {self._label}: {describe_limit(limit_seconds)}")
             answer = self._connection.recv()
-        except _LOST:
+        except _LOST as error:
             self._check_cancelled()
             status = self._replace()
+            how = str(error) if isinstance(error, _StalledError) else f"died ({_describe(status)})"
             raise DeviceLostError(
-                f"program {self._label}: the engine's process died ({_describe(status)}); a new one takes "
-                "its place"
+                f"program {self._label}: the engine's process {how}; a new one takes its place"
             ) from None
         if isinstance(answer, SimIpuError):
             raise answer
         return answer
+
+    def _send(self, question: tuple[Any, ...]) -> None:
+        try:
+            self._connection.send(question)
+        except BlockingIOError:
+            raise _StalledError(f"took nothing for {_SEND_SECONDS:g} s and was ended") from None
+
+    def _wait(self, limit_seconds: float) -> bool:
+        """Whether the child answers or ends within so long. Raises _StalledError where it stalls."""
+        end = time.monotonic() + limit_seconds
+        watch = ProgressWatch()
+        while not self._connection.poll(max(0.0, min(LOOK_SECONDS, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+            for why in watch.find_stalled([self._process.pid]).values():
+                raise _StalledError(f"made no progress ({why}) and was ended")
+        return True
 
     def _replace(self) -> int:
         """Start another child; how the old one ended."""
@@ -239,6 +267,15 @@ class IsolatedGraph:
     def _check_cancelled(self) -> None:
         if self._cancelled:
             raise RunCancelledError(CANCELLED)
+
+
+def _limit_sending(connection: Connection[Any, Any], seconds: float) -> None:
+    """Have a send raise BlockingIOError where the other side takes nothing for so long."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        whole = int(seconds)
+        timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+        pipe.settimeout(None)  # whatever the process's default is: both are the same open file
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
 
 
 def _abandon(connection: Connection[Any, Any], process: subprocess.Popen[bytes], owner_pid: int) -> None:

@@ -71,9 +71,12 @@ DEAD = "dead: several_0 of model 'several' version 1"
 HEALED = [DEAD, "model 'several': reloaded", "no instance is dead any more"]
 
 
-def kill_and_heal(server, **connection):
-    server.kill_stub("several")
-    wait_until(lambda: not server.is_ready(), "/ready tells the dead instance")
+STALLED = "stalled: several_0 of model 'several' version 1 makes no progress: it is stopped; it is killed"
+
+
+def kill_and_heal(server, number=signal.SIGKILL, **connection):
+    server.kill_stub("several", number)
+    wait_until(lambda: not server.is_ready(), "/ready tells the dead or stalled instance", 5)
     wait_until(server.is_ready, "the model is healed")
     for _ in range(6):
         ask(server, **connection)
@@ -93,14 +96,14 @@ def test_a_dead_instance_is_told_for_as_long_as_it_is_served(start):
         assert read_events(server)[:1] == [DEAD]
 
 
-def test_models_are_healed_again_and_again_and_nobody_else_can_load_one(start):
+def test_models_whose_stubs_die_or_stall_are_healed_and_nobody_else_can_load_one(start):
     with start("--on-dead-stub", "reload") as server:
         assert "restricted" in server.load("several")
-        for _ in range(2):
-            kill_and_heal(server)
+        kill_and_heal(server)
+        kill_and_heal(server, signal.SIGSTOP)
         assert server.read_metric("poplar_supervisor_reloads_total", outcome="success") == 2
         assert server.stop(STOP_SECONDS) == 0
-        assert read_events(server)[:6] == 2 * HEALED
+        assert read_events(server)[:7] == [*HEALED, STALLED, *HEALED]
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +147,14 @@ def test_a_model_that_was_unloaded_is_not_dead(start):
         assert server.find_versions("other") == []
 
 
-def test_a_triton_that_died_is_started_again_with_what_was_loaded(start):
+def test_a_triton_that_stalls_is_started_again_with_what_was_loaded(start):
     triton = ["--model-control-mode=explicit", "--load-model=several"]
     with start("--restart", "1", triton=triton) as server:
         assert server.load("other") == ""
         wait_until(lambda: server.read_metric("poplar_supervisor_living_stubs") == 4, "it is seen")
         time.sleep(2)  # the supervisor asks every second what is served
-        server.kill_triton()
-        wait_until(lambda: not server.is_ready(), "/ready tells it")
+        os.kill(server.find_triton().pid, signal.SIGSTOP)
+        wait_until(lambda: not server.is_ready(), "/ready tells it", 5)
         wait_until(server.is_ready, "it was started again")
         ask(server, "several")
         ask(server, "other")

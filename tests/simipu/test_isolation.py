@@ -7,7 +7,16 @@ import time
 import numpy as np
 import pytest
 from poprt import Compiler, CompilerOptions, Converter
-from simipu import Device, DeviceLostError, Engine, GraphOptions, RunError, RunTimeoutError
+from simipu import (
+    Device,
+    DeviceLostError,
+    Engine,
+    GraphOptions,
+    RunError,
+    RunTimeoutError,
+    isolation,
+    progress,
+)
 
 
 @pytest.fixture
@@ -73,6 +82,33 @@ def test_a_dead_child_costs_one_run(make_engine, death):
         assert engine.run(5) == 3
         assert child(engine) != before
         assert not os.path.exists(f"/proc/{before}")
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """What takes seconds takes less."""
+    monkeypatch.setattr(isolation, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(isolation, "_SEND_SECONDS", 0.1)
+    monkeypatch.setattr(progress, "STALL_SECONDS", 0.1)
+
+
+def test_a_stopped_child_is_replaced_long_before_the_limit(impatient, make_engine):
+    engine = make_engine()
+    before = child(engine)
+    os.kill(before, signal.SIGSTOP)
+    with pytest.raises(DeviceLostError, match=r"made no progress \(it is stopped\) and was ended; a new one"):
+        engine.run(5)
+    assert engine.run(5) == 3
+    assert not os.path.exists(f"/proc/{before}")
+
+
+def test_a_stopped_child_that_takes_no_question_is_replaced(impatient, make_engine):
+    """Arrays that no pipe holds would wait for ever."""
+    engine = make_engine()
+    os.kill(child(engine), signal.SIGSTOP)
+    with pytest.raises(DeviceLostError, match=r"took nothing for 0\.1 s and was ended; a new one"):
+        engine._mains[5].graph._ask(("run", [], {"x": np.zeros(1 << 20)}), 60.0)
+    assert engine.run(5) == 3
 
 
 def test_a_child_that_died_between_runs_costs_none(make_engine):

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from commands.serving.stalls import Stall
 from commands.serving.stubs import Stub
 
 _SILENT = "tritonserver has not said for long that it is ready"
@@ -43,6 +44,8 @@ class Condition(Collector):
         self._dead: list[Stub] = []
         self._models: set[str] = set()
         self._deaths: Counter[str] = Counter()
+        self._stalled: list[Stall] = []
+        self._stalls: Counter[str] = Counter(tritonserver=0, stub=0)
         self._reloads: Counter[tuple[str, str]] = Counter()
         self._restarts = 0
         self._drains = 0
@@ -95,6 +98,14 @@ class Condition(Collector):
         with self._lock:
             self._silent = long
 
+    def note_stalls(self, stalled: list[Stall]) -> list[Stall]:
+        """Note which processes make no progress now; those of them that are new, which count."""
+        with self._lock:
+            new = [each for each in stalled if each not in self._stalled]
+            self._stalled = list(stalled)
+            self._stalls.update(each.program for each in new)
+            return new
+
     def note_reload(self, model: str, outcome: str) -> None:
         """Note how a reload ended: "success" or "failure"."""
         with self._lock:
@@ -117,7 +128,7 @@ class Condition(Collector):
             ready = not self._find_unready_reason()
             drains = self._phase is Phase.DRAINING
             models, deaths, reloads = sorted(self._models), Counter(self._deaths), Counter(self._reloads)
-            restarts, all_drains = self._restarts, self._drains
+            restarts, all_drains, stalls = self._restarts, self._drains, dict(self._stalls)
         yield GaugeMetricFamily(
             "poplar_supervisor_ready", "1 while /ready of the health port says 200, else 0", int(ready)
         )
@@ -148,12 +159,20 @@ class Condition(Collector):
         for (model, outcome), count in sorted(reloads.items()):
             family.add_metric([model, outcome], count)
         yield family
+        family = CounterMetricFamily(
+            "poplar_supervisor_stalls", "Processes that were found to make no progress", labels=["program"]
+        )
+        for program, count in stalls.items():
+            family.add_metric([program], count)
+        yield family
         yield CounterMetricFamily("poplar_supervisor_restarts", "Times Triton was started again", restarts)
         yield CounterMetricFamily("poplar_supervisor_drains", "Times it was asked to stop", all_drains)
 
     def _find_unready_reason(self) -> str:
         if self._phase is not Phase.SERVING:
             return str(self._phase.value)
+        if self._stalled:
+            return name_some(sorted(map(str, self._stalled)))
         if not self._answers:
             return "tritonserver does not say that it is ready"
         if self._dead:

@@ -198,6 +198,11 @@ class TritonServer:
         self.exit_status = self._stop()
         self._belongings.clear_memory()
 
+    def kill(self) -> None:
+        """End a server that makes no progress, with all its processes; `poll` tells when it has ended."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
     def start_again(self, pause: Callable[[float], bool]) -> bool:
         """Start a server that has ended once more, on the same ports; False if `pause`, which lets seconds
         pass, says to give up before it is ready. ServerError as on entry."""

@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from simipu.progress import PROC, read_stat
+
 from commands.serving.installation import STUB
 
-_PROC = Path("/proc")
 _MODEL_FILE, _INSTANCE, _WORDS = 1, 8, 9
 """Places among a stub's arguments (python_backend, `stub_launcher.cc`), and how many there are at least."""
-_STATE, _PARENT, _STARTED = 0, 1, 19
-"""Places among what /proc/PID/stat says after the program's name."""
 _MOST_GENERATIONS = 16
 _DEFAULT_NAME = re.compile(r"(.+)_\d+_\d+(_gpu\d+)?")
 """An instance's name where its group has none of its own: MODEL_GROUP_INSTANCE."""
@@ -49,7 +48,7 @@ class StubWatch:
     the instance's.
     """
 
-    def __init__(self, pid: int, *, is_remote: bool = False, proc: Path = _PROC) -> None:
+    def __init__(self, pid: int, *, is_remote: bool = False, proc: Path = PROC) -> None:
         self._pid = pid
         self._is_remote = is_remote
         self._proc = proc
@@ -57,6 +56,8 @@ class StubWatch:
         self._lost: set[Stub] = set()
         self._others: set[int] = set()
         """Processes that are no stubs of this server and will not become one."""
+        self.servers = {pid}
+        """The server's processes: a program that the user names may be a script that calls tritonserver."""
 
     def look(self) -> tuple[list[Stub], list[Stub]]:
         """The living stubs that count, one per instance, and the lost ones: of an instance whose last process
@@ -81,6 +82,12 @@ class StubWatch:
         """A lost stub's instance is not served any more."""
         self._lost.discard(stub)
 
+    def give_up(self, stub: Stub) -> None:
+        """A stub was killed: it is lost from now on, even where the kernel ends it later."""
+        if self._stubs.pop(stub.pid, None) is not None:
+            self._others.add(stub.pid)
+            self._lost.add(stub)
+
     def _find_stubs(self) -> None:
         """Looks at each process of the machine once, and at the server's until they are stubs: not every
         kernel says which children a process has."""
@@ -91,12 +98,14 @@ class StubWatch:
                 self._others.add(pid)
             elif (stub := self._read(pid)) is not None:
                 self._stubs[pid] = stub
+                with suppress(OSError, ValueError):
+                    self.servers.add(read_stat(pid, self._proc).parent)
 
     def _is_descendant(self, pid: int) -> bool:
         """Also a child of a child: a program that the user names may be a script that calls tritonserver."""
         for _ in range(_MOST_GENERATIONS):
             with suppress(OSError, ValueError):
-                pid = int(self._read_state(pid)[_PARENT])
+                pid = read_stat(pid, self._proc).parent
                 if pid == self._pid:
                     return True
                 continue
@@ -112,7 +121,7 @@ class StubWatch:
                 return None
             version = Path(words[_MODEL_FILE]).parent
             instance = words[_INSTANCE]
-            started = int(self._read_state(pid)[_STARTED])
+            started = read_stat(pid, self._proc).started
             return Stub(pid, started, self._name(version.parent, instance), version.name, instance)
         return None
 
@@ -124,13 +133,9 @@ class StubWatch:
     def _is_alive(self, stub: Stub) -> bool:
         """Whether it is there still, and no other process in its place."""
         with suppress(OSError, ValueError):
-            words = self._read_state(stub.pid)
-            return words[_STATE] not in "ZX" and int(words[_STARTED]) == stub.started
+            stat = read_stat(stub.pid, self._proc)
+            return stat.state not in "ZX" and stat.started == stub.started
         return False
-
-    def _read_state(self, pid: int) -> list[str]:
-        """What /proc/PID/stat says after the program's name, which may hold anything, brackets too."""
-        return (self._proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
 
 
 def _age(stub: Stub) -> tuple[int, int]:

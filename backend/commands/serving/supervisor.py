@@ -3,6 +3,7 @@ that no request is lost."""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from commands.serving.condition import Condition, Phase, describe_dead
 from commands.serving.healer import Healer
 from commands.serving.inquest import Inquest
 from commands.serving.server import TritonServer, is_remote
+from commands.serving.stalls import Stall, StallWatch
 from commands.serving.stubs import Stub, StubWatch
 
 LOOK_SECONDS = 0.2
@@ -125,6 +127,7 @@ class Supervisor:
         remote = is_remote(self._server.model_repository)
         self._watch = StubWatch(self._server.pid, is_remote=remote)
         self._inquest = Inquest(self._server.endpoint, is_remote=remote)
+        self._stalls = StallWatch()
         self._healer.forget()
         self._lost: list[Stub] = []
         self._dead: set[Stub] = set()
@@ -135,6 +138,14 @@ class Supervisor:
     def _look(self) -> bool:
         """Bring what is known up to date and heal; False where Triton has to be started again for it."""
         living, lost = self._watch.look()
+        stalled = self._stalls.look(self._watch.servers, living)
+        for stall in self._condition.note_stalls(stalled):
+            self._end(stall)
+        if any(stall.stub is None for stall in stalled):
+            self._note_answer(False)  # no question would be answered
+            return True
+        if stalled:
+            living, lost = self._watch.look()
         self._inquest.meet(living)
         self._served = {stub.model for stub in (*living, *lost)}
         due = self._clock() >= self._asked_at + ASK_SECONDS
@@ -148,6 +159,22 @@ class Supervisor:
         if self._settings.on_dead_stub is OnDeadStub.RELOAD:
             self._healer.attend({stub.model for stub in self._dead})
         return not (self._dead and self._settings.on_dead_stub is OnDeadStub.EXIT)
+
+    def _end(self, stall: Stall) -> None:
+        """Kill a process that makes no progress, where a dead one is brought back; else only say so."""
+        stub = stall.stub
+        may_end = (
+            self._settings.restarts if stub is None else self._settings.on_dead_stub is not OnDeadStub.REPORT
+        )
+        self._tell(f"{stall}; it is killed" if may_end else str(stall))
+        if not may_end:
+            return
+        if stub is None:
+            self._server.kill()
+            return
+        with suppress(ProcessLookupError):
+            os.kill(stub.pid, signal.SIGKILL)
+        self._watch.give_up(stub)
 
     def _hold_inquest(self, lost: list[Stub]) -> None:
         self._lost = lost
@@ -165,7 +192,9 @@ class Supervisor:
     def _ask(self) -> None:
         """Whether the server is ready; one that has been silent for long is given up."""
         self._asked_at = self._clock()
-        ready = self._server.endpoint.is_ready(ASK_SECONDS)
+        self._note_answer(self._server.endpoint.is_ready(ASK_SECONDS))
+
+    def _note_answer(self, ready: bool) -> None:
         self._condition.note_answer(ready)
         if ready:
             self._answered_at = self._clock()
@@ -173,20 +202,24 @@ class Supervisor:
 
     def _ask_models(self, living: list[Stub]) -> None:
         """Whether all that is loaded says that it is ready: of what loads or unloads it is not expected."""
-        self._asked_models_at = self._clock()
+        began = self._asked_models_at = self._clock()
         endpoint = self._server.endpoint
         self._unready = []
         for model, version in sorted({(stub.model, stub.version) for stub in living}):
+            ready = False
             with suppress(ServerError):
                 ready = endpoint.is_model_ready(model, version, ASK_SECONDS)
                 if not ready and endpoint.read_config(model, version) is not None:
                     self._unready.append(model)
+            if not ready and self._clock() > began + ASK_SECONDS:
+                break  # nobody looks at the processes while a question is not answered
         self._condition.note_unready_models(self._unready)
 
     def _start_again(self) -> bool:
         """Start the server that has ended once more; False where that may not be, or was given up for a
         request to stop."""
         self._condition.note_stubs((), ())
+        self._condition.note_stalls([])
         while not self._stop.count and self._may_start():
             self._condition.enter(Phase.RESTARTING)
             if self._stop.wait(self._find_wait()):

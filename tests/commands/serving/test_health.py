@@ -13,6 +13,7 @@ from commands.errors import ServerError
 from commands.serving import health
 from commands.serving.condition import Condition, Phase, describe_dead
 from commands.serving.health import HealthServer
+from commands.serving.stalls import Stall
 from commands.serving.stubs import Stub
 
 
@@ -105,6 +106,8 @@ def test_what_has_happened_is_counted(condition, address):
     condition.note_reload("m", "success")
     condition.note_reload("m", "failure")
     condition.note_reload("m", "failure")
+    for found in ([Stall(7, "it is stopped")], [Stall(7, "it is stopped"), Stall(8, "", stub(0))], []):
+        condition.note_stalls(found)
     condition.enter(Phase.RESTARTING)
     for _ in range(2):
         condition.enter(Phase.DRAINING)
@@ -122,6 +125,8 @@ def test_what_has_happened_is_counted(condition, address):
         'poplar_supervisor_stub_deaths_total{model="n"}': 0,
         'poplar_supervisor_reloads_total{model="m",outcome="success"}': 1,
         'poplar_supervisor_reloads_total{model="m",outcome="failure"}': 2,
+        'poplar_supervisor_stalls_total{program="tritonserver"}': 1,
+        'poplar_supervisor_stalls_total{program="stub"}': 1,
         "poplar_supervisor_restarts_total": 1,
         "poplar_supervisor_drains_total": 1,
     }

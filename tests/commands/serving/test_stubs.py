@@ -159,3 +159,20 @@ def test_out_of_a_store_the_model_is_named_by_its_instance(processes):
     processes.stub(8, "own name_0", "/tmp/folderQx12Ac/1/model.py")
     living, _ = StubWatch(SERVER, is_remote=True, proc=processes.folder).look()
     assert {stub.model for stub in living} == {"my_model", "folderQx12Ac"}
+
+
+def test_a_stub_that_was_given_up_is_lost_even_where_it_does_not_end(processes, look):
+    processes.stub(7)
+    ((stub,), _) = look.watch.look()
+    look.watch.give_up(stub)
+    for _ in range(2):
+        assert look() == ([], [7])
+    processes.stub(8)
+    assert look() == ([8], [])
+
+
+def test_a_server_behind_a_script_is_one_of_the_servers(processes, look):
+    processes.start(101, "tritonserver", parent=SERVER)
+    processes.stub(7, parent=101)
+    look()
+    assert look.watch.servers == {SERVER, 101}

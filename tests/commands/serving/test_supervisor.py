@@ -12,6 +12,7 @@ import pytest
 from commands.errors import ServerError
 from commands.serving import supervisor
 from commands.serving.condition import Condition, Phase
+from commands.serving.stalls import Stall
 from commands.serving.stubs import Stub
 from commands.serving.supervisor import OnDeadStub, Settings, Supervisor
 
@@ -34,6 +35,9 @@ class Server:
         self.unready: list[str] = []
         self.living = [HERE]
         self.lost: list[Stub] = []
+        self.servers = {1}
+        self.stalled: list[Stall] = []
+        self.kills = 0
         self.starts = 0
         self.failing_starts = 0
         self.loads: list[str] = []
@@ -50,11 +54,20 @@ class Server:
     def forget(self, stub):
         self.lost.remove(stub)
 
+    def give_up(self, stub):
+        self.stalled.clear()
+        self.living.remove(stub)
+        self.lost.append(stub)
+
+    def kill(self):
+        self.kills += 1
+        self.status = -9
+
     def start_again(self, pause):
         self.starts += 1
         if self.starts <= self.failing_starts:
             raise ServerError("port is busy")
-        self.status, self.lost = None, []
+        self.status, self.lost, self.stalled = None, [], []
         return not pause(0)
 
     def stop(self):
@@ -77,6 +90,11 @@ class Watch:
     """The watch of the play that runs."""
 
     current: Server
+
+    def look(self, servers, stubs):
+        """Of the server's processes, and the stubs that live."""
+        assert servers == {1}
+        return [stall for stall in self.current.stalled if stall.stub is None or stall.stub in stubs]
 
 
 class Play:
@@ -121,6 +139,15 @@ def quick(monkeypatch):
     monkeypatch.setattr(supervisor, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(supervisor, "FIRST_WAIT_SECONDS", 0.001)
     monkeypatch.setattr(supervisor, "StubWatch", lambda *_, **__: Watch.current)
+    monkeypatch.setattr(supervisor, "StallWatch", Watch)
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """The stubs that are killed: none is, their process ids are not real."""
+    pids: list[int] = []
+    monkeypatch.setattr(supervisor.os, "kill", lambda pid, _: pids.append(pid))
+    return pids
 
 
 @pytest.fixture
@@ -200,6 +227,82 @@ def test_with_exit_and_restart_it_is_started_again(play):
     assert (it.server.stops, it.server.starts) == (1, 1)
     assert it.seen == [("", "")]
     assert it.lines[-1] == "tritonserver is ready again (start 1 of 1)"
+
+
+STALLED = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it is stopped"
+
+
+def stall(it, stub):
+    def begin():
+        it.server.stalled = [Stall(1 if stub is None else stub.pid, "it is stopped", stub)]
+
+    return begin
+
+
+def test_a_stalled_stub_is_killed_and_healed_like_a_dead_one(play, killed):
+    it = play(on_dead_stub=OnDeadStub.RELOAD)
+    assert it.run(stall(it, HERE), lambda: None)
+    wait_for_reload()
+    assert (killed, it.server.loads) == ([8], ["m"])
+    assert it.lines[:2] == [f"{STALLED}; it is killed", "dead: m_0_1 of model 'm' version 1 (process 8)"]
+    assert it.seen == [("dead: m_0_1 of model 'm' version 1", "")]
+    assert b'poplar_supervisor_stalls_total{program="stub"} 1.0' in it.condition.write_metrics()
+
+
+def test_where_dead_stubs_are_only_reported_so_are_stalled_ones(play, killed):
+    it = play(restarts=1)
+    reasons = []
+
+    def note():
+        reasons.append(it.condition.unready_reason)
+
+    def go_on():
+        it.server.stalled = []
+
+    assert it.run(stall(it, HERE), lambda: None, note, go_on, lambda: None)
+    assert (killed, it.server.kills, it.lines) == ([], 0, [STALLED]), "it is said once"
+    assert (reasons, it.seen) == ([STALLED], [("", "")])
+
+
+def test_a_stalled_server_is_killed_and_started_again_where_it_may(play):
+    it = play(restarts=1)
+    assert it.run(stall(it, None), lambda: None, lambda: None)
+    assert (it.server.kills, it.server.starts) == (1, 1)
+    assert it.lines == [
+        "stalled: tritonserver (process 1) makes no progress: it is stopped; it is killed",
+        "tritonserver ended by itself, status -9",
+        "tritonserver is ready again (start 1 of 1)",
+    ]
+    assert it.seen == [("", "")]
+
+
+def test_a_stalled_server_that_may_not_be_started_again_is_given_up_after_a_while(play):
+    it = play()
+    it.server.is_ready = lambda _: pytest.fail("asked") if it.server.stalled else True
+
+    def wait():
+        it.pass_time(31)
+
+    assert it.run(lambda: None, stall(it, None), wait, lambda: None)
+    assert it.server.kills == 0
+    ((reason, hopeless),) = it.seen
+    assert reason == it.lines[0]
+    assert "for long" in hopeless
+
+
+def test_models_that_do_not_answer_do_not_keep_processes_from_being_looked_at(play):
+    it = play()
+    it.server.living = [HERE, Stub(9, 1, "n", "1", "n_0_0"), Stub(10, 1, "o", "1", "o_0_0")]
+    asked = []
+
+    def ask(model, version, seconds):
+        asked.append(model)
+        it.pass_time(seconds)
+        return False
+
+    it.server.is_model_ready, it.server.served = ask, ["m", "n", "o"]
+    assert it.run(lambda: None)
+    assert asked[:3] == ["m", "n", "m"], "a look takes two questions at most"
 
 
 def test_a_server_that_ends_by_itself_ends_it_all(play):

@@ -163,11 +163,11 @@ class Server(Program):
         instance = re.compile(rf"{re.escape(model)}_\d+_\d+" if model else ".*")
         return [stub for stub in self._find(STUB) if instance.fullmatch(stub.command_line[_INSTANCE])]
 
-    def kill_stub(self, model: str) -> Process:
-        """kill -9 of the model's youngest stub, which is returned: by age, as numbers of processes begin anew
-        at some time, and after a reload older ones may live on for a while."""
+    def kill_stub(self, model: str, number: int = signal.SIGKILL) -> Process:
+        """kill -9, or another signal, to the model's youngest stub, which is returned: by age, as numbers of
+        processes begin anew at some time, and after a reload older ones may live on for a while."""
         stub = max(self.find_stubs(model), key=lambda each: each.started)
-        os.kill(stub.pid, signal.SIGKILL)
+        os.kill(stub.pid, number)
         return stub
 
     def kill_triton(self) -> None:

@@ -1,0 +1,25 @@
+"""A /proc of files: processes that a test plays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class PlayedProc:
+    """Processes do what the test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def say(
+        self, pid: int, state: str, *, parent: int = 1, started: int = 5, cpu: int = 0, faults: int = 0
+    ) -> None:
+        """The state of a process, the clock ticks that it has computed, and its page faults."""
+        path = self.folder / str(pid)
+        path.mkdir(parents=True, exist_ok=True)
+        fields = [state, parent, *[0] * 7, faults, 0, cpu, *[0] * 7, started, 0]
+        (path / "stat").write_text(f"{pid} (triton) (x) Z 1) {' '.join(map(str, fields))}\n")
+
+    def wait_in(self, pid: int, place: str) -> None:
+        """Where in the kernel it waits."""
+        (self.folder / str(pid) / "wchan").write_text(place)
