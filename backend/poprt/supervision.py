@@ -7,7 +7,6 @@ Half of the work is done by C++ that cannot be interrupted, and that some models
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import resource
 import select
@@ -19,6 +18,7 @@ from typing import NoReturn
 
 from simipu.errors import CompileError, CompileMemoryError, CompileTimeoutError
 from simipu.memory import limit_memory, usable_memory_bytes
+from simipu.parents import die_with
 
 from popef.arguments import Parser, positive
 
@@ -32,8 +32,6 @@ _MOST_MILLISECONDS = 2**31 - 1
 """That poll(2) waits: 24 days."""
 _NEARLY = 0.5
 """Of its limit: what a process has touched, if it failed for want of more."""
-_DIE_WITH_PARENT = 1
-"""PR_SET_PDEATHSIG of prctl(2)."""
 
 
 def add_limits(parser: Parser) -> None:
@@ -135,12 +133,6 @@ class Child:
             os.killpg(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
         os.close(self.handle)
-
-
-def die_with(parent: int) -> bool:
-    """Have this process killed when its parent dies; whether that is alive still."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    return os.getppid() == parent
 
 
 def make_timeout(limit_seconds: int) -> CompileTimeoutError:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from poprt.supervision import die_with
+from simipu.parents import die_with
 
 REQUEST, ERROR, MODEL, LARGE_MODEL = "request.json", "error.txt", "model.onnx", "model.zip"
 _SEPARATORS = ",[]"

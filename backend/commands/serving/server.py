@@ -11,16 +11,20 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from simipu.parents import die_with
+
 from commands.errors import ServerError
 from commands.serving.endpoint import ASK_SECONDS, HOST, Endpoint, make_endpoint
 from commands.serving.installation import find_installation, link_interpreter, make_environment
 from commands.serving.leftovers import Belongings
+from commands.serving.listeners import describe_listener
 from commands.serving.options import find_exit_seconds, find_option
 from commands.serving.output import ServerOutput
 
@@ -35,6 +39,9 @@ STOP_MARGIN_SECONDS = 15
 STOP_UNREADY_SECONDS = 10
 """A server that is told to stop while it loads models may never notice."""
 POLL_SECONDS = 0.1
+VICTIM_POINTS, MAX_OOM_SCORE = 250, 1000
+"""Added to the oom_score_adj of tritonserver and its processes, and once more to that of stubs: when memory
+runs out the kernel ends a stub, which is healed, rather than tritonserver, and that rather than who heals."""
 
 
 def choose_port(port: int, what: str) -> int:
@@ -46,8 +53,10 @@ def choose_port(port: int, what: str) -> int:
         except OverflowError as error:
             raise ServerError(f"{what} port: expected 0 to 65535, found {port}") from error
         except OSError as error:
+            listener = describe_listener(port)
+            advice = f"{listener} listens there: end it, or " if listener else ""
             raise ServerError(
-                f"{what} port {port} is not free ({error.strerror}); choose another one"
+                f"{what} port {port} is not free ({error.strerror}); {advice}choose another one"
             ) from error
         return int(probe.getsockname()[1])
 
@@ -83,6 +92,30 @@ def is_model_folder(folder: Path) -> bool:
     return (folder / MODEL_FILE).is_file() or any(
         entry.name.isdecimal() and entry.is_dir() for entry in folder.iterdir()
     )
+
+
+def offer_to_oom_killer(pid: int | str, points: int = VICTIM_POINTS) -> None:
+    """Have the kernel end a process earlier when memory runs out."""
+    with suppress(OSError, ValueError):  # it has ended, or that may not be
+        file = f"/proc/{pid}/oom_score_adj"
+        with open(file, "rb", buffering=0) as old:
+            score = min(int(old.read()) + points, MAX_OOM_SCORE)
+        with open(file, "wb", buffering=0) as new:
+            new.write(str(score).encode())
+
+
+def _make_preparation() -> Callable[[], None]:
+    """What the child does before it becomes tritonserver: it dies with this process, if it is started in its
+    main thread (the death of another thread would end it as well)."""
+    parent = os.getpid()
+    is_main = threading.current_thread() is threading.main_thread()
+
+    def prepare() -> None:
+        if is_main and not die_with(parent):
+            os._exit(1)
+        offer_to_oom_killer("self")
+
+    return prepare
 
 
 def _sleep(seconds: float) -> bool:
@@ -247,6 +280,7 @@ class TritonServer:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             pass_fds=(self._belongings.lock,),
+            preexec_fn=_make_preparation(),
         )
         assert self._process.stdout is not None
         self._output = ServerOutput(self._process.stdout, self._log)

@@ -16,7 +16,7 @@ from commands.errors import ServerError
 from commands.serving.condition import Condition, Phase, describe_dead
 from commands.serving.healer import Healer
 from commands.serving.inquest import Inquest
-from commands.serving.server import TritonServer, is_remote
+from commands.serving.server import TritonServer, is_remote, offer_to_oom_killer
 from commands.serving.stalls import Stall, StallWatch
 from commands.serving.stubs import Stub, StubWatch
 
@@ -128,6 +128,7 @@ class Supervisor:
         self._watch = StubWatch(self._server.pid, is_remote=remote)
         self._inquest = Inquest(self._server.endpoint, is_remote=remote)
         self._stalls = StallWatch()
+        self._known: set[Stub] = set()
         self._healer.forget()
         self._lost: list[Stub] = []
         self._dead: set[Stub] = set()
@@ -146,6 +147,9 @@ class Supervisor:
             return True
         if stalled:
             living, lost = self._watch.look()
+        for stub in set(living) - self._known:
+            offer_to_oom_killer(stub.pid)
+        self._known = set(living)
         self._inquest.meet(living)
         self._served = {stub.model for stub in (*living, *lost)}
         due = self._clock() >= self._asked_at + ASK_SECONDS

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -260,12 +261,42 @@ def test_a_port_is_taken_as_it_is_or_any_free_one_for_0():
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        with pytest.raises(ServerError, match=rf"^gRPC port {port} is not free \(.+\); choose another one$"):
+        reason = rf"^gRPC port {port} is not free \(.+\); process {os.getpid()} \(.+\) listens there: end"
+        with pytest.raises(ServerError, match=reason):
             server.choose_port(port, "gRPC")
     assert server.choose_port(port, "gRPC") == port
     assert server.choose_port(0, "HTTP") >= 1024
     with pytest.raises(ServerError, match="metrics port: expected 0 to 65535, found 65536"):
         server.choose_port(65536, "metrics")
+
+
+def read_oom_score(pid):
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
+
+
+def test_tritonserver_dies_with_who_has_started_it_and_before_it_when_memory_runs_out():
+    read, write = os.pipe()
+    starter = os.fork()
+    if not starter:
+        try:
+            process = subprocess.Popen(["sleep", "60"], preexec_fn=server._make_preparation())
+            os.write(write, f"{process.pid} {read_oom_score(process.pid)}".encode())
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write)
+    with open(read) as answers:
+        started, score = map(int, os.read(answers.fileno(), 100).split())
+    assert score == min(read_oom_score("self") + server.VICTIM_POINTS, server.MAX_OOM_SCORE)
+    handle = os.pidfd_open(started)
+    os.kill(starter, signal.SIGKILL)
+    os.waitpid(starter, 0)
+    assert select.select([handle], [], [], 10)[0], "it has ended"
+    os.close(handle)
+
+
+def test_a_process_that_is_gone_is_not_offered_to_the_oom_killer():
+    server.offer_to_oom_killer(1 << 30)
 
 
 def test_a_port_whose_last_connection_lingers_is_free():

@@ -140,6 +140,9 @@ def quick(monkeypatch):
     monkeypatch.setattr(supervisor, "FIRST_WAIT_SECONDS", 0.001)
     monkeypatch.setattr(supervisor, "StubWatch", lambda *_, **__: Watch.current)
     monkeypatch.setattr(supervisor, "StallWatch", Watch)
+    offered: list[int] = []
+    monkeypatch.setattr(supervisor, "offer_to_oom_killer", offered.append)
+    return offered
 
 
 @pytest.fixture
@@ -227,6 +230,16 @@ def test_with_exit_and_restart_it_is_started_again(play):
     assert (it.server.stops, it.server.starts) == (1, 1)
     assert it.seen == [("", "")]
     assert it.lines[-1] == "tritonserver is ready again (start 1 of 1)"
+
+
+def test_each_stub_is_offered_to_the_oom_killer_once(play, quick):
+    it = play()
+
+    def come():
+        it.server.living = [HERE, Stub(9, 1, "m", "1", "m_0_2")]
+
+    assert it.run(lambda: None, lambda: None, come, lambda: None)
+    assert quick == [8, 9]
 
 
 STALLED = "stalled: m_0_1 of model 'm' version 1 (process 8) makes no progress: it is stopped"
