@@ -189,7 +189,7 @@ def serve(models: FakeModels, limits: Limits | None = None, **settings: Any) -> 
 
     async def run() -> None:
         application = make_application(models, Settings(sources=(), **settings), counters, limits=limits)
-        runner = make_runner(application)
+        runner = make_runner(application, count_malformed=counters.count_malformed)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         runners.append(runner)

@@ -8,6 +8,7 @@ gives it.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,9 +24,14 @@ from commands.tfserving.models import (
     Signature,
     TensorSpec,
 )
+from popef.text import escape
 
 _T = TypeVar("_T")
 _ROWS_OF_ONE = (-1, 1)
+MAX_NAME = 200
+"""Characters of a name of a stranger's in an error."""
+_MAX_NAMES = 50
+"""Of inputs or outputs in an error."""
 
 
 class Given(NamedTuple):
@@ -66,7 +72,7 @@ def _find_signature(servable: Servable, name: str) -> Signature:
     if name not in ("", DEFAULT_SIGNATURE):
         raise ServingError(
             Code.FAILED_PRECONDITION,
-            f'Serving signature key "{name}" not found. Model {servable.name!r} has '
+            f'Serving signature key "{escape(name, MAX_NAME)}" not found. Model {servable.name!r} has '
             f'"{DEFAULT_SIGNATURE}" only.',
         )
     return servable.signature
@@ -90,8 +96,8 @@ def check_outputs(signature: Signature, names: Sequence[str]) -> None:
         if name not in signature.outputs:
             raise ServingError(
                 Code.INVALID_ARGUMENT,
-                f"output tensor alias not found in signature: {name} Outputs expected to be in the set "
-                f"{_show(signature.outputs)}.",
+                f"output tensor alias not found in signature: {escape(name, MAX_NAME)} Outputs expected to "
+                f"be in the set {_show(signature.outputs)}.",
             )
         if name in names[:place]:
             raise ServingError(Code.INVALID_ARGUMENT, f"duplicate output tensor alias: {name}")
@@ -158,4 +164,6 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _show(names: Collection[str]) -> str:
-    return f"{{{','.join(sorted(names))}}}"
+    shown = ",".join(escape(name, MAX_NAME) for name in heapq.nsmallest(_MAX_NAMES, names))
+    rest = len(names) - _MAX_NAMES
+    return f"{{{shown}{f' and {rest} more' if rest > 0 else ''}}}"

@@ -156,7 +156,7 @@ def _add_ports(parser: Parser) -> None:
         type=_read_channel_arguments,
         default={},
         metavar="NAME=VALUE,...",
-        help="such as grpc.max_receive_message_length=67108864 (default: messages of any size)",
+        help="such as grpc.max_receive_message_length=-1, requests of any size (default: 128 MiB)",
     )
     _add_switch(
         parser, "--enable_serialization_as_tensor_content", "answer with tensor_content, not typed values"

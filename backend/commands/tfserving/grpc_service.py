@@ -13,7 +13,8 @@ from google.protobuf.message import DecodeError, Message
 
 from commands.tfserving import messages_pb2 as messages
 from commands.tfserving import wire
-from commands.tfserving.check import Given, answer
+from commands.tfserving.check import MAX_NAME, Given, answer
+from commands.tfserving.entries import EntryCounter
 from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.metrics import Observe
 from commands.tfserving.models import DEFAULT_SIGNATURE, Models, ModelSpec, Servable
@@ -117,7 +118,9 @@ class _Service:
             )
         for field in request.metadata_field:
             if field != _SIGNATURE_DEF:
-                raise ServingError(Code.INVALID_ARGUMENT, f"Metadata field {field} is not supported")
+                raise ServingError(
+                    Code.INVALID_ARGUMENT, f"Metadata field {escape(field, MAX_NAME)} is not supported"
+                )
         servable = self._models.find(spec, GrpcCall(context, self._threads))
         response = messages.GetModelMetadataResponse()
         _write_spec(response.model_spec, servable)
@@ -188,6 +191,7 @@ def _method(call: Handler, kind: type[Message], api: str, observe: Observe) -> g
 
 
 def _parse(kind: type[Message], data: bytes) -> Any:
+    EntryCounter(kind.DESCRIPTOR.name).check(data)
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -31,8 +31,11 @@ _NUM_LATENCY = len(_BUCKETS) + 2
 _LATENCIES = len(Code)
 _STATISTICS = _LATENCIES + len(APIS) * len(ENTRY_POINTS) * _NUM_LATENCY
 _ERRORS = _STATISTICS + len(METRICS)
-_SLOTS = _ERRORS + len(ERROR_KINDS)
-"""Numbers of a model: requests by code, latencies, the backend's sums, its errors by kind."""
+_MALFORMED = _ERRORS + len(ERROR_KINDS)
+_SLOTS = _MALFORMED + 1
+"""Numbers of a model: requests by code, latencies, the backend's sums, its errors by kind; and of the one
+without a name what is no HTTP."""
+_MALFORMED_NAME = "poplar_malformed_requests_total"
 _MICROSECONDS = 1e6
 _Numbers: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -73,6 +76,11 @@ class Counters:
             if code is Code.OK:
                 own[latencies + bisect.bisect_left(_BUCKETS, us)] += 1
                 own[latencies + _NUM_LATENCY - 1] += us
+
+    def count_malformed(self) -> None:
+        """Count a request that is no HTTP."""
+        with self._lock:
+            self._own[self._places[""] + _MALFORMED] += 1
 
     def publish(self, model: str, statistics: Sequence[Statistics]) -> None:
         """Bring the backend's sums of a model up to date: those of all its versions that this process has
@@ -122,6 +130,9 @@ class Counters:
             for offset, kind in enumerate(ERROR_KINDS):
                 errors.add_sample(ERRORS.name, {"model": name, "kind": kind}, numbers[_ERRORS + offset])
         yield errors
+        malformed = Metric(_MALFORMED_NAME, "Requests to the REST port that are no HTTP", "unknown")
+        malformed.add_sample(_MALFORMED_NAME, {}, sums[0][_MALFORMED])
+        yield malformed
 
 
 def _add_latencies(

@@ -24,6 +24,7 @@ from commands.tfserving.dtypes import BY_NUMBER
 from commands.tfserving.errors import Code, ServingError, as_serving_error
 from commands.tfserving.json_answers import write_predictions
 from commands.tfserving.json_reader import JsonReader
+from commands.tfserving.malformed import make_logger
 from commands.tfserving.metrics import Counters
 from commands.tfserving.models import Models, ModelSpec, Signature, VersionStatus
 from commands.tfserving.rest_bodies import BodyError, BodyReader
@@ -119,10 +120,14 @@ def make_application(
     return application
 
 
-def make_runner(application: web.Application, stop_seconds: float = 30.0) -> web.AppRunner:
+def make_runner(
+    application: web.Application,
+    stop_seconds: float = 30.0,
+    count_malformed: Callable[[], None] = lambda: None,
+) -> web.AppRunner:
     """What runs the application; `stop_seconds` are for the requests under way when it is cleaned up. A
     client that goes away has its request cancelled; bodies come as they were sent, because `rest_bodies`
-    decompresses them within bounds."""
+    decompresses them within bounds. `count_malformed` is called for each request that is no HTTP."""
     return web.AppRunner(
         application,
         access_log=None,
@@ -130,6 +135,7 @@ def make_runner(application: web.Application, stop_seconds: float = 30.0) -> web
         handler_cancellation=True,
         keepalive_timeout=_KEEP_ALIVE_SECONDS,
         shutdown_timeout=stop_seconds,
+        logger=make_logger(count_malformed),
     )
 
 

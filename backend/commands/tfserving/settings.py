@@ -12,6 +12,8 @@ GRPC_PORT, REST_PORT = 8500, 8501
 METRICS_PATH = "/monitoring/prometheus/metrics"
 REST_BODY_BYTES = 64 << 20
 """Triton's own --http-max-input-size."""
+GRPC_MESSAGE_BYTES = 128 << 20
+"""Of a request over gRPC, unless grpc.max_receive_message_length says otherwise."""
 MOST_CALLS = 1024
 """Requests under way in a process over either protocol; more are refused, RESOURCE_EXHAUSTED."""
 

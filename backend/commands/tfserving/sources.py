@@ -8,6 +8,7 @@ from pathlib import Path
 
 from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import ModelSpec
+from popef.text import MOST_NAME_CHARACTERS, escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +45,23 @@ def find_version(spec: ModelSpec, labels: Mapping[str, int]) -> int | None:
         return spec.version
     version = labels.get(spec.label)
     if version is None:
-        raise ServingError(Code.INVALID_ARGUMENT, f"Unrecognized servable version label: {spec.label}")
+        raise ServingError(
+            Code.INVALID_ARGUMENT,
+            f"Unrecognized servable version label: {escape(spec.label, MOST_NAME_CHARACTERS)}",
+        )
     return version
 
 
 def not_served(spec: ModelSpec, version: int | None) -> ServingError:
     """The error of a request for a model, or a version of it, that is not served."""
-    which = f"Latest({spec.name})" if version is None else f"Specific({spec.name}, {version})"
+    name = escape(spec.name, MOST_NAME_CHARACTERS)
+    which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
     return ServingError(Code.NOT_FOUND, f"Servable not found for request: {which}")
 
 
 def not_known(spec: ModelSpec, version: int | None) -> ServingError:
     """The error of a question how a model's versions stand that has none, or not this one."""
     which = "any versions" if version is None else f"version {version}"
-    return ServingError(Code.NOT_FOUND, f"Could not find {which} of model {spec.name}")
+    return ServingError(
+        Code.NOT_FOUND, f"Could not find {which} of model {escape(spec.name, MOST_NAME_CHARACTERS)}"
+    )

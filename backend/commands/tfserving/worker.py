@@ -30,7 +30,7 @@ from commands.tfserving.grpc_service import make_handlers
 from commands.tfserving.local import LocalModels, Retries
 from commands.tfserving.metrics import Counters, Memory
 from commands.tfserving.models import Models
-from commands.tfserving.settings import MOST_CALLS, Settings
+from commands.tfserving.settings import GRPC_MESSAGE_BYTES, MOST_CALLS, Settings
 from commands.tfserving.threads import Threads
 
 STOP_SECONDS = 30
@@ -147,12 +147,6 @@ class _Worker:
 
     def _start_grpc(self, models: Models, stack: AsyncExitStack) -> None:
         settings = self._settings
-        arguments = {
-            "grpc.max_receive_message_length": _UNLIMITED,
-            "grpc.max_send_message_length": _UNLIMITED,
-            **settings.channel_arguments,
-            "grpc.so_reuseport": 1,
-        }
         threads = Threads("gRPC", self._core)
         server = grpc.server(
             threads,
@@ -163,7 +157,7 @@ class _Worker:
                 threads,
                 as_content=settings.as_content,
             ),
-            options=list(arguments.items()),
+            options=list(make_channel_arguments(settings).items()),
             maximum_concurrent_rpcs=MOST_CALLS,
         )
         where = f"{_bracket(settings.address)}:{settings.grpc_port}"
@@ -184,10 +178,21 @@ class _Worker:
         from commands.tfserving.rest import make_application, make_runner
 
         settings = self._settings
-        runner = make_runner(make_application(models, settings, self._counters, self._core))
+        application = make_application(models, settings, self._counters, self._core)
+        runner = make_runner(application, count_malformed=self._counters.count_malformed)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         await web.TCPSite(runner, settings.address, settings.rest_port, reuse_port=True).start()
+
+
+def make_channel_arguments(settings: Settings) -> dict[str, int | str]:
+    """The options of the gRPC server: ours, unless the settings have others."""
+    return {
+        "grpc.max_receive_message_length": GRPC_MESSAGE_BYTES,
+        "grpc.max_send_message_length": _UNLIMITED,
+        **settings.channel_arguments,
+        "grpc.so_reuseport": 1,
+    }
 
 
 def _find_problems(models: Models) -> list[str]:

@@ -9,7 +9,7 @@ from commands.tfserving.errors import Code, ServingError
 from commands.tfserving.models import ModelSpec, Signature, TensorSpec
 from hypothesis import given
 from hypothesis import strategies as st
-from rest_servers import FakeModels, FakeServable
+from rest_servers import FLOATS, FakeModels, FakeServable
 from serving_calls import PlayedCall
 
 FLOAT, INT = np.dtype(np.float32), np.dtype(np.int32)
@@ -187,3 +187,22 @@ def test_what_a_model_says_is_passed_on():
     with pytest.raises(ServingError) as raised:
         answer(servable, "", {"ids": ONE}, describe_array, [], PlayedCall())
     assert raised.value is said
+
+
+def test_names_of_strangers_are_cut_and_few_in_errors():
+    names = {f"{number:06}" + "n" * 10_000: np.zeros(1, np.float32) for number in range(1000)}
+    with pytest.raises(ServingError) as refusal:
+        answer(FakeServable("m", 1, FLOATS), "", names, describe_array, (), PlayedCall())
+    assert len(str(refusal.value)) < 40_000
+    assert "and 950 more" in str(refusal.value)
+    for signature, outputs in (("s" * 10**6, ()), ("", ("o" * 10**6,))):
+        with pytest.raises(ServingError) as refusal:
+            answer(
+                FakeServable("m", 1, FLOATS),
+                signature,
+                {"x": np.zeros(1, np.float32)},
+                describe_array,
+                outputs,
+                PlayedCall(),
+            )
+        assert len(str(refusal.value)) < 1000

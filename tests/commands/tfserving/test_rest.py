@@ -12,6 +12,7 @@ from rest_servers import (
     RestServer,
     make_models,
     open_connection,
+    read_status,
     serve,
     wait_for,
     write_request,
@@ -350,3 +351,16 @@ def test_predictions_and_metadata_are_counted():
             labels = f'API="{api}",entrypoint="REST",model_name="half"'
             assert server.count(f":tensorflow:serving:request_latency_count{{{labels}}}") == 1
         assert server.count(':tensorflow:serving:request_count{model_name="",status="NOT_FOUND"}') == 1
+
+
+def test_what_is_no_http_is_counted_and_told_in_one_line(caplog):
+    with serve(make_models()) as server:
+        for _ in range(20):
+            with open_connection(server) as connection:
+                connection.sendall(b"GET / HTTP/1.1\r\n\x1b bad: x\r\n\r\n")
+                assert read_status(connection) == 400
+        assert server.count("poplar_malformed_requests_total") == 20
+        assert server.get("/v1/models/half").status == 200
+    assert [record.getMessage().count("\n") for record in caplog.records] == [0]
+    assert "a request that is no HTTP was refused" in caplog.text
+    assert len(caplog.text) < 500
