@@ -80,6 +80,7 @@ bench: .venv/dev models
 	$(BIN)/python benchmarks/dry_runs.py
 	$(BIN)/python benchmarks/memory.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/paced.py $(BENCH_OPTIONS)
+	$(BIN)/python benchmarks/overload.py
 	$(BIN)/python benchmarks/popef_files.py $(BENCH_OPTIONS)
 	$(BIN)/python benchmarks/capacity.py $(BENCH_OPTIONS)
 

@@ -108,7 +108,9 @@ class TritonPythonModel:
         self._threads: list[threading.Thread] = []
         self._is_synchronous = self._state.parameters.synchronous_execution
         respond = None if self._is_synchronous else self._answers.put
-        self._instance = ModelInstanceState(self._state, args["model_instance_name"], respond)
+        self._instance = ModelInstanceState(
+            self._state, args["model_instance_name"], respond, lambda request: request.reply.is_cancelled()
+        )
         pb_utils.Logger.log_info(
             f"[poplar] {escape(self._instance.name)}: numerics {self._state.parameters.sim_numerics}, "
             f"kernels {self._instance.kernels}"
@@ -144,14 +146,33 @@ class TritonPythonModel:
         for thread in self._threads:
             thread.join(10)
 
-    def _compute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
-        """The responses in the order of the requests."""
+    def _compute(
+        self, requests: Sequence[pb_utils.InferenceRequest]
+    ) -> list[pb_utils.InferenceResponse] | None:
+        """The responses in the order of the requests; None for a long call, whose answers are sent."""
         try:
-            taken = [self._take(request) for request in requests]
-            self._instance.execute(taken)
-            return [_respond(request) for request in taken]
+            taken = [self._take(request, request) for request in requests]
+            parts = self._instance.split(taken)
+            if len(parts) == 1:
+                self._instance.execute(taken)
+                return [_respond(request) for request in taken]
         except Exception as error:  # noqa: BLE001  a defect of ours: every request still gets its answer
             return [_refuse(error) for _ in requests]
+        for request in taken:
+            request.reply = _Reply(request.reply.get_response_sender())
+        for part in parts:
+            self._compute_part(part)
+        return None
+
+    def _compute_part(self, requests: Sequence[Request]) -> None:
+        """Answer a part of a long call. Nothing is raised: the server would crash."""
+        try:
+            self._instance.execute(requests, is_part=True)
+        except Exception as error:  # noqa: BLE001
+            for request in requests:
+                request.reply.send(_refuse(error))
+        for request in requests:
+            request.reply.send(_answer(request))
 
     def _hand_over(self, requests: Sequence[pb_utils.InferenceRequest]) -> None:
         """Have the session thread compute. From the first sender on nothing may be raised, and nothing but
@@ -165,7 +186,7 @@ class TritonPythonModel:
             return
         self._instance.submit(taken)
 
-    def _take(self, request: pb_utils.InferenceRequest, reply: _Reply | None = None) -> Request:
+    def _take(self, request: pb_utils.InferenceRequest, reply: Any) -> Request:
         if NUMPY_IS_OLD:
             # The stub has copied the tensor into an array of its own already.
             inputs = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
@@ -184,11 +205,7 @@ class TritonPythonModel:
     def _send_answers(self) -> None:
         """Send what is ready, in its order, until the model is unloaded."""
         for request in iter(self._answers.get, None):
-            try:
-                response = _respond(request)
-            except Exception as error:  # noqa: BLE001
-                response = _refuse(error)
-            request.reply.send(response)
+            request.reply.send(_answer(request))
 
     def _keep_house(self) -> None:
         """Now and then bring the instance's sums to Triton's metrics, and look for requests that nobody wants
@@ -303,6 +320,14 @@ def _respond(request: Request) -> pb_utils.InferenceResponse:
         code = getattr(pb_utils.TritonError, error.code)
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(escape(error), code))
     return pb_utils.InferenceResponse([_make_tensor(name, array) for name, array in outputs.items()])
+
+
+def _answer(request: Request) -> pb_utils.InferenceResponse:
+    """Its response, whatever fails."""
+    try:
+        return _respond(request)
+    except Exception as error:  # noqa: BLE001
+        return _refuse(error)
 
 
 def _make_tensor(name: str, array: npt.NDArray[Any]) -> pb_utils.Tensor:

@@ -14,12 +14,20 @@ from simipu.errors import SimIpuError
 from simipu.kernels import find_kernels
 
 import popef
+from triton_poplar.backlog import Backlog
 from triton_poplar.errors import ModelConfigError, RequestError
 from triton_poplar.log import RareWarnings
 from triton_poplar.model_state import ModelState
 from triton_poplar.request import Array, CancelledError, Request
 from triton_poplar.sessions import open_session
 from triton_poplar.statistics import Statistics
+
+PART_SECONDS = 0.1
+"""Of a long call: what of it is answered before the rest is computed."""
+CANCELLED = "the client cancelled it while it waited"
+OVERLOADED = (
+    "is overloaded: the request was refused with all that waited, for answers came too late; try again"
+)
 
 
 class ModelInstanceState:
@@ -30,10 +38,16 @@ class ModelInstanceState:
     each is passed to `respond` once, in the order in which they came, when it has its outputs or an error.
     What waits is bounded: `submit` blocks while a whole run's rows wait already, so that Triton's batcher
     goes on filling batches.
+
+    `is_cancelled` asks whether a request's client has gone; with it a backlog is drained (backlog.py).
     """
 
     def __init__(
-        self, model_state: ModelState, name: str, respond: Callable[[Request], None] | None = None
+        self,
+        model_state: ModelState,
+        name: str,
+        respond: Callable[[Request], None] | None = None,
+        is_cancelled: Callable[[Request], bool] | None = None,
     ) -> None:
         self.model_state = model_state
         self.name = name
@@ -44,7 +58,10 @@ class ModelInstanceState:
         self._room = threading.Condition()
         self._waiting_rows = 0
         model_state.creation_delay()
-        self._failures = RareWarnings(name)
+        self._failures, self._drains = RareWarnings(name), RareWarnings(name)
+        self._is_cancelled = is_cancelled or (lambda _: False)
+        drains = is_cancelled is not None and model_state.parameters.drain_backlog
+        self._backlog = Backlog(self._report_drain) if drains else None
         self.session = _open(model_state)
         session = self.session
         self.statistics = Statistics(
@@ -118,24 +135,88 @@ class ModelInstanceState:
         statistics.modelled_seconds = cost.modelled_seconds
         self._observe(start_ns, end_ns, rows, lateness_ns)
 
-    def execute(self, requests: Sequence[Request]) -> None:
+    def execute(self, requests: Sequence[Request], is_part: bool = False) -> None:
         """Compute all requests that have no error yet; afterwards each has its outputs or an error.
 
         Their rows are joined here, past the queues: while this call goes on no other can add to them.
+        `is_part`: they are a part of a call of Triton's, as `split` makes them.
         """
         arrived_ns = time.perf_counter_ns()
-        if self._delay_seconds:
-            time.sleep(self._delay_seconds)
         waiting = [request for request in requests if self._accepts(request)]
-        if waiting:
-            outcomes = run_joined(self.session, waiting, time.perf_counter_ns())
-            for request, outcome in zip(waiting, outcomes, strict=True):
-                if isinstance(outcome, Exception):
-                    self._fail(request, outcome)
-                else:
-                    request.finish(outcome)
+        if self._backlog is None or not waiting:
+            self._run(waiting)
+        elif not self._backlog.admit(
+            waiting, is_full := is_part or self._fills_run(waiting), self._is_cancelled
+        ):
+            self._refuse(waiting)
+            self._backlog.leave()
+        elif not is_full:
+            self._run(waiting)
+        else:
+            watched, gone = self._backlog.watch(waiting, self._is_cancelled)
+            for request in gone:
+                self._fail(request, CancelledError(CANCELLED))
+            self._run([request for request in waiting if request.error is None])
+            self._backlog.judge(watched, self._is_cancelled)
         self._count(requests, arrived_ns)
         self._report(requests, arrived_ns)
+
+    def split(self, requests: Sequence[Request]) -> list[Sequence[Request]]:
+        """The parts of a call of Triton's, which are to be computed and answered one after the other.
+
+        Triton hands over all that waits, up to max_batch_size. Answered together, the first of a call that
+        takes seconds would wait for the last.
+        """
+        statistics = self.statistics
+        if self._backlog is None or self._backlog.is_draining or not statistics.batches:
+            return [requests]
+        runs = max(1, int(PART_SECONDS * 1e9 * statistics.batches / max(1, statistics.compute_ns)))
+        parts: list[Sequence[Request]] = []
+        start = rows = 0
+        for index, request in enumerate(requests):
+            if rows >= runs * self._capacity:
+                parts.append(requests[start:index])
+                start, rows = index, 0
+            rows += self._count_rows(request)
+        return [*parts, requests[start:]]
+
+    @property
+    def _capacity(self) -> int:
+        """The rows that are computed at once."""
+        return self.session.rows_per_run * self.session.runs_at_once
+
+    def _count_rows(self, request: Request) -> int:
+        """The rows of the runs that a request takes."""
+        return self.session.rows_per_run if self.session.runs_alone else request.batch_size
+
+    def _fills_run(self, requests: Sequence[Request]) -> bool:
+        return sum(map(self._count_rows, requests)) >= self._capacity
+
+    def _run(self, requests: Sequence[Request]) -> None:
+        """Compute requests that have no error."""
+        if not requests:
+            return
+        if self._delay_seconds:
+            time.sleep(self._delay_seconds)
+        outcomes = run_joined(self.session, requests, time.perf_counter_ns())
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                self._fail(request, outcome)
+            else:
+                request.finish(outcome)
+
+    def _refuse(self, requests: Sequence[Request]) -> None:
+        """Answer requests of a backlog."""
+        for request in requests:
+            request.fail(
+                RequestError(f"model {self.model_state.name!r} {OVERLOADED}", "UNAVAILABLE"), "drained"
+            )
+
+    def _report_drain(self, refused: int) -> None:
+        self._drains.warn(
+            f"overload: refused {refused} requests that waited, for answers came after their clients' "
+            "deadlines; offer less, add servers, or see drain_backlog"
+        )
 
     def _accepts(self, request: Request) -> bool:
         """Whether a request is to be run; one that would have to be split where that changes its answer gets
@@ -166,12 +247,15 @@ class ModelInstanceState:
         """Give the places of waiting requests that nobody wants any more to others; they are answered all the
         same."""
         for _, done in self._pipeline.withdraw(lambda owner: owner[0] is not None and is_cancelled(owner[0])):
-            done(CancelledError("the client cancelled it while it waited"))
+            done(CancelledError(CANCELLED))
 
     def close(self) -> None:
         """Stop: requests that have no answer yet get UNAVAILABLE. The device is given up, the trace
         written."""
         self._pipeline.stop()
+        if self._backlog is not None:
+            self._backlog.close()
+        self._drains.close()
         self.session.unloadFromDevice()
         self._failures.close()
         if self.trace is not None:
@@ -228,7 +312,7 @@ class ModelInstanceState:
 
     def _wait_for_room(self, rows: int) -> None:
         with self._room:
-            while self._waiting_rows >= self.session.rows_per_run * self.session.runs_at_once:
+            while self._waiting_rows >= self._capacity:
                 self._room.wait()
             self._waiting_rows += rows
 

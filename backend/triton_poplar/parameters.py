@@ -64,6 +64,7 @@ class Parameters:
     sim_index_check: str
     sim_custom_ops: str
     join_dependent_rows: bool
+    drain_backlog: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +313,14 @@ PARAMETERS = (
         parse_flag,
         "join and split requests as the real backend does also where the rows of a batch are not proven to "
         "be independent: answers may then depend on other clients' rows",
+    ),
+    Parameter(
+        "drain_backlog",
+        "flag",
+        True,
+        parse_flag,
+        "under overload, when runs are computed for clients that have cancelled or timed out meanwhile, "
+        "refuse what waits as UNAVAILABLE, so that later requests are answered in time",
     ),
 )
 

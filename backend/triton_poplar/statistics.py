@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped")
+ERROR_KINDS = ("bad_request", "run", "timeout", "device_lost", "cancelled", "stopped", "drained")
 """bad_request: refused before it ran. run: it failed in its run, as an index outside a table does. timeout:
 its run took longer than the limit. device_lost: the engine's process died. cancelled: by the client, while it
-waited. stopped: the model was unloaded first."""
+waited. stopped: the model was unloaded first. drained: refused with a backlog under overload."""
 
 
 @dataclass(slots=True)

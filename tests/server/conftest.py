@@ -227,6 +227,13 @@ def add_parameter(folder: Path, name: str, value: str) -> None:
     )
 
 
+def write_slow_model(repository: Path) -> None:
+    """80 rows a second, in calls of four."""
+    slow = write_model(repository / "slow", linear_model())
+    add_parameter(slow, "execute_delay_ms", "50")
+    edit_config(slow, "max_batch_size: 4000", "max_batch_size: 4")
+
+
 def large_model() -> onnx.ModelProto:
     """y = x * 300 / 300, whose products with large x do not fit into half."""
     nodes = [
@@ -268,6 +275,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copyfile(backend_file(), dropped / "1" / "model.py")
     asynchronous = write_model(repository / "asynchronous", linear_model())
     edit_config(asynchronous, 'string_value: "1"', 'string_value: "0"')
+    write_slow_model(repository)
     write_incomplete_models(repository)
     (repository / "wide" / "1").mkdir(parents=True)
     write_handmade(repository / "wide" / "1" / "executable.popef", wide_model())
