@@ -43,6 +43,8 @@ MAX_DRAIN_SECONDS = 1.0
 """Requests that come faster than they can be refused are no backlog that a drain could end."""
 MIN_IDLE_SECONDS = 0.002
 """Calls that wait in a queue follow one another within 0.5 ms."""
+MIN_EMPTY_SECONDS = 0.05
+"""For a call of several requests, which may have come together after nothing did."""
 MIN_REST_SECONDS, MAX_REST_SECONDS = 1.0, 60.0
 """Between drains that did not help."""
 GOOD_SAMPLES = 3
@@ -80,7 +82,8 @@ class Backlog:
         if not self._is_draining:
             return True
         now = self._clock()
-        waited_for = len(requests) == 1 and now - self._refused_at >= MIN_IDLE_SECONDS
+        idle = MIN_IDLE_SECONDS if len(requests) == 1 else MIN_EMPTY_SECONDS
+        waited_for = now - self._refused_at >= idle
         if not is_full or waited_for or now >= self._drain_until:
             self.close()
             return True

@@ -184,6 +184,14 @@ def test_a_request_that_was_waited_for_ends_the_drain_of_a_model_without_batches
     assert server.backlog.admit([Played(0)], True, server.is_cancelled)
 
 
+def test_requests_that_come_together_after_nothing_waited_end_the_drain(server, clock):
+    server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
+    server.call([Played(0)] * BATCH)
+    clock.now += 0.1
+    server.call([Played(clock.now)] * BATCH)
+    assert server.outcomes == {("a", "refused"): BATCH, ("a", "answered"): BATCH}
+
+
 def test_a_drain_has_an_end_though_the_queue_has_none(server, clock):
     server.backlog.judge([Played(0, 0)], server.is_cancelled)
     while not server.backlog.admit([Played(0)] * BATCH, True, server.is_cancelled):
