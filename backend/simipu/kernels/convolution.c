@@ -190,12 +190,10 @@ static void convolve_blocks(const struct geometry *g, const struct machine *mach
 /* --- a field of one position --- */
 
 static int is_one_position(const struct convolution *c) {
-    int64_t positions = 1;
-    for (int axis = 0; axis < MOST_SPATIAL; axis++) {
-        positions *= c->field[axis] * c->kernel[axis] * c->result_sizes[axis];
-        if (c->before[axis]) return 0;
-    }
-    return positions == 1 && c->groups == 1;
+    for (int axis = 0; axis < MOST_SPATIAL; axis++)
+        if (c->field[axis] != 1 || c->kernel[axis] != 1 || c->result_sizes[axis] != 1 || c->before[axis])
+            return 0;
+    return c->groups == 1;
 }
 
 /* As after global pooling: filters are columns, and registers hold neighbouring outputs instead of positions.

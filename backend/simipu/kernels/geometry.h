@@ -206,6 +206,7 @@ enum { FLOAT_BLOCK = 16 }; /* of sums that are not rounded: as good as any */
 
 static enum outcome order_terms(struct geometry *g, const struct machine *machine) {
     const struct convolution *c = g->of;
+    if (!c->channels) return DONE; /* no terms, however many positions the kernel has */
     size_t terms = (size_t)(c->channels * g->taps);
     size_t bytes = terms * (sizeof *g->terms + sizeof *g->blocks) + (size_t)g->taps * sizeof(int64_t);
     g->terms = machine->allocate(machine->owner, bytes + 1);

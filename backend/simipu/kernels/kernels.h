@@ -129,7 +129,8 @@ struct convolution {
     int block;                      /* as of a product; 0: sums stay floats */
     int packed_axis;                /* the spatial axis that is the model's first, whose rows are packed */
     int packed_rows;                /* kernel rows that are taken for channels: 1, 2 or 4 */
-    int slic_taps;                  /* 0, or with groups of few channels the kernel positions of a block */
+    int slic_taps; /* 0, or with groups of few channels the kernel positions of a block; their channels
+                      together are at most `block`, which is not 0 */
     int nan_on_overflow;
     struct program program;
     const struct values

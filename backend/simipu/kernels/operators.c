@@ -172,6 +172,9 @@ struct ort_status *read_convolution(struct node *node, const struct ort_info *in
             node,
             "attribute 'packed_rows': expected 1 where there are groups, SLIC taps or no block, found %lld",
             (long long)node->packed_rows);
+    if (node->slic_taps && !node->block)
+        return refuse(node, "attribute 'slic_taps': expected 0 where there is no block, found %lld",
+                      (long long)node->slic_taps);
     return NULL;
 }
 
@@ -196,7 +199,8 @@ static struct ort_status *check_convolution(const struct call *call) {
                       (long long)node->group, (long long)field->sizes[1], (long long)filters->sizes[0],
                       (long long)filters->sizes[1]);
     int64_t together = node->slic_taps ? node->slic_taps : node->packed_rows;
-    if (node->block && together > 1 && filters->sizes[1] * together > node->block)
+    /* A block of one row's channels may be several; one of SLIC's positions is never cut. */
+    if ((node->slic_taps || together > 1) && filters->sizes[1] * together > node->block)
         return refuse(node,
                       "input 1: expected no more channels than a block of %lld has room for, found %lld",
                       (long long)node->block, (long long)filters->sizes[1]);
@@ -207,7 +211,9 @@ static struct ort_status *check_convolution(const struct call *call) {
 static struct ort_status *place_axes(const struct call *call, struct convolution *convolution,
                                      int64_t *sizes) {
     const struct node *node = call->node;
-    int64_t room[2 + MOST_SPATIAL] = {call->inputs[0].sizes[0], call->inputs[0].sizes[1]};
+    const int64_t *given = call->inputs[0].sizes;
+    /* No size of 0 may hide what the others overflow: products of some of them are made, too. */
+    int64_t room[2 + MOST_SPATIAL] = {given[0] ? given[0] : 1, given[1] ? given[1] : 1};
     for (size_t i = 0; i < MOST_SPATIAL; i++) {
         convolution->field[i] = convolution->kernel[i] = convolution->result_sizes[i] = 1;
         convolution->strides[i] = convolution->dilations[i] = 1;
@@ -215,7 +221,7 @@ static struct ort_status *place_axes(const struct call *call, struct convolution
     }
     for (size_t i = 0; i < node->axes; i++) {
         size_t axis = MOST_SPATIAL - node->axes + i;
-        int64_t field = call->inputs[0].sizes[2 + i], kernel = call->inputs[1].sizes[2 + i];
+        int64_t field = given[2 + i], kernel = call->inputs[1].sizes[2 + i];
         int64_t padded = field + node->pads[i] + node->pads[node->axes + i];
         int64_t reach = (kernel - 1) * node->dilations[i] + 1;
         if (padded < reach)

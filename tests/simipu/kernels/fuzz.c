@@ -331,10 +331,12 @@ static struct convolution draw_convolution(void) {
     }
     c.channels = one_in(3) ? draw(1, 4) : draw_size(work < 90 ? work : 90);
     c.outputs = one_in(3) ? 1 : draw_size(work / c.channels + 1 < 300 ? work / c.channels + 1 : 300);
+    if (one_in(20)) c.channels = 0;
     c.block = one_in(4) ? 0 : one_in(4) ? (int)draw(1, MOST_BLOCK) : draw(0, 1) ? 16 : 32;
-    if (c.groups > 1 && c.channels <= 4 && (!c.block || 4 * c.channels <= c.block))
-        c.slic_taps = 4;
-    else if (c.groups == 1)
+    if (c.block && c.channels <= c.block && (c.groups > 1 ? !one_in(4) : one_in(8))) {
+        c.slic_taps = one_in(3) ? (int)draw(1, 4) : 4;
+        while (c.slic_taps * c.channels > c.block) c.slic_taps--;
+    } else if (c.groups == 1 && c.block)
         while (c.packed_rows < 4 && (c.packed_rows + 1) * c.channels <= c.block && !one_in(6))
             c.packed_rows++;
     c.nan_on_overflow = one_in(3);

@@ -3,6 +3,7 @@ refuse. What they compute is held against plain loops in test_fuzz.py."""
 
 from __future__ import annotations
 
+import math
 import os
 import random
 
@@ -213,6 +214,7 @@ def test_shapes_of_chains_broadcast(source, operand, kind):
         ("Conv", [wide(1, 2, 4, 4), halves(0, 2, 3, 3)], {}, (1, 0, 2, 2)),
         ("Conv", [wide(1, 0, 4, 4), halves(3, 0, 3, 3)], {}, (1, 3, 2, 2)),
         ("Conv", [wide(1, 2, 0, 4), halves(3, 2, 1, 1)], {"pads": [1, 0, 1, 0]}, (1, 3, 2, 4)),
+        ("Conv", [wide(1, 0, 1 << 28, 4), halves(3, 0, 1 << 28, 3)], {"slic_taps": 4}, (1, 3, 1, 2)),
         ("Chain", [wide(2, 0)], {}, (2, 0)),
     ],
 )
@@ -278,6 +280,13 @@ HUGE = 1 << 62
             [],
             {"packed_rows": 2, "group": 2},
             "attribute 'packed_rows': expected 1 where there are groups",
+        ),
+        (
+            "Conv",
+            2,
+            [],
+            {"slic_taps": 1, "block": 0},
+            "attribute 'slic_taps': expected 0 where there is no block, found 1",
         ),
         ("Chain", 1, [], {"nan_on_overflow": 2}, "attribute 'nan_on_overflow': expected 0 to 1, found 2"),
     ],
@@ -366,6 +375,13 @@ ADDED = [(ADD, KEPT, 0)]
         ),
         (
             "Conv",
+            [wide(1, 600, 6, 6), halves(2, 300, 3, 3)],
+            [],
+            {"slic_taps": 1, "group": 2},
+            "a block of 16 has room for, found 300",
+        ),
+        (
+            "Conv",
             [FIELD, FILTERS, wide(2)],
             ADDED,
             {},
@@ -388,6 +404,10 @@ def test_refused_when_it_is_called(op_type, feeds, steps, attributes, message):
         run(op_type, feeds, steps, **attributes)
 
 
+LARGE = [1 << 20, 1 << 20, 1 << 21]
+WIDE = {2: {"pads": [1 << 30] * 4}, 3: {"pads": [0] * 6, "strides": [1] * 3, "dilations": [1] * 3}}
+
+
 @pytest.mark.parametrize(
     ("op_type", "feeds", "attributes"),
     [
@@ -400,14 +420,66 @@ def test_refused_when_it_is_called(op_type, feeds, steps, attributes, message):
             [wide(1, 4, 6, 6, 6), halves(2, 4, 2, 2, 2)],
             {"pads": [2**31 - 1] * 6, "strides": [2**31 - 1] * 3, "dilations": [2**31 - 1] * 3},
         ),
+        ("Conv", [np.zeros((1, 0, 1, 1), np.float16), np.zeros((1, 0, *LARGE[:2]), np.float16)], WIDE[2]),
+        ("Conv", [np.zeros((1, 0, *LARGE), np.float16), np.zeros((1, 0, *LARGE), np.float16)], WIDE[3]),
     ],
-    ids=["product", "chain", "result", "copy", "overflow"],
+    ids=["product", "chain", "result", "copy", "overflow", "no-channels", "no-channels-or-pads"],
 )
 def test_too_large_is_refused_without_trying(op_type, feeds, attributes):
     """A result, or a copy of a field, that no memory could hold; its size may be beyond 2**64."""
     steps = [(ADD, KEPT, 0)] if op_type == "Chain" else []
     with pytest.raises(ORT_ERRORS, match=r"elements|allocate|Available memory|bad_alloc|overflow"):
         run(op_type, feeds, steps, **attributes)
+
+
+SIZES = [0, 1, 2, 3, 5, 17, 130, 300, 1 << 10, 1 << 30, 2**31 - 1]
+
+
+def draw_convolution(draw):
+    """A Conv of shapes and attributes that fit together, seldom legal ones: what they say is large is so
+    where a size of 0 makes the tensors small."""
+    axes, group = draw.randrange(1, 4), draw.choice([1, 1, 2, 3])
+    channels, outputs, batches = draw.choice(SIZES[:8]), draw.choice(SIZES[:4]), draw.choice(SIZES[:3])
+    is_small = min(channels, outputs, batches) > 0
+    sizes = SIZES[:4] if is_small else SIZES
+    kernel = [draw.choice(sizes) for _ in range(axes)]
+    field = [draw.choice([size, size + draw.randrange(9), draw.choice(sizes)]) for size in kernel]
+    numbers = [1, 1, 2, 3, 1 << 30]
+    attributes = {
+        **CONV,
+        "group": group,
+        "block": draw.choice([0, 1, 16, 32, 128]),
+        "slic_taps": draw.choice([0, 1, 2, 4]),
+        "packed_rows": draw.choice([1, 1, 1, 2, 4]),
+        "strides": [draw.choice(numbers) for _ in kernel],
+        "dilations": [draw.choice(numbers[:4]) for _ in kernel],
+        "pads": [draw.choice([0, 0, 1, 3 if is_small else draw.choice(SIZES)]) for _ in kernel * 2],
+    }
+    shapes = [batches, channels * group, *field], [outputs * group, channels, *kernel]
+    # numpy has a limit for the product of the other sizes, too.
+    fit = all(math.prod(shape) < 1 << 20 and math.prod(filter(None, shape)) < 1 << 62 for shape in shapes)
+    return [np.zeros(shape, np.float16) for shape in shapes] if fit else [], attributes
+
+
+@pytest.mark.skipif(ORT < (1, 23), reason="ONNX Runtime before 1.23 keeps to the first limit of a process")
+def test_convolutions_that_no_file_has_are_refused_or_computed(monkeypatch):
+    """The same of hostile shapes: blocks too large for their tables, and products that overflow behind a size
+    of 0."""
+    monkeypatch.setattr(computed, "LIBRARY", USED)
+    draw, computed_some, refused = random.Random(2), 0, 0
+    while computed_some + refused < 300:
+        feeds, attributes = draw_convolution(draw)
+        if len(feeds) < 2:
+            continue
+        try:
+            model = make_model("Conv", feeds, **attributes)
+            options = GraphOptions(num_threads=1, memory_bytes=1 << 24)
+            computed.OrtGraph(model, {}, options).run(["y"], {"x0": feeds[0], "x1": feeds[1]})
+        except (*ORT_ERRORS, RunError):
+            refused += 1
+        else:
+            computed_some += 1
+    assert min(computed_some, refused) > 20
 
 
 NUMBERS = [0, 1, 2, 4, 16, -1, 129, 2**31 - 1, 2**31, HUGE, -(1 << 63)]
