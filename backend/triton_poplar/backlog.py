@@ -45,6 +45,8 @@ MIN_IDLE_SECONDS = 0.002
 """Calls that wait in a queue follow one another within 0.5 ms."""
 MIN_EMPTY_SECONDS = 0.05
 """For a call of several requests, which may have come together after nothing did."""
+MAX_REFUSAL_SECONDS = 0.001
+"""What Triton takes to send one refusal; it hands over the next call after the last."""
 MIN_REST_SECONDS, MAX_REST_SECONDS = 1.0, 60.0
 """Between drains that did not help."""
 GOOD_SAMPLES = 3
@@ -66,7 +68,7 @@ class Backlog:
         self._clock = clock
         self._is_draining = False
         self._drain_until = 0.0
-        self._refused = 0
+        self._refused = self._num_refused = 0
         self._refused_at = self._sampled_at = self._rest_until = float("-inf")
         self._rest_seconds = MIN_REST_SECONDS
         self._good_samples = self._num_gone = 0
@@ -83,12 +85,13 @@ class Backlog:
             return True
         now = self._clock()
         idle = MIN_IDLE_SECONDS if len(requests) == 1 else MIN_EMPTY_SECONDS
-        waited_for = now - self._refused_at >= idle
+        waited_for = now - self._refused_at >= idle + self._num_refused * MAX_REFUSAL_SECONDS
         if not is_full or waited_for or now >= self._drain_until:
             self.close()
             return True
         if all(map(is_cancelled, _spread(requests, GLANCE))):
             return True
+        self._num_refused = len(requests)
         self._refused += len(requests)
         return False
 
@@ -140,6 +143,7 @@ class Backlog:
 
     def _begin(self, now: float) -> None:
         self._is_draining = True
+        self._num_refused = 0
         self._drain_until = now + MAX_DRAIN_SECONDS
         self._refused_at = now
         self._rest_until = now + self._rest_seconds

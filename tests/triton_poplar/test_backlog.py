@@ -192,6 +192,15 @@ def test_requests_that_come_together_after_nothing_waited_end_the_drain(server, 
     assert server.outcomes == {("a", "refused"): BATCH, ("a", "answered"): BATCH}
 
 
+def test_a_call_that_came_while_refusals_were_sent_does_not_end_the_drain(server, clock):
+    """Triton hands over what waits after the last of them."""
+    server.backlog.judge([Played(0, 0)] * BATCH, server.is_cancelled)
+    server.call([Played(0)] * 1000)
+    clock.now += 0.4
+    server.call([Played(clock.now)] * 300)
+    assert server.outcomes == {("a", "refused"): 1300}
+
+
 def test_a_drain_has_an_end_though_the_queue_has_none(server, clock):
     server.backlog.judge([Played(0, 0)], server.is_cancelled)
     while not server.backlog.admit([Played(0)] * BATCH, True, server.is_cancelled):
