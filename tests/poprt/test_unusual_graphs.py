@@ -421,3 +421,19 @@ def test_a_transposed_window_smaller_than_its_stride_is_not_padded(auto_pad, ker
     weights = {"w": np.arange(np.prod(kernel), dtype=np.float32).reshape(1, 1, *kernel) + 1}
     model = make_model([node], {"x": (F, [1, 1, 2, 1])}, {"y": (F, ["a", "b", "c", "d"])}, weights, 12)
     assert_answers(model, {"x": np.float32([[[[2], [3]]]])}, "fp32")
+
+
+@pytest.mark.parametrize(("parts", "onesided"), [(1, 0), (1, 1), (2, 0)])
+def test_a_fourier_transform_of_a_computed_tensor_is_compiled(parts, onesided):
+    nodes = [
+        helper.make_node("Mul", ["x", "two"], ["doubled"]),
+        helper.make_node("DFT", ["doubled"], ["y"], axis=1, onesided=onesided),
+    ]
+    x = numbers(4, 8, parts)
+    bins = 5 if onesided else 8
+    spectrum = np.fft.fft(2 * (x[..., 0] + (1j * x[..., 1] if parts > 1 else 0)), axis=1)[:, :bins]
+    expected = np.stack([spectrum.real, spectrum.imag], axis=-1).astype(np.float32)
+    model = make_model(
+        nodes, {"x": (F, x.shape)}, {"y": (F, expected.shape)}, {"two": np.float32(2)}, opset=17
+    )
+    assert_answers(model, {"x": x}, "fp32", {"y": expected})

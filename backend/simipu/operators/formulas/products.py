@@ -292,10 +292,12 @@ def planned(context: Context, product: Product) -> Work:
 def _copied_bytes(plan: Plan, product: Product, context: Context) -> int:
     """Weights wait where they are taken, and so do rows that a product has left whole where the next takes
     them, as the scores of attention (section 8.1)."""
-    left, stored = context.layout(0), product.stored or (product.field and context.is_constant(1))
+    left, value = context.layout(0), context.inputs[0]
+    stored = product.stored or (product.field and context.is_constant(1))
     whole = (
         left is not None
-        and left.axis == len(context.operands[0].shape) - 1
+        and value is not None
+        and left.axis == len(value.shape) - 1
         and left.grain % BLOCK == 0
         and left.row_parts == plan.k_parts
     )
