@@ -2,7 +2,7 @@
 
 Parent and child talk over a pipe: the child is given a graph and its weights once, then arrays go out and
 come back. The child reads the graph, not the parent, and ends when the pipe does, so it never outlives its
-parent.
+parent. The parent does not unpickle what the child says (`answers`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,17 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import Any, TypeVar
 
 from popef.console import LineFormatter
+from simipu.answers import (
+    AnswerError,
+    decode_arrays,
+    decode_loaded,
+    encode_arrays,
+    encode_error,
+    encode_loaded,
+)
 from simipu.computed import (
     Array,
     ComputedGraph,
@@ -45,7 +53,6 @@ from simipu.errors import (
     RunError,
     RunMemoryError,
     RunTimeoutError,
-    SimIpuError,
     describe_limit,
     describe_memory,
 )
@@ -58,11 +65,16 @@ from simipu.progress import LOOK_SECONDS, ProgressWatch
 from simipu.reference import ReferenceGraph
 from simipu.watchdog import WATCHDOG
 
-_LOST = (EOFError, ConnectionError)
+_LOST = (EOFError, ConnectionError, AnswerError)
+_Answer = TypeVar("_Answer")
 _GRACE_SECONDS = 10.0
 """For a child to say itself that a load took too long."""
 _SEND_SECONDS = 5.0
 """A child that takes nothing of a question for so long is stalled: it has nothing else to do."""
+_RECEIVE_SECONDS = 5.0
+"""Between two pieces of an answer."""
+_CHILD = "from simipu.isolation import serve; serve({})"
+"""What the child runs, with the descriptor of its end of the pipe."""
 _OWN_BYTES, _WEIGHT_COPIES = 1 << 30, 6
 """What a child takes beside its graph's values: libraries and stacks, and its weights as they come, widened
 and packed."""
@@ -163,8 +175,11 @@ class IsolatedGraph:
             self._replace()
         if not self._loaded:
             self._load()
-        results: list[Array] = self._ask(("run", names, feeds), self._options.limit_seconds)
-        return results
+        return self._ask(
+            ("run", names, feeds),
+            self._options.limit_seconds,
+            lambda answer: decode_arrays(answer, len(names)),
+        )
 
     def cancel(self) -> None:
         """End the child, and with it the run; none takes its place."""
@@ -194,14 +209,14 @@ class IsolatedGraph:
     def _start(self) -> None:
         WATCHDOG.start()
         self._connection, theirs = Pipe()
-        _limit_sending(self._connection, _SEND_SECONDS)
+        _limit_waits(self._connection, _SEND_SECONDS, _RECEIVE_SECONDS)
         isolated = ["-I"] if sys.flags.isolated else []
         self._process = subprocess.Popen(
             [
                 sys.executable,
                 *isolated,
                 "-c",
-                f"from simipu.isolation import serve; serve({theirs.fileno()})",
+                _CHILD.format(theirs.fileno()),
             ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
@@ -213,27 +228,39 @@ class IsolatedGraph:
         self._finalizer.atexit = False
 
     def _load(self) -> None:
-        self._ask(("load", *self._source), self._options.ready_seconds + _GRACE_SECONDS)
+        self._ask(("load", *self._source), self._options.ready_seconds + _GRACE_SECONDS, decode_loaded)
         self._loaded = True
 
-    def _ask(self, question: tuple[Any, ...], limit_seconds: float) -> Any:
+    def _ask(
+        self, question: tuple[Any, ...], limit_seconds: float, decode: Callable[[bytes], _Answer]
+    ) -> _Answer:
         try:
             self._send(question)
             if not self._wait(limit_seconds):
                 self._check_cancelled()
                 self._replace()
                 raise RunTimeoutError(f"program {self._label}: {describe_limit(limit_seconds)}")
-            answer = self._connection.recv()
+            return decode(self._receive())
         except _LOST as error:
             self._check_cancelled()
             status = self._replace()
-            how = str(error) if isinstance(error, _StalledError) else f"died ({_describe(status)})"
+            how = f"died ({_describe(status)})"
+            if isinstance(error, _StalledError):
+                how = str(error)
+            elif isinstance(error, AnswerError):
+                how = f"answered in another way than asked ({error}) and was ended"
             raise DeviceLostError(
                 f"program {self._label}: the engine's process {how}; a new one takes its place"
             ) from None
-        if isinstance(answer, SimIpuError):
-            raise answer
-        return answer
+
+    def _receive(self) -> bytes:
+        """Raises _StalledError where the answer does not end, ConnectionError where it is too long."""
+        try:
+            return self._connection.recv_bytes(self._options.memory_bytes + _OWN_BYTES)
+        except BlockingIOError:
+            raise _StalledError(f"sent half an answer for {_RECEIVE_SECONDS:g} s and was ended") from None
+        except (OSError, MemoryError) as error:  # an end in the middle, or more than it may be
+            raise ConnectionError(str(error)) from error
 
     def _send(self, question: tuple[Any, ...]) -> None:
         try:
@@ -269,13 +296,15 @@ class IsolatedGraph:
             raise RunCancelledError(CANCELLED)
 
 
-def _limit_sending(connection: Connection[Any, Any], seconds: float) -> None:
-    """Have a send raise BlockingIOError where the other side takes nothing for so long."""
+def _limit_waits(connection: Connection[Any, Any], send_seconds: float, receive_seconds: float) -> None:
+    """Have a send raise BlockingIOError where the other side takes nothing for so long, and a receive where
+    nothing comes."""
     with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
-        whole = int(seconds)
-        timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
         pipe.settimeout(None)  # whatever the process's default is: both are the same open file
-        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        for option, seconds in ((socket.SO_SNDTIMEO, send_seconds), (socket.SO_RCVTIMEO, receive_seconds)):
+            whole = int(seconds)
+            timeval = struct.pack("@ll", whole, int((seconds - whole) * 1e6))
+            pipe.setsockopt(socket.SOL_SOCKET, option, timeval)
 
 
 def _abandon(connection: Connection[Any, Any], process: subprocess.Popen[bytes], owner_pid: int) -> None:
@@ -310,15 +339,18 @@ def serve(descriptor: int) -> None:
                 if question[0] == "load":
                     memory_bytes = question[3].memory_bytes
                     graph = _open_here(*question[1:])
-                    connection.send(None)
+                    answer = encode_loaded()
                 else:
                     assert graph is not None
-                    connection.send(graph.run(*question[1:]))
+                    answer = encode_arrays(graph.run(*question[1:]))
             except (LoadError, RunError, DeviceLostError) as error:
-                connection.send(error)
+                answer = encode_error(error)
             except MemoryError:
                 told = describe_memory(memory_bytes)
-                connection.send(LoadMemoryError(told) if question[0] == "load" else RunMemoryError(told))
+                answer = encode_error(
+                    LoadMemoryError(told) if question[0] == "load" else RunMemoryError(told)
+                )
+            connection.send_bytes(answer)
 
 
 def _open_here(

@@ -1,0 +1,137 @@
+"""The answers of an isolated child, as bytes: that a program is loaded, the arrays of a run, or an error.
+
+The parent does not trust the child, which computes strangers' graphs. Nothing in an answer is executed or
+looked up by name, unlike in a pickle: types and errors are numbers of fixed tables, and every size is checked
+against the bytes that are there.
+
+    loaded   kind
+    error    kind, number of the class (1 byte), text in UTF-8
+    arrays   kind, for each array: number of the type, rank (1 byte each), dimensions (8 bytes each), elements
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simipu.errors import (
+    DeviceLostError,
+    ForeignExecutableError,
+    LoadError,
+    LoadMemoryError,
+    LoadTimeoutError,
+    RunError,
+    RunMemoryError,
+    RunTimeoutError,
+    SimIpuError,
+)
+
+Array = npt.NDArray[Any]
+
+MAX_TEXT_BYTES = 1 << 16
+"""Of an error's text."""
+MAX_AXES = 32
+"""Of an array, as a stream's."""
+_ERROR_BYTES = 2
+"""Of an error's kind and class."""
+_TYPES = tuple(
+    np.dtype(name)
+    for name in "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
+_ERRORS: tuple[type[SimIpuError], ...] = (
+    LoadError,
+    ForeignExecutableError,
+    LoadTimeoutError,
+    LoadMemoryError,
+    RunError,
+    RunMemoryError,
+    DeviceLostError,
+    RunTimeoutError,
+)
+
+
+class _Kind(IntEnum):
+    LOADED = 1
+    ERROR = 2
+    ARRAYS = 3
+
+
+class AnswerError(Exception):
+    """The bytes are no answer to the question."""
+
+
+def encode_loaded() -> bytes:
+    """Return the answer of a child that has loaded its program."""
+    return bytes([_Kind.LOADED])
+
+
+def encode_error(error: SimIpuError) -> bytes:
+    """Return the answer that raises `error` in the parent; an error of a class that no answer has is raised
+    as RunError."""
+    kind = type(error) if type(error) in _ERRORS else RunError
+    text = str(error).encode("utf-8", "replace")[:MAX_TEXT_BYTES]
+    return bytes([_Kind.ERROR, _ERRORS.index(kind)]) + text
+
+
+def encode_arrays(arrays: Sequence[Array]) -> bytes:
+    """Return the answer to a run. Raises RunError for an array of a type that no stream has."""
+    parts: list[bytes | memoryview] = [bytes([_Kind.ARRAYS])]
+    for array in map(np.asarray, arrays):
+        if array.dtype not in _TYPES or array.ndim > MAX_AXES:
+            raise RunError(f"the graph gives an array of type {array.dtype}, which no stream has")
+        parts.append(struct.pack(f"<BB{array.ndim}q", _TYPES.index(array.dtype), array.ndim, *array.shape))
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return b"".join(parts)
+
+
+def decode_loaded(answer: bytes) -> None:
+    """Take the answer to a load. Raises what the child raised, AnswerError for anything else."""
+    _raise_error(answer)
+    if answer != encode_loaded():
+        raise AnswerError("expected that the program is loaded")
+
+
+def decode_arrays(answer: bytes, count: int) -> list[Array]:
+    """Return the `count` arrays of a run. Raises what the child raised, AnswerError for anything else."""
+    _raise_error(answer)
+    if answer[:1] != bytes([_Kind.ARRAYS]):
+        raise AnswerError("expected arrays")
+    at, arrays = 1, list[Array]()
+    for _ in range(count):
+        array, at = _decode_array(answer, at)
+        arrays.append(array)
+    if at != len(answer):
+        raise AnswerError(f"expected {count} arrays, found {len(answer) - at} bytes more")
+    return arrays
+
+
+def _decode_array(answer: bytes, at: int) -> tuple[Array, int]:
+    try:
+        number, rank = struct.unpack_from("<BB", answer, at)
+        if number >= len(_TYPES) or rank > MAX_AXES:
+            raise AnswerError(f"expected an array, found type {number} of {rank} axes")
+        shape = struct.unpack_from(f"<{rank}q", answer, at + 2)
+    except struct.error as error:
+        raise AnswerError(f"expected an array: {error}") from None
+    dtype, start = _TYPES[number], at + 2 + 8 * rank
+    elements = math.prod(shape)
+    end = start + elements * dtype.itemsize
+    # numpy limits the product of the sizes that are not 0, too.
+    if min(shape, default=0) < 0 or math.prod(filter(None, shape)) >= 1 << 59 or end > len(answer):
+        raise AnswerError(f"expected an array of shape {list(shape)}, found {len(answer) - start} bytes")
+    return np.frombuffer(answer, dtype, elements, start).reshape(shape).copy(), end
+
+
+def _raise_error(answer: bytes) -> None:
+    if answer[:1] != bytes([_Kind.ERROR]):
+        return
+    number, text = answer[1:_ERROR_BYTES], answer[_ERROR_BYTES:]
+    if not number or number[0] >= len(_ERRORS) or len(text) > MAX_TEXT_BYTES:
+        raise AnswerError(f"expected an error of a known class, found {len(answer)} bytes")
+    raise _ERRORS[number[0]](text.decode("utf-8", "replace"))

@@ -1,0 +1,169 @@
+"""What an isolated child answers is checked byte by byte: garbage costs the child, and nothing of it runs."""
+
+import pickle
+import random
+import time
+
+import hostile_graphs as hostile
+import numpy as np
+import pytest
+from onnx import helper
+from simipu import Device, DeviceLostError, Engine, GraphOptions, LoadError, RunError, isolation
+from simipu.answers import (
+    AnswerError,
+    decode_arrays,
+    decode_loaded,
+    encode_arrays,
+    encode_error,
+    encode_loaded,
+)
+from simipu.errors import LoadMemoryError, RunCancelledError, RunTimeoutError, SimIpuError
+
+ONES = [np.ones(4, np.float32)]
+ARRAYS = [
+    np.arange(6, dtype=np.float32).reshape(2, 3),
+    np.array(True),
+    np.zeros((0, 4), np.int64),
+    np.arange(12, dtype=np.float16).reshape(3, 4).T,
+]
+
+
+class Bomb:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.fixture
+def engine():
+    executable = hostile.make_executable(hostile.make_model([helper.make_node("Relu", ["x"], ["y"])]))
+    made = Engine(
+        executable, Device(executable.target), graph_options=GraphOptions(num_threads=1), isolated=True
+    )
+    yield made
+    made.unload()
+
+
+def send(answers):
+    """A child that gives these answers, one a question, each after so many seconds, as raw bytes if it says
+    so."""
+    return (
+        "import os, time; from multiprocessing.connection import Connection\n"
+        f"pipe = Connection({{}}); answers = {answers!r}\n"
+        "for answer, is_raw in answers:\n"
+        "    pipe.recv_bytes()\n"
+        "    os.write(pipe.fileno(), answer) if is_raw else pipe.send_bytes(answer)\n"
+        "time.sleep(20)"
+    )
+
+
+def test_arrays_come_back_as_they_were():
+    found = decode_arrays(encode_arrays(ARRAYS), len(ARRAYS))
+    for expected, array in zip(ARRAYS, found, strict=True):
+        assert array.dtype == expected.dtype
+        assert array.flags.writeable
+        np.testing.assert_array_equal(array, expected)
+
+
+@pytest.mark.parametrize("kind", [LoadMemoryError, RunTimeoutError, DeviceLostError, RunError])
+def test_errors_come_back_as_they_were(kind):
+    for decode in (decode_loaded, lambda answer: decode_arrays(answer, 1)):
+        with pytest.raises(kind, match="what ü happened") as caught:
+            decode(encode_error(kind("what ü happened")))
+        assert type(caught.value) is kind
+
+
+def test_an_error_of_no_class_of_answers_is_one_of_a_run():
+    with pytest.raises(RunError, match="gone"):
+        decode_arrays(encode_error(RunCancelledError("gone")), 1)
+    with pytest.raises(RunError, match=r"^x{65536}$"):
+        decode_loaded(encode_error(RunError("x" * 100_000)))
+
+
+@pytest.mark.parametrize("value", [np.array(["text"]), np.array([None]), np.zeros(2, "datetime64[s]")])
+def test_what_no_stream_has_is_not_answered(value):
+    with pytest.raises(RunError, match="which no stream has"):
+        encode_arrays([value])
+
+
+def test_damaged_answers_are_refused_or_arrays():
+    draw = random.Random(3)
+    whole = encode_arrays(ARRAYS)
+    refused = 0
+    for _ in range(3000):
+        answer = bytearray(whole[: draw.choice([len(whole), len(whole), draw.randrange(len(whole))])])
+        for _ in range(draw.randrange(1, 4)):
+            if answer:
+                answer[draw.randrange(len(answer))] = draw.choice(
+                    [0, 1, 0x7F, 0x80, 0xFF, draw.randrange(256)]
+                )
+        try:
+            assert len(decode_arrays(bytes(answer), len(ARRAYS))) == len(ARRAYS)
+        except (AnswerError, SimIpuError):
+            refused += 1
+    assert refused > 1000
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x01",
+        b"\x02",
+        b"\x02\xff",
+        b"\x02\x00" + b"x" * 100_000,
+        encode_arrays([]),
+        encode_arrays(ARRAYS[:2]),
+        encode_arrays(ARRAYS[:1]) + b"x",
+        b"\x03\x09\x02" + (2**40).to_bytes(8, "little") * 2,
+        b"\x03\x09\x02" + (0).to_bytes(8, "little") + (2**63 - 1).to_bytes(8, "little"),
+        b"\x03\x09\x01" + b"\xff" * 8,
+    ],
+)
+def test_other_answers_are_refused(answer):
+    with pytest.raises(AnswerError):
+        decode_arrays(answer, 1)
+
+
+def test_nothing_of_an_answer_is_unpickled(engine, monkeypatch, tmp_path):
+    bomb = pickle.dumps(Bomb(tmp_path / "made"))
+    monkeypatch.setattr(isolation, "_CHILD", send([(bomb, False)]))
+    with pytest.raises(LoadError, match=r"answered in another way than asked .* and was ended"):
+        engine.load(5)
+    monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (bomb, False)]))
+    engine.load(5)
+    with pytest.raises(DeviceLostError, match=r"answered in another way than asked .expected arrays"):
+        engine.compute(5, ONES)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (b"\x00\x00\x00\x10half", r"sent half an answer for 0\.1 s"),
+        (b"\x00\x00\x00", r"sent half an answer for 0\.1 s"),
+        (b"\xff\xff\xff\xff" + b"\x7f" * 8, "signal SIGKILL"),
+    ],
+    ids=["half", "header", "huge"],
+)
+def test_an_answer_that_does_not_end_costs_the_child(engine, monkeypatch, raw, told):
+    monkeypatch.setattr(isolation, "_RECEIVE_SECONDS", 0.1)
+    monkeypatch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (raw, True)]))
+    engine.load(5)
+    begun = time.monotonic()
+    with pytest.raises(DeviceLostError, match=told):
+        engine.compute(5, ONES)
+    assert time.monotonic() - begun < 10
+
+
+def test_the_engine_is_as_good_as_new_after_garbage(engine, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(isolation, "_CHILD", send([(encode_loaded(), False), (b"garbage", False)]))
+        engine.load(5)
+    with pytest.raises(DeviceLostError):
+        engine.compute(5, ONES)
+    np.testing.assert_array_equal(engine.compute(5, ONES)[0], ONES[0])
