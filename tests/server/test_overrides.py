@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from commands.serving.server import TritonServer
 from sample_models import linear_model
@@ -19,21 +20,24 @@ CONFIGURATION = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 @pytest.fixture(scope="module")
-def http(tmp_path_factory):
+def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("overrides")
     write_model(folder / "repository" / MODEL, linear_model())
     options = ["--model-control-mode=explicit", f"--load-model={MODEL}"]
-    with (
-        TritonServer(folder / "repository", options=options, log=folder / "log") as server,
-        httpclient.InferenceServerClient(server.http_url) as client,
-    ):
+    with TritonServer(folder / "repository", options=options, log=folder / "log") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with httpclient.InferenceServerClient(server.http_url) as client:
         yield client
 
 
 def documented_config():
-    """What the documentation's load request has in its body."""
-    body = re.search(rf"models/{MODEL}/load \\\n +-d '(.*)'\n", CONFIGURATION.read_text())[1]
-    return json.loads(json.loads(body)["parameters"]["config"])
+    """The configuration in the documentation's load request."""
+    found = re.search(rf"client\.load_model\(\"{MODEL}\", config='(.*)'\)\n", CONFIGURATION.read_text())
+    return json.loads(found[1])
 
 
 def test_one_field_without_the_backend_is_refused_and_the_model_serves_on(http):
@@ -44,8 +48,9 @@ def test_one_field_without_the_backend_is_refused_and_the_model_serves_on(http):
     assert http.get_model_config(MODEL)["max_batch_size"] == 4000
 
 
-def test_the_documented_request_overrides_one_field_and_drops_the_parameters(http):
-    http.load_model(MODEL, config=json.dumps(documented_config()))
+def test_the_documented_request_overrides_one_field_and_drops_the_parameters(server, http):
+    with grpcclient.InferenceServerClient(server.grpc_url) as client:
+        client.load_model(MODEL, config=json.dumps(documented_config()))
     found = http.get_model_config(MODEL)
     assert (found["max_batch_size"], found["parameters"]) == (16, {})
     assert [value["name"] for value in found["input"]] == ["x"]
