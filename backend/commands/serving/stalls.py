@@ -44,8 +44,10 @@ class StallWatch:
         self._progress = ProgressWatch()
 
     def look(self, servers: Iterable[int], stubs: Iterable[Stub]) -> list[Stall]:
-        """Those that are stalled now. `servers` are the process ids of tritonserver, and of a script that
-        calls it."""
+        """Return those that are stalled now.
+
+        `servers` are the process ids of tritonserver, and of a script that calls it.
+        """
         known = {stub.pid: stub for stub in stubs}
         stalled = self._progress.find_stalled([*servers, *known])
         return [Stall(pid, why, known.get(pid)) for pid, why in stalled.items()]

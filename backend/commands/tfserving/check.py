@@ -31,7 +31,7 @@ _ROWS_OF_ONE = (-1, 1)
 MAX_NAME = 200
 """Characters of a name of a stranger's in an error."""
 _MAX_NAMES = 50
-"""Of inputs or outputs in an error."""
+"""Number of inputs or outputs that an error names."""
 
 
 class Given(NamedTuple):

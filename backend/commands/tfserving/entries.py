@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from commands.tfserving.errors import Code, ServingError
 
 MAX_PARTS = 4096
-"""Of a request: inputs, names of outputs, dimensions, pieces of packed values, fields that nobody knows."""
+"""Limit of a request's inputs, output names, dimensions, pieces of packed values and unknown fields."""
 MAX_VALUES = 1 << 20
-"""Of a request: strings, and numbers that are not packed."""
+"""Limit of a request's strings and unpacked numbers."""
 _STRINGS = 8
 """The field string_val of a tensor."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

@@ -9,7 +9,7 @@ from aiohttp.http_exceptions import BadHttpMessage
 from triton_poplar.log import RareWarnings
 
 _MAX_CHARACTERS = 200
-"""Of what a client has sent: aiohttp quotes it."""
+"""Length of the client's text in a log line: aiohttp quotes it."""
 
 
 class MalformedLog(logging.Handler):

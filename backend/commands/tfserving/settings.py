@@ -13,7 +13,7 @@ METRICS_PATH = "/monitoring/prometheus/metrics"
 REST_BODY_BYTES = 64 << 20
 """Triton's own --http-max-input-size."""
 GRPC_MESSAGE_BYTES = 128 << 20
-"""Of a request over gRPC, unless grpc.max_receive_message_length says otherwise."""
+"""Size of a gRPC request, unless grpc.max_receive_message_length says otherwise."""
 MOST_CALLS = 1024
 """Requests under way in a process over either protocol; more are refused, RESOURCE_EXHAUSTED."""
 
